@@ -93,30 +93,24 @@ FDL_BOTH float rounded_to_odd(double value) {
 // A real type: its type in memory, and conversions to and from a wide type (float or double), rounded once.
 template <Dtype kDtype>
 struct Real;
-template <>
-struct Real<Dtype::float32> {
-  using Memory = float;
+
+// float and double, which the device computes with.
+template <class T>
+struct NativeReal {
+  using Memory = T;
   template <class Wide>
-  FDL_BOTH static Wide widen(float value) {
+  FDL_BOTH static Wide widen(T value) {
     return static_cast<Wide>(value);
   }
   template <class Wide>
-  FDL_BOTH static float narrow(Wide value) {
-    return static_cast<float>(value);
+  FDL_BOTH static T narrow(Wide value) {
+    return static_cast<T>(value);
   }
 };
 template <>
-struct Real<Dtype::float64> {
-  using Memory = double;
-  template <class Wide>
-  FDL_BOTH static Wide widen(double value) {
-    return static_cast<Wide>(value);
-  }
-  template <class Wide>
-  FDL_BOTH static double narrow(Wide value) {
-    return static_cast<double>(value);
-  }
-};
+struct Real<Dtype::float32> : NativeReal<float> {};
+template <>
+struct Real<Dtype::float64> : NativeReal<double> {};
 
 template <class Format, class Bits>
 struct SmallReal {

@@ -32,8 +32,7 @@ constexpr Peer kFirstPeer = 2;
 constexpr std::size_t kMostStrangers = 128;   // connections that belong to no member yet
 constexpr double kStrangerTimeout_s = 5;      // time until a stranger must have become a member
 constexpr std::size_t kMostUnsent = 320_MiB;  // for a rank that does not read; more than the store holds
-constexpr double kPauseWithoutDescriptors_s = 0.1;
-constexpr double kAnnounceEnd_s = 1;  // limit for sending the last messages
+constexpr double kAnnounceEnd_s = 1;          // limit for sending the last messages
 
 struct Connection {
   UniqueFd fd;  // during the handshake; afterwards `socket` owns the descriptor
@@ -63,7 +62,7 @@ class CoordinatorServer final : public Coordinator {
         stop_(std::move(stop)),
         membership_(options, listener_->address(), own_process(), now_ns()) {}
 
-  Status watch_listener() { return poller_.add(listener_->fd(), kListenerToken); }
+  Status watch_listener() { return listener_->watch(poller_, kListenerToken); }
   Status watch_stop() { return poller_.add(stop_.fd(), kStopToken); }
 
   std::string address() const override { return listener_->address(); }
@@ -111,7 +110,6 @@ class CoordinatorServer final : public Coordinator {
   std::unordered_map<Peer, Connection> connections_;
   std::map<Peer, Deadline> strangers_here_;  // oldest first, because peers are numbered in order
   Peer next_peer_ = kFirstPeer;
-  Deadline accept_again_ = Deadline::never();
 
   Mutex mutex_;
   CondVar emptied_;
@@ -129,7 +127,7 @@ void CoordinatorServer::run() {
         serve(ready[i].token, ready[i]);
       }
     }
-    if (accept_again_.passed() && watch_listener().ok()) accept_again_ = Deadline::never();
+    listener_->resume(poller_);
     membership_.tick(now_ns());
     drop_expired_strangers();
     deliver();
@@ -139,7 +137,7 @@ void CoordinatorServer::run() {
 }
 
 Deadline CoordinatorServer::next_deadline() const {
-  const Deadline next = membership_.next().earlier(accept_again_);
+  const Deadline next = membership_.next().earlier(listener_->pause_ends());
   return strangers_here_.empty() ? next : next.earlier(strangers_here_.begin()->second);
 }
 
@@ -147,20 +145,11 @@ Deadline CoordinatorServer::next_deadline() const {
 
 // Accepts all pending connections. Unix connections of other users are closed at once.
 void CoordinatorServer::accept_all() {
-  while (true) {
-    auto fd = accept_one(listener_->fd());
-    if (!fd.ok()) {
-      // The connection stays in the kernel's queue and keeps the listener readable, so pause polling it.
-      log_warning("coordinator: {}; new connections wait", fd.status().text());
-      poller_.remove(listener_->fd());
-      accept_again_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
-      return;
-    }
-    if (!*fd) return;
-    if (CoordinatorListener::is_foreign(fd->get())) {
+  while (UniqueFd fd = listener_->accept(poller_, "coordinator")) {
+    if (CoordinatorListener::is_foreign(fd.get())) {
       strangers_.fetch_add(1, std::memory_order_relaxed);
     } else {
-      take_in(fd.take());
+      take_in(std::move(fd));
     }
   }
 }

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <map>
 
+#include "base/log.h"
 #include "base/mutex.h"
 #include "bootstrap/rendezvous/rendezvous.h"
 #include "system/addresses.h"
@@ -17,6 +18,8 @@
 
 namespace fdl {
 namespace {
+
+constexpr double kPauseWithoutDescriptors_s = 0.1;
 
 // Coordinators of this process by name. Intentionally leaked, because a coordinator may outlive static objects.
 struct Names {
@@ -158,6 +161,24 @@ bool CoordinatorListener::is_foreign(int connection) {
   socklen_t length = sizeof credentials;
   return ::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0 ||
          credentials.uid != ::geteuid();
+}
+
+Status CoordinatorListener::watch(Poller& poller, uint64_t token) {
+  token_ = token;
+  return poller.add(fd_.get(), token_);
+}
+
+UniqueFd CoordinatorListener::accept(Poller& poller, std::string_view server) {
+  auto accepted = accept_one(fd_.get());
+  if (accepted.ok()) return accepted.take();
+  log_warning("{}: {}; new connections wait", server, accepted.status().text());
+  poller.remove(fd_.get());
+  pause_ends_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
+  return {};
+}
+
+void CoordinatorListener::resume(Poller& poller) {
+  if (pause_ends_.passed() && poller.add(fd_.get(), token_).ok()) pause_ends_ = Deadline::never();
 }
 
 Result<std::string> find_in_memory(const std::string& name, Deadline deadline) {

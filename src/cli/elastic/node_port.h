@@ -84,7 +84,6 @@ class NodePort {
   std::map<Peer, Connection> connections_;
   std::vector<Received> received_;
   int64_t strangers_ = 0;
-  Deadline accept_again_ = Deadline::never();
 };
 
 }  // namespace fdl
