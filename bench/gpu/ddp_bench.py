@@ -98,8 +98,7 @@ def measure(ways, steps, device):
     import torch
     import torch.distributed as dist
 
-    times = {
-name: [] for name, _, _ in ways}
+    times = {name: [] for name, _, _ in ways}
     for turn in range(steps + 3):
         for name, model, optimizer in ways:
             wait_for(device)
@@ -128,7 +127,7 @@ def rank_main(rank, options, folder, key):
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     hvd.init()
-#The benchmark's own barriers and reductions use Gloo on the CPU.
+    # The benchmark's own barriers and reductions use Gloo on the CPU.
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=options.ranks)
     ways = list(make_ways("nccl" if options.device == "cuda" else "gloo", 1000 if options.check else 1, device))
     check(ways, rank, options.ranks, device)

@@ -1,14 +1,9 @@
-""
-    "Writes libnccl to standard output with the machine code of one architecture only. All other machine code becomes
-    zeros in the same places,
-    which compress to almost nothing
-            .
+"""Writes libnccl to standard output with the machine code of one architecture only. All other machine code becomes
+zeros in the same places, which compress to almost nothing.
 
-        python3 slim_nccl.py libnccl.so .2 90 |
-        gzip > libnccl.so .2.gz
+    python3 slim_nccl.py libnccl.so.2 90 | gzip >libnccl.so.2.gz
 
-               A fat binary is a header and entries,
-    each with a header that names its architecture; a driver skips entries of other
+A fat binary is a header and entries, each with a header that names its architecture; a driver skips entries of other
 architectures. Entries for linking (in __nv_relfatbin) and debug sections become zeros too.
 """
 
