@@ -154,7 +154,7 @@ bool TcpTransport::may_send(Channel channel, int parts) {
     const std::size_t index = index_of(channel, i);
     if (failed(index)) return false;
     FDL_CHECK(streams_[index].fd() >= 0);
-    // The peer's goodbye was seen while no operation used it; this send is what makes it lost.
+    // The peer's goodbye was read while no operation used it; this send is what makes it lost.
     if (streams_[index].peer_left) {
       end_stream(index, failure_of(index, Outcome::left));
       return false;

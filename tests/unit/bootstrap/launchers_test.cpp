@@ -27,7 +27,7 @@ using ::testing::MatchesRegex;
 // A host that is not a pod; tests of pods pass their own platform.
 const Platform kPlainHost{.host_name = "box", .domain = {}, .mpi_hostfile = {}};
 
-Result<Identity> ask(const Vars& variables, const Platform& platform = kPlainHost) {
+Result<Identity> identify(const Vars& variables, const Platform& platform = kPlainHost) {
   const Environment environment(variables);
   auto config = Config::read(environment);
   EXPECT_TRUE(config.ok()) << config.status().text();
@@ -36,7 +36,7 @@ Result<Identity> ask(const Vars& variables, const Platform& platform = kPlainHos
 
 // Returns the line of the identity, or "CODE: text" of the error.
 std::string answer(const Vars& variables, const Platform& platform = kPlainHost) {
-  const auto identity = ask(variables, platform);
+  const auto identity = identify(variables, platform);
   if (identity.ok()) return identity->line();
   return std::string(name_of(identity.status().code())) + ": " + identity.status().text();
 }
@@ -336,7 +336,7 @@ TEST(Launchers, OuterLauncherOfOneProcessPerNodeIsNoConflict) {
 }
 
 TEST(Launchers, AgreeingLauncherSuppliesAMissingRendezvous) {
-  const auto identity = ask(kTorchrun + Vars{{"HOROVOD_RANK", "3"}, {"HOROVOD_SIZE", "8"}});
+  const auto identity = identify(kTorchrun + Vars{{"HOROVOD_RANK", "3"}, {"HOROVOD_SIZE", "8"}});
   ASSERT_TRUE(identity.ok()) << identity.status().text();
   EXPECT_EQ(identity->source, "horovod");
   EXPECT_EQ(identity->rendezvous, "tcp://a-0.a:29501-29516");
@@ -345,8 +345,8 @@ TEST(Launchers, AgreeingLauncherSuppliesAMissingRendezvous) {
 // ---- Keys and rendezvous addresses ----
 
 TEST(Launchers, AllRanksDeriveTheSameKeyAndRendezvous) {
-  const auto one = ask(kTorchrun);
-  const auto other = ask(kTorchrun + Vars{{"RANK", "0"}, {"LOCAL_RANK", "0"}, {"GROUP_RANK", "0"}});
+  const auto one = identify(kTorchrun);
+  const auto other = identify(kTorchrun + Vars{{"RANK", "0"}, {"LOCAL_RANK", "0"}, {"GROUP_RANK", "0"}});
   ASSERT_TRUE(one.ok() && other.ok());
   EXPECT_EQ(one->job_key, other->job_key);
   EXPECT_EQ(one->rendezvous, other->rendezvous);
@@ -355,18 +355,18 @@ TEST(Launchers, AllRanksDeriveTheSameKeyAndRendezvous) {
 }
 
 TEST(Launchers, AnotherJobOrRestartHasAnotherKey) {
-  const auto one = ask(kTorchrun);
-  const auto restarted = ask(kTorchrun + Vars{{"TORCHELASTIC_RESTART_COUNT", "1"}});
-  const auto another = ask(kTorchrun + Vars{{"TORCHELASTIC_RUN_ID", "job-8"}});
+  const auto one = identify(kTorchrun);
+  const auto restarted = identify(kTorchrun + Vars{{"TORCHELASTIC_RESTART_COUNT", "1"}});
+  const auto another = identify(kTorchrun + Vars{{"TORCHELASTIC_RUN_ID", "job-8"}});
   ASSERT_TRUE(one.ok() && restarted.ok() && another.ok());
   EXPECT_NE(one->job_key, restarted->job_key);
   EXPECT_NE(one->job_key, another->job_key);
 }
 
 TEST(Launchers, OpenMpiJobsOfOneHostHaveDifferentRendezvous) {
-  const auto one = ask(kOpenMpi);
-  const auto same = ask(kOpenMpi + Vars{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}});
-  const auto another = ask(kOpenMpi + Vars{{"PMIX_NAMESPACE", "prterun-a-18@1"}});
+  const auto one = identify(kOpenMpi);
+  const auto same = identify(kOpenMpi + Vars{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}});
+  const auto another = identify(kOpenMpi + Vars{{"PMIX_NAMESPACE", "prterun-a-18@1"}});
   ASSERT_TRUE(one.ok() && same.ok() && another.ok());
   EXPECT_EQ(one->rendezvous, same->rendezvous);
   EXPECT_NE(one->rendezvous, another->rendezvous);
@@ -374,23 +374,23 @@ TEST(Launchers, OpenMpiJobsOfOneHostHaveDifferentRendezvous) {
 }
 
 TEST(Launchers, GivenKeyPrecedesTheDerivedOne) {
-  const auto identity = ask(kTorchrun + Vars{{"FARANDOLE_JOB_KEY", "sixteen-or-more!"}});
+  const auto identity = identify(kTorchrun + Vars{{"FARANDOLE_JOB_KEY", "sixteen-or-more!"}});
   ASSERT_TRUE(identity.ok());
   EXPECT_EQ(identity->job_key, "sixteen-or-more!");
   EXPECT_FALSE(identity->job_key_is_derived);
 }
 
 TEST(Launchers, RankZeroServesUnlessACoordinatorExists) {
-  EXPECT_TRUE(ask(kByHand)->rank_zero_serves);
-  EXPECT_FALSE(ask(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "tcp://a:4242?coordinator=1"}})->rank_zero_serves);
-  EXPECT_FALSE(ask(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "unix:@x?coordinator=1"}})->rank_zero_serves);
-  EXPECT_FALSE(ask(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "unix:@x?hub=1"}})->rank_zero_serves)
+  EXPECT_TRUE(identify(kByHand)->rank_zero_serves);
+  EXPECT_FALSE(identify(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "tcp://a:4242?coordinator=1"}})->rank_zero_serves);
+  EXPECT_FALSE(identify(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "unix:@x?coordinator=1"}})->rank_zero_serves);
+  EXPECT_FALSE(identify(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "unix:@x?hub=1"}})->rank_zero_serves)
       << "the former spelling";
 }
 
 TEST(Launchers, SingleProcessHasARandomKeyAndAMemoryRendezvous) {
-  const auto one = ask({});
-  const auto other = ask({});
+  const auto one = identify({});
+  const auto other = identify({});
   ASSERT_TRUE(one.ok() && other.ok());
   EXPECT_THAT(one->rendezvous, MatchesRegex("memory://alone-[0-9a-f]+"));
   EXPECT_NE(one->rendezvous, other->rendezvous);
