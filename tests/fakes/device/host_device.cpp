@@ -444,7 +444,7 @@ bool HostDevice::failed() const {
 std::string HostDevice::left_over() const {
   MutexLock lock(mutex_);
   std::string text;
-  const auto tell = [&](std::size_t count, const char* what) {
+  const auto report = [&](std::size_t count, const char* what) {
     if (count > 0) text += std::to_string(count) + what;
   };
   report(blocks_held_, " blocks of the device's memory ");
