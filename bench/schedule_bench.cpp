@@ -23,6 +23,7 @@ std::vector<fdl::Schedule> write_all(const Algorithm& algorithm, int size) {
   return schedules;
 }
 
+// order() derives which steps must wait for which others.
 void build_and_order(benchmark::State& state, const Algorithm& algorithm) {
   const int size = static_cast<int>(state.range(0));
   std::size_t steps = 0;

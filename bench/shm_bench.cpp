@@ -90,6 +90,7 @@ class Rank {
   }
 
   Times time_allreduce(std::size_t bytes) {
+    // At most 64 places: the largest sizes have as many as fit.
     const std::size_t places = std::max<std::size_t>(1, std::min<std::size_t>(rotated_ / bytes, 64));
     const std::size_t used = bytes <= 64_KiB ? 1 : places;  // small ones stay in the cache, as fresh gradients do
     // A batch makes the clock's cost negligible: the smallest calls take about a microsecond.
@@ -126,6 +127,7 @@ class Rank {
   }
 
   void report(bool json) {
+    // Measured first, in the same processes on the same cores.
     const double memcpy_rate = time_memcpy();
     if (rank_ == 0 && !json) fmt::print("{} ranks; memcpy {:.1f} GB/s a rank when all copy\n", ranks_, memcpy_rate);
     if (rank_ == 0 && !json)

@@ -116,6 +116,7 @@ class SocketEnd final : public End {
 };
 
 // A transport or the bare socket: both ends, and one sample of each kind for each repetition.
+// Both ends live as long as the program, so connecting is not measured.
 struct Candidate {
   std::string name;
   std::unique_ptr<End> ends[2];
@@ -173,6 +174,7 @@ void measure(Candidate& candidate, std::size_t bytes, int rounds, std::vector<st
   candidate.exchange_us.push_back(exchange_us);
 }
 
+// Sorts `values`, so that front() is the minimum afterwards.
 double median(std::vector<double>& values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];

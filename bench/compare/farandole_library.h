@@ -11,11 +11,13 @@ inline void check(fdl_result result) {
   if (result != FDL_OK) stop(fdl_last_error()->text);
 }
 
+// The communicator is used by one thread. A failure of any call ends the rank with the text of the error.
 class Farandole : public Library {
  public:
   // `rendezvous` is the same on all ranks, and no other job uses it.
   Farandole(const Options& options, int rank, const std::string& rendezvous)
       : own_memory_(options.mode == "own-memory") {
+    // Names and values in turn; they must live until open() returns.
     std::vector<const char*> knobs;  // without --transport the library chooses
     if (!options.transport.empty()) knobs = {"transport", options.transport.c_str()};
     const fdl::OpenedWorld::Place here{

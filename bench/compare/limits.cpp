@@ -160,6 +160,7 @@ Connection connect_loopback() {
 }
 
 // Connection k goes from rank k to rank k + 1.
+// Made before the fork, like each connection of it.
 std::vector<Connection> connect_ring(int ranks) {
   std::vector<Connection> ring;
   for (int rank = 0; rank < (ranks == 2 ? 1 : ranks); ++rank) ring.push_back(connect_loopback());
@@ -171,6 +172,7 @@ int measure_exchange(Shared& shared, const Options& options, const std::vector<C
   const auto here = static_cast<std::size_t>(rank);
   int to = 0;
   int from = 0;
+  // Two ranks use both directions of one connection.
   if (options.ranks == 2) {
     to = from = rank == 0 ? ring[0].near : ring[0].far;
   } else {

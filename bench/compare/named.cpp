@@ -26,6 +26,7 @@ class Gradient {
     return handle;
   }
   void write(int rank) { write_values(data_, count_, rank, 0); }
+  // Compares every element with ==: the inputs are small integers.
   bool is_sum_of(int ranks) const {
     for (std::size_t i = 0; i < count_; ++i) {
       float sum = 0;
@@ -78,6 +79,7 @@ void measure_four_bytes(Farandole& library, double seconds) {
   print(library, "4 B", sample(library, seconds, batch, [&] { value = 1; }));
 }
 
+// One training step: all gradients in flight at once. Library::allreduce() is not used.
 void measure_step(Farandole& library, double seconds, const std::vector<std::size_t>& tensors) {
   std::vector<Gradient> gradients = make_gradients(library, tensors);
   const auto write = [&] {
@@ -115,6 +117,7 @@ void measure_whole(Farandole& library, double seconds, const std::vector<std::si
 
 int main(int argc, char** argv) {
   const Options options = read_options(argc, argv);
+  // An abstract socket with the number of the parent, so that several comparisons can run beside each other.
   const std::string rendezvous = "unix:@farandole-compare-" + std::to_string(::getpid());
   return fork_ranks(options.ranks, [&](int rank) {
     Farandole library(options, rank, rendezvous);

@@ -45,6 +45,7 @@ class BenchGpu {
     if (!fdl::wait_readable(notifier_.fd(), fdl::Deadline::after_seconds(60))) end(kWrong, "the stream hangs");
     notifier_.clear();
   }
+  // Returns when the copy has ended, so `values` may be freed.
   void put(void* memory, const std::vector<float>& values) {
     stop_unless(device_->copy(stream_, memory, values.data(), values.size() * sizeof(float)));
     finish();
@@ -117,6 +118,7 @@ inline std::vector<float> values_of(int rank, std::size_t count) {
   return values;
 }
 inline bool is_sum(const std::vector<float>& values, int ranks) {
+  // The sum over ranks r of (i % 100 + r).
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (values[i] != static_cast<float>(static_cast<int>(i % 100) * ranks + ranks * (ranks - 1) / 2)) return false;
   }

@@ -44,6 +44,7 @@ struct Rendezvous {
   char folder[64] = "/tmp/calls_bench.XXXXXX";
 };
 
+// The text of the error names the remedy; a failed call is a wrong result of the benchmark.
 void must(fdl_result result) {
   if (result != FDL_OK) end(kWrong, fdl_last_error()->text);
 }
@@ -132,6 +133,7 @@ struct Rank {
         bare(options.config, gpu, rank, options.ranks, rendezvous.id),
         library(options, rank, rendezvous) {}
 
+  // Rank 0 prints its own times; the last column is the cost of the library over bare NCCL.
   void report(const std::string& what, const char* until, std::size_t bytes, const char* way, Times ours,
               Times bare_one) const {
     if (rank != 0) return;
@@ -206,6 +208,7 @@ class Mixed {
 // Checks every kind of call before it is timed. Three steps let the library detect the repetition.
 void check(Rank& self) {
   Tensor tensor(self.gpu, 1000, "checked");
+  // Small integers: the sums are exact in any order and are compared with ==.
   const auto expect = [&](const char* what, const std::function<void()>& sum) {
     self.gpu.put(tensor.memory(), values_of(self.rank, tensor.count()));
     sum();
@@ -229,6 +232,7 @@ void check(Rank& self) {
         end(kWrong, "a sum among others is wrong");
     }
   }
+  // A thousandth of the sizes: the check is about the calls and not about the amount.
   Gradients gradients(self.gpu, 1000);
   for (int step = 0; step < 3; ++step) {
     for (const Tensor& one : gradients.tensors()) self.gpu.put(one.memory(), values_of(self.rank, one.count()));
@@ -275,6 +279,7 @@ void bench_group(Rank& self) {
 
 void bench_gradients(Rank& self) {
   Gradients gradients(self.gpu, 1);
+  // One block of the same bytes: the lower bound, without packing and without agreement.
   std::byte* all = self.gpu.allocate(gradients.elements() * 4);
   const Way named = [&](int) { gradients.sum(self.library.all()); };
   const Way bare = [&](int) { self.bare.sum(all, gradients.elements()); };

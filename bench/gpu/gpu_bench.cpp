@@ -27,6 +27,7 @@ using namespace fdl;
 using namespace gpu_bench;
 using bench::Times;
 
+// Filled by read(); the configuration has the driver that --library names.
 struct Options {
   Config config;
   int device = 0;
@@ -61,6 +62,7 @@ class Bench {
     return static_cast<std::byte*>(memory_.back());
   }
 
+  // Returns when the bytes are on the device, `offset` bytes behind an allocation's begin.
   std::byte* upload(const std::vector<std::byte>& bytes, std::size_t offset = 0) {
     std::byte* const memory = allocate(bytes.size() + offset) + offset;
     stop_unless(device.copy(stream, memory, bytes.data(), bytes.size()));
@@ -94,6 +96,7 @@ std::vector<std::byte> numbers(std::size_t bytes, std::mt19937_64& random) {
 
 // ---- Checks ----
 
+// Counted over all checks; any wrong one makes the exit code 4.
 int checks = 0;
 int wrong = 0;
 
@@ -129,6 +132,7 @@ void check_reductions(Device& device, std::mt19937_64& random) {
         Bench bench(device);
         // A prime: no vector width or block size divides it, so the tails of all kernels run.
         const std::size_t count = 20011, bytes = count * size_of(dtype);
+        // 0.375 is exact in every real type and makes integers round toward zero.
         const double factor = offset == 0 ? 1.0 : 0.375;
         std::vector<std::vector<std::byte>> hosts;
         std::vector<const void*> on_host, on_device;
@@ -169,6 +173,7 @@ void check_packing(Device& device, std::mt19937_64& random) {
       }
       const std::vector<std::byte> host = numbers(block_bytes, random);
       std::byte* const block = bench.upload(host);
+      // The block keeps its bytes between the tensors: unpacking must not write there.
       std::vector<std::byte> expected(all * size), expected_block = host;
       for (std::size_t i = 0; i < segments.size(); ++i) {
         segments[i].tensor = block + places[i];
@@ -190,6 +195,7 @@ void check_packing(Device& device, std::mt19937_64& random) {
 void check_rounding(Device& device) {
   std::vector<float> values;
   for (uint32_t upper = 0; upper < 0x10000; ++upper) {
+    // Lower halves: exact, a small rest, a tie of bfloat16, and just above the tie.
     for (const uint32_t lower : {0u, 0x1000u, 0x8000u, 0x8001u}) {
       const uint32_t bits = upper << 16 | lower;
       float value;
@@ -254,6 +260,7 @@ struct Report {
 
 constexpr int kSets = 3;  // of buffers, used in turn, so that no cache holds the next set
 
+// Packs into one block and unpacks again, as fusion does for each bucket.
 void time_packing(Device& device, Report& report, const std::string& name, const std::vector<std::size_t>& sizes,
                   Dtype in_packed, double factor, double limit) {
   Bench bench(device);
@@ -286,6 +293,7 @@ void time_packing(Device& device, Report& report, const std::string& name, const
 
 void time_reduction(Device& device, Report& report, Dtype dtype, Op op, int source_count, double limit) {
   Bench bench(device);
+  // 64 MiB for each source, in three sets: together more than the L2 cache of a device.
   const std::size_t bytes = std::size_t{64} << 20;
   std::vector<std::byte*> targets;
   std::vector<std::vector<const void*>> sources(kSets);

@@ -35,6 +35,7 @@ struct Options {
   std::string json;
 };
 
+// Created by rank 0 and sent to the others; each identifies one communicator.
 struct Ids {
   DeviceLibrary::Id ours;
   DeviceLibrary::Id bare;
@@ -54,6 +55,7 @@ class Rank {
     bare = std::make_unique<BareNccl>(options.config, gpu, rank, options.ranks, ids.bare);
   }
 
+  // In place, as frameworks reduce gradients.
   void our_sum(void* memory, std::size_t count) {
     Completion completion;
     collectives->start({.count = count, .device = &gpu.device(), .stream = gpu.stream()}, {memory, memory}, completion);
@@ -171,6 +173,7 @@ void run(const Options& options, int rank, const Ids& ids) {
   check(self, options.ranks);
   if (rank == 0) std::printf("all sums are right\n");
   if (options.check_only) return;
+  // At least 1 MiB and at most 256 MiB, so that a run with a small --most needs little memory.
   const std::size_t rotating = std::min(kRotating, std::max(1_MiB, 256 * options.most));
   std::byte* memory = self.gpu.allocate(rotating);
   bench_sizes(self, options, memory, rotating);

@@ -20,6 +20,7 @@ inline std::vector<Times> measure(const std::vector<Way>& ways, int rounds, int 
   // Indexed by way, then by round.
   std::vector<std::vector<double>> all(ways.size());
   for (int round = -1; round < rounds; ++round) {  // the first round is not counted
+    // The device is idle when each way begins: finish() has waited for the one before.
     for (std::size_t way = 0; way < ways.size(); ++way) {
       finish();
       const int64_t begin = fdl::now_ns();
