@@ -172,9 +172,8 @@ def test_a_terminated_node_leaves_at_a_commit_and_the_others_lose_no_step(job):
     (left,) = second.all_say("left")
     assert 0 < left["left"] <= len(steps) and 0 < left["seconds"] <= 25, job.report
     printed = first.words + second.words
-    assert (
-        "was requested to end: the others continue without it from their next commit" in printed and "was lost" not in printed
-    ), job.report
+    assert "was requested to end: the others continue without it from their next commit" in printed, job.report
+    assert "was lost" not in printed, job.report
     assert "node 1 has left: 2 nodes, 2 ranks" in first.words, job.report
 
 
