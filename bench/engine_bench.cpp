@@ -24,6 +24,7 @@ std::vector<std::unique_ptr<Communicator>> make_all(int size, const Config& conf
   return all;
 }
 
+// Op::max keeps the data unchanged in all iterations; a sum of ones would grow without limit.
 void allreduce(benchmark::State& state, const char* algorithm, int size) {
   const Config config = make_config();
   const auto all = make_all(size, config);
@@ -36,6 +37,7 @@ void allreduce(benchmark::State& state, const char* algorithm, int size) {
       operations[r].buffers = {data[r].data(), data[r].data()};
       all[r]->start(operations[r]);
     }
+    // Round robin: a rank that waits for another one returns from progress() at once.
     for (bool done = false; !done;) {
       done = true;
       for (std::size_t r = 0; r < all.size(); ++r) {
@@ -45,12 +47,14 @@ void allreduce(benchmark::State& state, const char* algorithm, int size) {
     }
   }
   const auto row = find_algorithm(Collective::allreduce, algorithm);
+  // Rank 0's schedule stands for all: these algorithms give each rank as many steps.
   const auto steps = static_cast<double>((*row)->write({.size = size}).steps.size()) * size;
   state.counters["step"] = benchmark::Counter(static_cast<double>(state.iterations()) * steps,
                                               benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * state.range(0));
 }
 
+// 4 bytes to 16 MiB. The small sizes show the cost of a step, the large ones the cost of copying.
 BENCHMARK_CAPTURE(allreduce, ring_2, "ring", 2)->RangeMultiplier(16)->Range(4, 1 << 24);
 BENCHMARK_CAPTURE(allreduce, ring_8, "ring", 8)->RangeMultiplier(16)->Range(4, 1 << 24);
 BENCHMARK_CAPTURE(allreduce, direct_8, "direct", 8)->RangeMultiplier(16)->Range(4, 1 << 24);

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/times.h"
 #include "tests/support/exchange.h"
 #include "transports/shm/memory/shm_memory.h"
 #include "transports/shm/shm_host.h"
@@ -21,22 +22,16 @@
 namespace {
 
 using namespace fdl;
+using ::bench::Times;
 
 constexpr std::size_t kRotatedBytes = 256_MiB;
+// The largest vector. Input and output rotate through kRotatedBytes each, so a vector is not in a cache when its turn
+// comes again.
 constexpr std::size_t kLargestBytes = 64_MiB;
 constexpr std::size_t kCopiedBytes = 64_MiB;  // by each memcpy, of different memory each time
 constexpr int kYields = 4;                    // before a rank sleeps, if ranks share cores
 
-struct Times {
-  double median_us;
-  double least_us;
-};
-
-Times times_of(std::vector<double>& times) {
-  std::sort(times.begin(), times.end());
-  return {times[times.size() / 2], times.front()};
-}
-
+// _Exit: destructors could wait for ranks that have ended. The other ranks detect the loss.
 void stop(const std::string& why) {
   std::fprintf(stderr, "memory_bench: %s\n", why.c_str());
   std::_Exit(1);
@@ -50,6 +45,7 @@ struct Way {
   bool in_place;  // otherwise input and output are different buffers
 };
 
+// The last one copies through the slots of the collectives, because other ranks cannot read its memory.
 constexpr Way kWays[] = {
     {"in place", Collective::allreduce, true, true},
     {"apart", Collective::allreduce, true, false},
@@ -59,6 +55,7 @@ constexpr Way kWays[] = {
 class Rank {
  public:
   Rank(test::SharedExchange& exchange, int rank, int ranks) : rank_(rank), ranks_(ranks) {
+    // Rank r runs on core r. Without a core for each rank the scheduler places them, and no rank may spin.
     if (ranks <= static_cast<int>(std::thread::hardware_concurrency())) {
       cpu_set_t set;
       CPU_ZERO(&set);
@@ -67,6 +64,7 @@ class Rank {
       spins_ = true;
     }
     config_ = Config::read(Environment::of_process()).take();
+    // All members have the same host name and boot id, so they count as one host.
     Membership membership{.id = "bench", .rank = rank, .job_key = "a key for the benchmark", .config = &config_};
     for (int i = 0; i < ranks; ++i) membership.members.push_back({i, "here", "here", 0});
     membership.exchange = &exchange;
@@ -81,16 +79,19 @@ class Rank {
     if (!shared.ok()) stop(shared.status().text());
     shared_ = static_cast<std::byte*>(*shared);
     ordinary_.resize(2 * kRotatedBytes);
+    // Writing touches every page: page faults are not measured. Zeros stay zeros under a sum, so values never overflow.
     std::fill_n(reinterpret_cast<float*>(shared_), 2 * kRotatedBytes / sizeof(float), 0.0f);
     std::fill(ordinary_.begin(), ordinary_.end(), std::byte{0});
   }
   ~Rank() {
+    // Before the memory: the collectives refer to it.
     collectives_.reset();
     memory_->release(shared_);
   }
 
   void report(bool json) {
     const Times copy = time_memcpy();
+    // Bytes per microsecond / 1000 is GB/s (10^9).
     const double rate = static_cast<double>(kCopiedBytes) / copy.median_us / 1e3;
     if (rank_ == 0 && !json) {
       fmt::print("{} ranks; memcpy of 64 MiB gives each {:.2f} GB/s (median; best {:.2f}) when all copy\n", ranks_,
@@ -128,6 +129,8 @@ class Rank {
 
   Times time(const Way& way, std::size_t bytes) {
     const std::size_t places = kRotatedBytes / bytes;
+    // Short calls are timed in batches, because reading the clock and leaving the barrier take a good part of a
+    // microsecond.
     const int batch = bytes <= 64_KiB ? 64 : bytes <= 1_MiB ? 8 : 1;
     const int rounds =
         static_cast<int>(std::clamp<std::size_t>(1_MiB * 600 / bytes / static_cast<std::size_t>(batch), 9, 60));
@@ -143,11 +146,13 @@ class Rank {
       }
       if (round >= 0) times.push_back(static_cast<double>(now_ns() - begin) / 1e3 / batch);
     }
-    return times_of(times);
+    return Times::of(std::move(times));
   }
 
+  // All ranks copy at once after a barrier, since they share the memory's bandwidth in a collective too.
   Times time_memcpy() {
     std::vector<double> times;
+    // 12 rounds over 4 places of 64 MiB: no copy finds its source in a cache.
     for (std::size_t round = 0; round < 12; ++round) {
       std::byte* source = ordinary_.data() + round % (kRotatedBytes / kCopiedBytes) * kCopiedBytes;
       barrier();
@@ -155,7 +160,7 @@ class Rank {
       std::memcpy(source + kRotatedBytes, source, kCopiedBytes);
       times.push_back(static_cast<double>(now_ns() - begin) / 1e3);
     }
-    return times_of(times);
+    return Times::of(std::move(times));
   }
 
   void print(const Way& way, std::size_t bytes, const Times& times, double copy_rate, bool json) const {
@@ -163,6 +168,7 @@ class Rank {
     const double rate = static_cast<double>(bytes) / times.median_us / 1e3;
     if (!json) return fmt::print(" | {:>12.2f} {:>9.2f} {:>8.2f}", times.median_us, times.least_us, rate / copy_rate);
     fmt::print(
+        // busbw is algbw * 2 (n - 1) / n: the bytes that each rank must send and receive in any allreduce.
         "{{\"collective\":\"allreduce\",\"transport\":\"shm\",\"algorithm\":\"{}\",\"ranks\":{},\"bytes\":{},\"dtype\":"
         "\"float32\",\"time_us_median\":{:.3f},\"time_us_min\":{:.3f},\"algbw_GBps\":{:.3f},\"busbw_GBps\":{:.3f},"
         "\"of_memcpy\":{:.3f}}}\n",
@@ -191,6 +197,7 @@ int main(int argc, char** argv) {
   int rank = 0;
   while (rank + 1 < ranks && ::fork() == 0) ++rank;
   Rank(exchange, rank, ranks).report(json);
+  // Each process waits for its only child, the next rank; the last one has none.
   ::wait(nullptr);
   return 0;
 }

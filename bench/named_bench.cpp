@@ -14,18 +14,17 @@
 #include <string>
 #include <vector>
 
+#include "bench/times.h"
+
 namespace {
+
+using bench::Times;
 
 struct Options {
   bool json = false;
   int idle_s = 10;
   std::string only;
   bool has(const char* part) const { return only.empty() || only.find(part) != std::string::npos; }
-};
-
-struct Times {
-  double median_us = 0;
-  double least_us = 0;
 };
 
 double now_us() {
@@ -41,10 +40,10 @@ Times time_of(int repetitions, Body body) {
     body();
     times.push_back(now_us() - begin);
   }
-  std::sort(times.begin(), times.end());
-  return {times[times.size() / 2], times.front()};
+  return Times::of(std::move(times));
 }
 
+// User and system time of all threads of this process, in seconds.
 double cpu_s() {
   rusage used{};
   getrusage(RUSAGE_SELF, &used);
@@ -52,6 +51,7 @@ double cpu_s() {
          1e-6 * static_cast<double>(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
 }
 
+// struct_size states which members this program was compiled with.
 fdl_counters counters_of(const fdl::World& world) {
   fdl_counters counters{};
   counters.struct_size = sizeof counters;
@@ -66,6 +66,7 @@ class Report {
  public:
   Report(const fdl::World& world, bool json) : prints_(world.rank() == 0), ranks_(world.size()), json_(json) {}
 
+  // One line in both forms; the keys of the JSON objects are those of the other benchmarks.
   void times(const char* what, std::size_t bytes, Times times) const {
     if (!prints_) return;
     if (json_) {
@@ -98,6 +99,7 @@ class Report {
 // 161 tensors, 102 MB: a few large ones and many small ones, similar to ResNet-50's.
 std::vector<std::size_t> resnet_sizes() {
   std::vector<std::size_t> sizes;
+  // The last tensor makes the sum 25.5 million, about the parameters of ResNet-50.
   for (int i = 0; i < 107; ++i) sizes.push_back(64u << (i % 6));
   for (int i = 0; i < 53; ++i) sizes.push_back(16384u << (i % 7));
   const std::size_t sum = std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
@@ -108,6 +110,7 @@ std::vector<std::size_t> resnet_sizes() {
 // BERT-base's 199 tensors, 438 MB: an embedding of 94 MB, twelve layers of sixteen tensors, and the first and last
 // ones.
 std::vector<std::size_t> bert_sizes() {
+  // Vocabulary of 30522, 512 positions, 2 segment types, width 768, inner width 4 * 768.
   constexpr std::size_t kWidth = 768;
   std::vector<std::size_t> sizes{30522 * kWidth, 512 * kWidth, 2 * kWidth, kWidth, kWidth};
   for (int layer = 0; layer < 12; ++layer) {
@@ -124,6 +127,8 @@ class Step {
  public:
   Step(const char* name, std::vector<std::size_t> sizes)
       : sizes_(std::move(sizes)), memory_(std::accumulate(sizes_.begin(), sizes_.end(), std::size_t{0}), 1.0f) {
+    // All gradients lie in one block, so the ordered allreduce can run over the same memory. The names differ between
+    // networks, because a name is in flight once.
     std::size_t offset = memory_.size();
     for (std::size_t i = sizes_.size(); i-- > 0;) {
       offset -= sizes_[i];
@@ -133,6 +138,7 @@ class Step {
     }
   }
   void run(fdl_group* group) {
+    // Frees the handles of the last step; all of them are done.
     handles_.clear();
     for (const fdl::Batch& batch : batches_) handles_.push_back(batch.submit(group));
     for (const fdl::Handle& handle : handles_) handle.wait();
@@ -155,6 +161,7 @@ void time_network(const fdl::World& world, const Report& report, const char* nam
   std::vector<float>& all = step.memory();
   const auto named = [&] { step.run(world.all()); };
   const auto whole = [&] { comm.allreduce(all.data(), all.size(), FDL_AVERAGE); };
+  // Warm-up: pages are touched, connections open, and the ranks cache the requests.
   time_of(2, named);
   time_of(1, whole);
   const Times of_named = time_of(repetitions, named);
@@ -168,6 +175,7 @@ void time_network(const fdl::World& world, const Report& report, const char* nam
 // ---- The parts ----
 
 void time_start(bool json) {
+  // Each world finds the coordinator, connects to all ranks and ends again; the process stays the same.
   const Times times = time_of(20, [] { const fdl::World world; });
   Report(fdl::World(), json).times("init and shutdown", 0, times);
 }
@@ -177,6 +185,8 @@ void time_small(const fdl::World& world, const Report& report) {
   fdl::Comm comm(world.all());
   fdl::Batch batch;
   batch.allreduce("four bytes", &value, 1);
+  // The same operation three ways: without agreement, with agreement in the calling thread, and handed to the progress
+  // thread.
   const auto ordered = [&] { comm.allreduce(&value, 1, FDL_AVERAGE); };
   const auto run = [&] { batch.run(world.all()); };
   const auto submit = [&] { batch.submit(world.all()).wait(); };
@@ -192,6 +202,7 @@ void time_small(const fdl::World& world, const Report& report) {
 void count_control(const fdl::World& world, const Report& report) {
   constexpr int kSteps = 1000;
   Step step("small", std::vector<std::size_t>(161, 64));
+  // More than FARANDOLE_LOCK_AFTER (4) equal steps, after which the order is locked.
   for (int i = 0; i < 20; ++i) step.run(world.all());
   const fdl_counters before = counters_of(world);
   const Times times = time_of(kSteps, [&] { step.run(world.all()); });
@@ -206,6 +217,7 @@ void count_control(const fdl::World& world, const Report& report) {
 // An idle job should send nothing and use no CPU time.
 void watch_idle(const fdl::World& world, const Report& report, int idle_s) {
   fdl::Comm(world.all()).barrier();
+  // The barrier's last messages and the unlocking of the order are over after 50 ms.
   usleep(50'000);
   const fdl_counters before = counters_of(world);
   usleep(50'000);  // reading the counters wakes the progress thread
@@ -242,6 +254,7 @@ Options parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
+  // First, because a second world beside an open one would be another measurement.
   if (options.has("start")) time_start(options.json);
   const fdl::World world;
   const Report report(world, options.json);

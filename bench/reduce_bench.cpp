@@ -31,12 +31,14 @@ struct Free {
 using Array = std::unique_ptr<uint8_t, Free>;
 
 // The byte 0x38 gives a number of ordinary size in every type, so that denormals or overflow do not slow a kernel.
+// Aligned to a page, as large tensors usually are; streaming stores need the alignment of a vector.
 Array array_of(std::size_t bytes) {
   Array array(static_cast<uint8_t*>(std::aligned_alloc(4096, bytes)));
   std::memset(array.get(), 0x38, bytes);
   return array;
 }
 
+// `bytes_moved` counts what the kernel reads and writes in one call, not what caches transfer.
 void report(benchmark::State& state, std::size_t bytes_moved, double bound_bytes_per_s = 0) {
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(bytes_moved));
   if (bound_bytes_per_s > 0) state.counters["bound_GBps"] = bound_bytes_per_s * 1e-9;
@@ -57,6 +59,7 @@ void triad(float* target, const float* a, const float* b, std::size_t count) {
       hn::Store(sum, d, target + i);
     }
   }
+  // Streaming stores may still be in flight when the loop ends; the time must include them.
   hwy::FlushStream();
 }
 
@@ -64,9 +67,10 @@ void triad(float* target, const float* a, const float* b, std::size_t count) {
 template <typename Body>
 double best_bytes_per_s(std::size_t bytes_moved, const Body& body) {
   using Clock = std::chrono::steady_clock;
+  // At least 16 MiB are moved between two readings of the clock.
   const std::size_t repeats = std::max<std::size_t>(1, (std::size_t{16} << 20) / bytes_moved);
   double best = 0;
-  for (int look = 0; look < 12; ++look) {
+  for (int batch = 0; batch < 12; ++batch) {
     const auto begin = Clock::now();
     for (std::size_t i = 0; i < repeats; ++i) body();
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
@@ -87,6 +91,7 @@ Bounds bounds_of_memory(std::size_t bytes) {
   const Array target = array_of(bytes);
   const auto floats = [](const Array& array) { return reinterpret_cast<float*>(array.get()); };
   const std::size_t count = bytes / sizeof(float);
+  // ClobberMemory() makes the compiler assume that the memory is read, so it cannot drop the copy.
   const double copied = best_bytes_per_s(2 * bytes, [&] {
     std::memcpy(target.get(), a.get(), bytes);
     benchmark::ClobberMemory();
@@ -120,6 +125,7 @@ void fold(benchmark::State& state, Dtype dtype, Op op, std::size_t source_count,
           double bound_bytes_per_s = 0) {
   std::vector<Array> arrays;
   std::vector<const void*> sources;
+  // Each source has an array of its own: reading one array twice would find it in a cache.
   for (std::size_t k = 0; k < source_count; ++k) sources.push_back(arrays.emplace_back(array_of(bytes)).get());
   const Array target = array_of(bytes);
   for (auto _ : state) {
@@ -158,6 +164,7 @@ class JsonLines : public benchmark::BenchmarkReporter {
   }
 };
 
+// Where the arrays of a measurement are: the sizes fit into L1 and L2 of all supported processors, and into no cache.
 struct Place {
   const char* name;
   std::size_t bytes;
@@ -169,6 +176,7 @@ void register_all() {
   const auto add = [](const std::string& name, auto body) { benchmark::RegisterBenchmark(name.c_str(), body); };
   for (const Place& place : kPlaces) {
     const std::size_t bytes = place.bytes;
+    // Only arrays in memory are limited by the memory's bandwidth.
     const Bounds bounds = bytes == kMemory.bytes ? bounds_of_memory(bytes) : Bounds();
     const std::string at = std::string("/") + place.name;
     add("memcpy" + at, [=](benchmark::State& state) { copy(state, bytes); });
@@ -181,6 +189,7 @@ void register_all() {
       add("scale" + of, [=](benchmark::State& state) { multiply(state, dtype, bytes, bounds.copy); });
     }
   }
+  // Ranks of one host fold many sources at once; the target is written once, whatever their number.
   for (const std::size_t source_count : {4, 8, 16, 64}) {
     for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float8_e4m3}) {
       const std::string name = "sum_of_" + std::to_string(source_count) + "/" + std::string(name_of(dtype)) + "/1MiB";
@@ -197,6 +206,7 @@ void register_all() {
 
 int main(int argc, char** argv) {
   benchmark::AddCustomContext("kernels", std::string(fdl::kernel_target()));
+  // Google Benchmark refuses options that it does not define, so --json is removed first.
   const auto json =
       std::remove_if(argv + 1, argv + argc, [](const char* word) { return !std::strcmp(word, "--json"); });
   const bool as_json = json != argv + argc;

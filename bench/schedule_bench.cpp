@@ -12,6 +12,7 @@ using fdl::Algorithm;
 using fdl::Collective;
 
 // Two ranks on each host, so that two_level has two levels.
+// Pure functions: no transport, no data. What is measured here happens once per (collective, size, group) in a job.
 fdl::Schedule write(const Algorithm& algorithm, int rank, int size) {
   return algorithm.write({.collective = algorithm.collective, .rank = rank, .size = size, .ranks_per_host = 2});
 }
@@ -22,10 +23,12 @@ std::vector<fdl::Schedule> write_all(const Algorithm& algorithm, int size) {
   return schedules;
 }
 
+// order() derives which steps must wait for which others.
 void build_and_order(benchmark::State& state, const Algorithm& algorithm) {
   const int size = static_cast<int>(state.range(0));
   std::size_t steps = 0;
   for (auto _ : state) {
+    // A rank in the middle: in trees it has both a parent and children.
     const fdl::Schedule schedule = write(algorithm, size / 2, size);
     benchmark::DoNotOptimize(fdl::order(schedule));
     steps = schedule.steps.size();
@@ -33,6 +36,7 @@ void build_and_order(benchmark::State& state, const Algorithm& algorithm) {
   state.counters["steps"] = static_cast<double>(steps);
 }
 
+// Tests and debug builds verify each schedule; its cost limits how many group sizes a test can cover.
 void verify_all(benchmark::State& state, const Algorithm& algorithm) {
   const auto schedules = write_all(algorithm, static_cast<int>(state.range(0)));
   for (auto _ : state) benchmark::DoNotOptimize(fdl::verify(schedules));
@@ -49,6 +53,7 @@ void simulate_64MiB(benchmark::State& state, const Algorithm& algorithm) {
 
 int main(int argc, char** argv) {
   for (const Algorithm& algorithm : fdl::catalog()) {
+    // The other collectives are built from the same parts.
     if (algorithm.collective != Collective::allreduce) continue;
     const std::string name(algorithm.name);
     benchmark::RegisterBenchmark(("build_and_order/" + name).c_str(), build_and_order, algorithm)->Arg(8)->Arg(64);

@@ -14,23 +14,21 @@
 #include <thread>
 #include <vector>
 
+#include "bench/times.h"
 #include "tests/support/exchange.h"
 #include "transports/shm/shm_host.h"
 
 namespace {
 
 using namespace fdl;
+using ::bench::Times;
 
 // The total size of all ranks' input buffers, and of all output buffers.
 constexpr std::size_t kRotatedBytes = 512_MiB;
 // If ranks share cores, yielding to another rank is faster than sleeping until a notification.
 constexpr int kYields = 4;
 
-struct Times {
-  double median_us;
-  double least_us;
-};
-
+// _Exit: destructors could wait for ranks that have ended.
 void stop(const std::string& why) {
   std::fprintf(stderr, "shm_bench: %s\n", why.c_str());
   std::_Exit(1);
@@ -38,6 +36,8 @@ void stop(const std::string& why) {
 
 // Drives the collective until it is done: spins for spin_ns without progress, or yields if that is 0, then sleeps.
 void wait(Collectives& collectives, Completion& completion, int64_t spin_ns) {
+  // The moment since which nothing has moved; 0: something moved in the last pass. The clock is read only while nothing
+  // moves.
   int64_t since = 0;
   int yields = 0;
   while (!completion.done) {
@@ -67,9 +67,11 @@ class Rank {
       CPU_ZERO(&set);
       CPU_SET(rank, &set);
       ::sched_setaffinity(0, sizeof set, &set);
+      // The default of FARANDOLE_SPIN_US, as in an application.
       spin_ns_ = 50'000;
     }
     config_ = Config::read(Environment::of_process()).take();
+    // The library does the same when ranks share cores.
     if (ranks > cores) config_.spin_us = 0;
     Membership membership{.id = "bench", .rank = rank, .job_key = "a key for the benchmark", .config = &config_};
     for (int i = 0; i < ranks; ++i) membership.members.push_back({i, "here", "here", 0});
@@ -77,6 +79,7 @@ class Rank {
     auto made = make_shm_collectives(membership);
     if (!made.ok()) stop(made.status().text());
     collectives_ = made.take();
+    // Inputs in the first half, outputs in the second. The assignment touches all pages.
     buffers_.assign(2 * rotated_ / sizeof(float), 1.0f);
   }
 
@@ -87,8 +90,10 @@ class Rank {
   }
 
   Times time_allreduce(std::size_t bytes) {
+    // At most 64 places: the largest sizes have as many as fit.
     const std::size_t places = std::max<std::size_t>(1, std::min<std::size_t>(rotated_ / bytes, 64));
     const std::size_t used = bytes <= 64_KiB ? 1 : places;  // small ones stay in the cache, as fresh gradients do
+    // A batch makes the clock's cost negligible: the smallest calls take about a microsecond.
     const int batch = bytes <= 64_KiB ? 200 : 1;
     const int rounds = static_cast<int>(std::clamp<std::size_t>(1_MiB * 400 / bytes, 10, 300));
     CollectiveSpec spec;
@@ -105,8 +110,7 @@ class Rank {
       }
       if (round >= 0) times.push_back(static_cast<double>(now_ns() - begin) / 1e3 / batch);
     }
-    std::sort(times.begin(), times.end());
-    return {times[times.size() / 2], times.front()};
+    return Times::of(std::move(times));
   }
 
   // GB/s that one rank copies while all ranks copy.
@@ -115,6 +119,7 @@ class Rank {
     for (int round = 0; round < 5; ++round) {
       run({.collective = Collective::barrier}, nullptr, nullptr);
       const int64_t begin = now_ns();
+      // The best of five rounds, as an upper bound for the table's last column.
       std::memcpy(buffers_.data(), reinterpret_cast<std::byte*>(buffers_.data()) + rotated_, rotated_);
       best = std::max(best, static_cast<double>(rotated_) / static_cast<double>(now_ns() - begin));
     }
@@ -122,12 +127,14 @@ class Rank {
   }
 
   void report(bool json) {
+    // Measured first, in the same processes on the same cores.
     const double memcpy_rate = time_memcpy();
     if (rank_ == 0 && !json) fmt::print("{} ranks; memcpy {:.1f} GB/s a rank when all copy\n", ranks_, memcpy_rate);
     if (rank_ == 0 && !json)
       fmt::print("{:>10} {:>12} {:>12} {:>9} {:>12}\n", "bytes", "median us", "least us", "GB/s", "of memcpy");
     for (const std::size_t bytes : {4_KiB / 1024, 64_KiB / 1024, 1_KiB, 4_KiB, 8_KiB, 16_KiB, 32_KiB, 64_KiB, 128_KiB,
                                     256_KiB, 1_MiB, 4_MiB, 16_MiB, 64_MiB}) {
+      // All ranks measure; rank 0 prints its own times. Its calls end when all ranks have contributed.
       const Times times = time_allreduce(bytes);
       const double rate = static_cast<double>(bytes) / times.median_us / 1e3;
       if (rank_ != 0) continue;
@@ -166,6 +173,7 @@ int main(int argc, char** argv) {
   int rank = 0;
   while (rank + 1 < ranks && ::fork() == 0) ++rank;
   Rank(exchange, rank, ranks).report(json);
+  // Each process waits for its only child, the next rank.
   ::wait(nullptr);
   return 0;
 }

@@ -28,6 +28,7 @@ namespace {
 
 using Hardware = std::array<unsigned char, 6>;
 
+// Frames are copied once in and once out: the switch is for latency; its bandwidth is that of one core.
 struct Frame {
   int64_t due_ns = 0;
   std::size_t from = 0;
@@ -50,6 +51,7 @@ int open_tap(const char* name) {
   const int fd = ::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) stop("opening /dev/net/tun");
   ifreq request{};
+  // IFF_NO_PI: no header of the tun driver before the frame.
   request.ifr_flags = IFF_TAP | IFF_NO_PI;
   std::strncpy(request.ifr_name, name, IFNAMSIZ - 1);
   if (::ioctl(fd, TUNSETIFF, &request) != 0) stop(std::string("making interface ") + name);
@@ -64,6 +66,7 @@ class Switch {
     std::vector<pollfd> polled;
     for (const int port : ports_) polled.push_back({port, POLLIN, 0});
     while (true) {
+      // ppoll() takes nanoseconds; poll() would round a delay to milliseconds.
       timespec timeout{};
       if (!waiting_.empty()) timeout.tv_nsec = std::max<int64_t>(0, waiting_.front().due_ns - now_ns());
       ::ppoll(polled.data(), polled.size(), waiting_.empty() ? nullptr : &timeout, nullptr);
@@ -77,11 +80,14 @@ class Switch {
  private:
   void take(std::size_t port) {
     std::array<unsigned char, 65536> bytes;
+    // A bounded number of frames in a turn, so that one busy port delays no frame of another.
     for (int i = 0; i < 64; ++i) {
       const ssize_t count = ::read(ports_[port], bytes.data(), bytes.size());
+      // 14 bytes are the Ethernet header: target, source, type. A negative count means that no frame is left.
       if (count < 14) return;
       Hardware source;
       std::memcpy(source.data(), bytes.data() + 6, source.size());
+      // Learning, as in any switch: frames to this address leave through this port from now on.
       port_of_[source] = port;
       waiting_.push_back({now_ns() + delay_ns_, port, {bytes.data(), bytes.data() + count}});
     }
@@ -113,6 +119,7 @@ int main(int argc, char** argv) {
     return 64;
   }
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  // The default slack of 50 us would be added to each delay.
   ::prctl(PR_SET_TIMERSLACK, 1000);  // ns
   std::vector<int> ports;
   for (int i = 2; i < argc; ++i) ports.push_back(open_tap(argv[i]));

@@ -18,6 +18,7 @@ fdl::World open_world(int rank, int ranks) {
   fdl_world_options_init(&options);
   options.rank = rank;
   options.size = ranks;
+  // Ranks of one process find each other without sockets.
   options.rendezvous = "memory://small operations";
   options.job_key = "of no importance here";
   options.options = kOptions;
@@ -28,6 +29,7 @@ fdl::World open_world(int rank, int ranks) {
 void work(int rank, int ranks, const std::string& what, int count, std::size_t bytes) {
   const fdl::World world = open_world(rank, ranks);
   fdl::Comm comm(world.all());
+  // Below 4 bytes there is no element, and the operations carry no data.
   std::vector<float> values(bytes / sizeof(float), 1.0f);
   fdl::Batch batch;
   batch.allreduce("gradient", values.data(), values.size());
@@ -40,6 +42,7 @@ void work(int rank, int ranks, const std::string& what, int count, std::size_t b
       batch.submit(world.all()).wait();
     }
   }
+  // A rank that leaves early would make the others unlock their order, which would be counted too.
   comm.barrier();
 }
 

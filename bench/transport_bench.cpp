@@ -39,6 +39,7 @@ class End {
   virtual void exchange(ConstBytes mine, Bytes theirs) = 0;
 };
 
+// Drives one transport as the executor does: it posts slices, makes progress, and sleeps when nothing moves.
 class TransportEnd final : public End {
  public:
   TransportEnd(std::unique_ptr<Transport> transport, int rank)
@@ -51,11 +52,13 @@ class TransportEnd final : public End {
  private:
   // Submits slices while the transport accepts them. When the last slice of a direction is done, all before it are.
   void exchange(ConstBytes mine, Bytes theirs, bool sending, bool receiving) {
+    // Slices of a channel complete in order, so the last ticket of each direction is enough.
     std::optional<Ticket> last_out, last_in;
     int idle = 0;
     while (true) {
       while (receiving) {
         const std::size_t bytes = std::min(theirs.size(), kSliceBytes);
+        // Receives first: a slice that arrives before its receive may have to be buffered.
         const auto ticket = transport_->recv(channel_, 0, theirs.first(bytes));
         if (!ticket) break;
         last_in = ticket;
@@ -96,6 +99,7 @@ class SocketEnd final : public End {
   void exchange(ConstBytes mine, Bytes theirs) override {
     while (!mine.empty() || !theirs.empty()) {
       if (!mine.empty()) {
+        // In parts of a slice, so that both directions advance together.
         const auto count = ::send(fd_.get(), mine.data(), std::min(mine.size(), kSliceBytes), MSG_NOSIGNAL);
         if (count > 0) mine = mine.subspan(static_cast<std::size_t>(count));
       }
@@ -112,6 +116,7 @@ class SocketEnd final : public End {
 };
 
 // A transport or the bare socket: both ends, and one sample of each kind for each repetition.
+// Both ends live as long as the program, so connecting is not measured.
 struct Candidate {
   std::string name;
   std::unique_ptr<End> ends[2];
@@ -119,6 +124,7 @@ struct Candidate {
   std::vector<double> exchange_us;
 };
 
+// Both ends connect at the same time in two threads, because connecting blocks until the other end has arrived.
 Candidate make_candidate(const std::string& name, const Connect& connect) {
   Candidate candidate{.name = name};
   Participant participant(2);
@@ -145,10 +151,12 @@ void measure(Candidate& candidate, std::size_t bytes, int rounds, std::vector<st
   run_ranks(2, [&](int rank) {
     End& end = *candidate.ends[rank];
     auto& mine = memory[rank];
+    // A place has the bytes to send in its first half and those to receive in its second.
     const std::size_t places = mine.size() / (2 * bytes);
     const auto place = [&](int round) {
       return std::span(mine).subspan(static_cast<std::size_t>(round) % places * 2 * bytes, 2 * bytes);
     };
+    // Not timed: it starts both threads at the same moment and warms the connection.
     end.exchange(place(0).first(bytes), place(0).last(bytes));
     int64_t begin = now_ns();
     for (int round = 0; round < rounds; ++round) {
@@ -156,6 +164,7 @@ void measure(Candidate& candidate, std::size_t bytes, int rounds, std::vector<st
       end.recv(place(round).last(bytes));
       if (rank == 1) end.send(place(round).first(bytes));
     }
+    // A round is two transfers, hence 2e3: the latency of one direction in microseconds.
     if (rank == 0) ping_us = static_cast<double>(now_ns() - begin) / 2e3 / rounds;
     begin = now_ns();
     for (int round = 0; round < rounds; ++round) end.exchange(place(round).first(bytes), place(round).last(bytes));
@@ -165,6 +174,7 @@ void measure(Candidate& candidate, std::size_t bytes, int rounds, std::vector<st
   candidate.exchange_us.push_back(exchange_us);
 }
 
+// Sorts `values`, so that front() is the minimum afterwards.
 double median(std::vector<double>& values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -176,6 +186,7 @@ void run(int repetitions, std::size_t smallest, std::size_t largest) {
   candidates.push_back(make_candidate("tcp", [](const Membership& m) { return connect_tcp(m, all_ranks(m)); }));
   candidates.push_back(make_candidate("shm", [](const Membership& m) { return connect_shm(m, all_ranks(m)); }));
   candidates.push_back(make_candidate("loopback", connect_loopback));
+  // 128 MiB a rank: more than the last-level caches of most servers.
   std::vector<std::byte> memory[2] = {pattern(128_MiB, 0), pattern(128_MiB, 1)};
 
   fmt::print("{:>9}  {:<12} {:>14} {:>10} {:>14} {:>10} {:>8}\n", "bytes", "transport", "ping us", "min", "exchange us",
@@ -183,6 +194,7 @@ void run(int repetitions, std::size_t smallest, std::size_t largest) {
   for (const std::size_t bytes :
        {4_KiB / 1024, 64_KiB / 1024, 1_KiB, 4_KiB, 16_KiB, 64_KiB, 256_KiB, 1_MiB, 4_MiB, 16_MiB, 64_MiB}) {
     if (bytes < smallest || bytes > largest) continue;
+    // Small sizes run 300 rounds, and from 16 MiB on one round.
     const int rounds = std::clamp(static_cast<int>(64_MiB / bytes / 4), 1, 300);
     for (int i = 0; i < repetitions; ++i) {
       for (Candidate& candidate : candidates) measure(candidate, bytes, rounds, memory);

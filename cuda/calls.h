@@ -23,7 +23,7 @@ class Calls {
   // OK, or the failure after which the device does no more work.
   Status failure() const;
   // Turns the outcome of a driver call into a status with the driver's own description. Fatal outcomes mark the device
-  // as failed. `detail` says what the call was for. Any thread may call.
+  // as failed. `detail` is the purpose of the call. Any thread may call.
   Status status(Outcome outcome, std::string_view call, std::string_view detail = {}) {
     return outcome == kSuccess ? ok_status() : failed_call(outcome, call, detail);
   }

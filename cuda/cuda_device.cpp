@@ -125,7 +125,7 @@ class CudaDevice final : public Device {
   Status queued(Stream stream) { return last_work_.note(stream); }
 
   const Driver& driver_;
-  // Number of this device, and of all devices that the process sees.
+  // Number of this device, and of all devices that are visible to the process.
   const int index_, count_;
   Calls calls_;
   DeviceNumber number_ = -1;
@@ -372,9 +372,9 @@ Result<std::shared_ptr<Device>> open_now(const Driver& driver, int index) {
   Calls calls(driver, "cuda");
   FDL_RETURN_IF_ERROR(calls.status(driver.cuDeviceGetCount(&count), "cuDeviceGetCount"));
   if (index < 0 || index >= count) {
-    return Status(
-        Code::invalid_argument,
-        fmt::format("cuda:{}: there is no such device: this process sees {} (CUDA_VISIBLE_DEVICES)", index, count));
+    return Status(Code::invalid_argument,
+                  fmt::format("cuda:{}: there is no such device: {} are visible to this process (CUDA_VISIBLE_DEVICES)",
+                              index, count));
   }
   DeviceNumber number = -1;
   char name[128] = "";

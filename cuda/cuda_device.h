@@ -9,7 +9,8 @@
 
 namespace fdl {
 
-// The number of devices that this process sees. Opens the driver; UNSUPPORTED, with what to install, if there is none.
+// The number of devices that are visible to this process. Opens the driver; UNSUPPORTED, with what to install, if there
+// is none.
 Result<int> count_cuda_devices(const Config& config);
 
 // Opens the device with this number, in its primary context, which frameworks use, too. All callers share the device

@@ -84,7 +84,7 @@ Result<const Driver*> Driver::open(const std::string& library) {
 }
 
 std::string Driver::describe(Outcome outcome) const {
-  // Both stay null if the driver does not know the number.
+  // Both stay null if the driver has no such number.
   const char* name = nullptr;
   const char* text = nullptr;
   (void)cuGetErrorName(outcome, &name);

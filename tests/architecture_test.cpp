@@ -94,7 +94,7 @@ const std::map<std::string, Module>& modules() {
       {"bindings", {{"farandole"}, "bindings wrap the C API; add to include/farandole/farandole.h what is missing"}},
       {"bench",
        {{"engine", "agree", "bootstrap", "contract", "algorithms", "schedule", "data", "system", "base", "farandole",
-         "transports/loopback", "transports/shm", "transports/tcp", "transports/nccl", "cuda", "tests"},
+         "transports/loopback", "transports/shm", "transports/tcp", "transports/nccl", "cuda", "cli", "tests"},
         "a benchmark drives a module or the C API; it uses no runtime"}},
   };
   return table;

@@ -64,13 +64,13 @@ def _list(counts):
     return ",".join(map(str, counts))
 
 
-def named_and_python(programs, depth, wanted):
+def named_and_python(programs, depth, selected):
     """P6 and P8 both need Gloo's figures, so they are measured together."""
     resnet, bert = ["--tensors", _list(models.resnet50())], ["--tensors", _list(models.bert_base())]
     brief, long = ["--seconds", depth.seconds], ["--seconds", 8 * depth.seconds]
     sizes = ["--sizes", _list(depth.sizes), *brief]
     commands = {}
-    if "P6" in wanted:
+    if "P6" in selected:
         commands |= {
             "named": (programs.named(2, *brief), None),
             "resnet50": (programs.named(2, *long, *resnet), None),
@@ -79,7 +79,7 @@ def named_and_python(programs, depth, wanted):
             "bert-base": (programs.named(2, *long, *bert), None),
         }
     commands["resnet50, Gloo"] = (programs.torch("gloo", 2, *long, *resnet), OVER_LO)
-    if "P8" in wanted:
+    if "P8" in selected:
         commands |= {
             "farandole.torch": (programs.python("python_latency.py", 2, *long, *resnet), None),
             "resnet50, backend": (programs.torch("farandole", 2, *long, *resnet), None),
@@ -95,8 +95,8 @@ def check_p6(measured):
     target = Target("P6", "named: 4 B in 10 us; ResNet-50 1.3x, BERT-base 1.2x one allreduce; 4x faster than DDP, Gloo")
     rows = []
 
-    def add(row, value="", wanted="", holds=""):
-        rows.append([*row, value, wanted, holds])
+    def add(row, value="", limit="", holds=""):
+        rows.append([*row, value, limit, holds])
 
     four = measured.median("named", "4 B")
     add(measured.row("4 B, blocking", "named", "4 B"), "", "<= 10 us", target.check("4 B, us", four, 10, at_most=True))
@@ -120,7 +120,7 @@ def check_p6(measured):
         target.check("DDP over Gloo / ours", faster, 4))  # fmt: skip
     print_table(
         "P6  named operations, 2 ranks, shared memory",
-        ["what is measured", "median", "minimum", "ratio", "wanted", "holds"],
+        ["what is measured", "median", "minimum", "ratio", "target", "holds"],
         rows,
         measured.notes(
             "microseconds; the gradients of ResNet-50 are 161 tensors and 102 MB, BERT-base's 199 and 438 MB"
@@ -152,7 +152,7 @@ def check_p8(measured, sizes):
         rows.append([*measured.row(words, name, case), "", "", ""])
     print_table(
         "P8  Python, 2 ranks (not bound to cores), farandole through shared memory, Gloo over loopback",
-        ["what is measured", "median", "minimum", "Gloo / ours", "wanted", "holds"],
+        ["what is measured", "median", "minimum", "Gloo / ours", "target", "holds"],
         rows,
         measured.notes(
             "microseconds; steps are backward passes with the gradients of ResNet-50 and nothing to compute"
@@ -172,7 +172,7 @@ def start_and_end(programs, depth):
         })  # fmt: skip
         measured.measure(3 if depth.quick or ranks > 2 else 10, depth.timeout_s)
         ours = measured.median("farandole", "init and shutdown")
-        word = target.ask(f"{ranks} ranks, ms", ours and ours / 1e3, limit_ms, at_most=True)
+        word = target.check(f"{ranks} ranks, ms", ours and ours / 1e3, limit_ms, at_most=True)
         rows.append(
             [
                 *measured.row(f"{ranks} ranks: farandole, worlds made and ended", "farandole", "init and shutdown"),
@@ -187,7 +187,7 @@ def start_and_end(programs, depth):
         for name, why in measured.failures:
             rows.append([f"{ranks} ranks: {name} failed: {why}", "", "", "", ""])
         runs.append(measured)
-    print_table("P9  start and end", ["what is measured", "median us", "minimum us", "wanted", "holds"], rows)
+    print_table("P9  start and end", ["what is measured", "median us", "minimum us", "target", "holds"], rows)
     return target, runs
 
 
@@ -245,11 +245,11 @@ def _print_kernels(target, rates):
         if name in limits or name == "bool":
             rows.append([*row, "", ""])
             continue
-        wanted = 0.5 if name in SMALL else 0.9
-        rows.append([*row, f">= {wanted}", target.check(name, rate / bound if bound else None, wanted)])
+        limit = 0.5 if name in SMALL else 0.9
+        rows.append([*row, f">= {limit}", target.check(name, rate / bound if bound else None, limit)])
     print_table(
         "P10  reduction kernels on one core: sums of two arrays of 64 MiB",
-        ["elements", "GB/s median", "GB/s best", "of memcpy", "of the bound", "wanted", "holds"],
+        ["elements", "GB/s median", "GB/s best", "of memcpy", "of the bound", "target", "holds"],
         rows,
         [
             "bytes read and written; the bound is what memory allows a loop that reads two arrays and writes a third:",

@@ -28,20 +28,20 @@ class Depth:
         self.timeout_s = 30 if quick else 60
 
 
-def measure_shared_memory(programs, depth, wanted, results):
-    if not {"P1", "P2"} & wanted:
+def measure_shared_memory(programs, depth, selected, results):
+    if not {"P1", "P2"} & selected:
         return
     measured = ordered.shared_memory(programs, 2, depth.sizes, depth.seconds)
     measured.measure(depth.rounds, depth.timeout_s)
     results.runs.append(measured)
-    if "P1" in wanted:
+    if "P1" in selected:
         results.targets.append(ordered.check_p1(measured))
-    if "P2" in wanted:
+    if "P2" in selected:
         results.targets.append(ordered.check_p2(measured))
 
 
-def measure_crowded(programs, depth, wanted, results):
-    if "P3" not in wanted:
+def measure_crowded(programs, depth, selected, results):
+    if "P3" not in selected:
         return
     target = Target("P3", f"4 and 8 ranks on {CORES} cores: faster than Open MPI at every size, no burned time slices")
     for ranks in (4, 8):
@@ -52,8 +52,8 @@ def measure_crowded(programs, depth, wanted, results):
     results.targets.append(target)
 
 
-def measure_tcp(programs, depth, wanted, results):
-    if "P4" not in wanted:
+def measure_tcp(programs, depth, selected, results):
+    if "P4" not in selected:
         return
     target = Target("P4", "loopback TCP, 2 and 4 ranks: faster than Open MPI and Gloo; 0.8 of bare sockets from 1 MiB")
     for ranks in (2, 4):
@@ -66,26 +66,26 @@ def measure_tcp(programs, depth, wanted, results):
     results.targets.append(target)
 
 
-def measure_named_and_python(programs, depth, wanted, results):
-    if not {"P6", "P8"} & wanted:
+def measure_named_and_python(programs, depth, selected, results):
+    if not {"P6", "P8"} & selected:
         return
-    measured = cases.named_and_python(programs, depth, wanted)
+    measured = cases.named_and_python(programs, depth, selected)
     results.runs.append(measured)
-    if "P6" in wanted:
+    if "P6" in selected:
         results.targets.append(cases.check_p6(measured))
-    if "P8" in wanted:
+    if "P8" in selected:
         results.targets.append(cases.check_p8(measured, depth.sizes))
 
 
-def measure_start(programs, depth, wanted, results):
-    if "P9" in wanted:
+def measure_start(programs, depth, selected, results):
+    if "P9" in selected:
         target, runs = cases.start_and_end(programs, depth)
         results.targets.append(target)
         results.runs += runs
 
 
-def measure_kernels(programs, depth, wanted, results):
-    if "P10" in wanted:
+def measure_kernels(programs, depth, selected, results):
+    if "P10" in selected:
         target, rows = cases.kernels(programs, depth)
         results.targets.append(target)
         results.rows += rows
@@ -137,8 +137,8 @@ def main():
     parser.add_argument("--plotter", help="a Python that has Matplotlib")
     parser.add_argument("--only", default=",".join(TARGETS), type=lambda text: text.upper())
     options = parser.parse_args()
-    wanted = set(options.only.split(","))
-    if not wanted <= set(TARGETS):
+    selected = set(options.only.split(","))
+    if not selected <= set(TARGETS):
         parser.error(f"--only {options.only}: the targets are {', '.join(TARGETS)}")
     end_all_at_exit()
     programs, depth, results = Programs(options.built, options.library), Depth(options.quick), Results()
@@ -152,7 +152,7 @@ def main():
         measure_kernels,
     )
     for measure in parts:
-        measure(programs, depth, wanted, results)
+        measure(programs, depth, selected, results)
     good = results.print_summary()
     json_file = os.path.join(options.called_from, options.json or f"{os.path.abspath(options.built)}/results.json")
     pictures = os.path.join(options.called_from, options.pictures or os.path.abspath(options.built))

@@ -22,6 +22,7 @@ int start_and_end(const Options& options, const std::string& rendezvous) {
 
 int main(int argc, char** argv) {
   const Options options = read_options(argc, argv);
+  // An abstract socket with the number of the parent: several comparisons can run beside each other.
   const std::string rendezvous = "unix:@farandole-compare-" + std::to_string(::getpid());
   if (options.mode == "start") return start_and_end(options, rendezvous);
   return fork_ranks(options.ranks, [&](int rank) {

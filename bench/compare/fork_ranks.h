@@ -15,6 +15,7 @@ inline void pin(int rank, int ranks) {
   if (ranks > ::sysconf(_SC_NPROCESSORS_ONLN)) return;
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
+  // Only cores that this process may use: a container or taskset may forbid others.
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < ranks) return;
   int before = 0;
   for (int core = 0; core < CPU_SETSIZE; ++core) {
@@ -34,6 +35,7 @@ int fork_ranks(int ranks, Body body) {
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t child = ::fork();
     if (child == 0) {
+      // The rank gets SIGKILL when the parent ends, so nothing stays behind.
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       ::_exit(body(rank));
     }
@@ -42,6 +44,7 @@ int fork_ranks(int ranks, Body body) {
   int worst = static_cast<int>(children.size()) == ranks ? 0 : 1;
   for (int left = static_cast<int>(children.size()); left > 0; --left) {
     int state = 0;
+    // In the order in which they end: the first failure is found while the others still run.
     std::erase(children, ::wait(&state));
     if (state == 0) continue;
     worst = 1;

@@ -34,6 +34,7 @@ class Limit : public Library {
   bool sums() const override { return false; }
   // The last rank that arrives starts the next round; the others yield until then.
   void barrier() override {
+    // Sequentially consistent accesses: this program measures memory, and the barrier is outside of the timed part.
     const int round = shared_.round.load();
     if (shared_.arrived.fetch_add(1) + 1 == ranks_) {
       shared_.arrived.store(0);
@@ -47,6 +48,7 @@ class Limit : public Library {
     }
     barrier();
     for (std::size_t i = 0; i < values.size(); ++i) {
+      // An atomic maximum: on failure compare_exchange_weak() has stored the newer value in `seen`.
       double seen = shared_.values[i].load();
       while (seen < values[i] && !shared_.values[i].compare_exchange_weak(seen, values[i])) {
       }
@@ -117,6 +119,7 @@ class Exchange : public Limit {
   bool advance(std::size_t& done, std::size_t bytes, std::size_t vector, float* memory, bool sending) {
     char* at = reinterpret_cast<char*>(memory) + done % vector;
     const std::size_t left = std::min(bytes - done, vector - done % vector);
+    // With several ranks a core each, the loop polls the sockets without sleeping.
     const ssize_t count = sending ? ::write(to_, at, left) : ::read(from_, at, left);
     if (count == 0 || (count < 0 && errno != EAGAIN)) stop("a bare socket broke");
     if (count > 0) done += static_cast<std::size_t>(count);
@@ -124,6 +127,7 @@ class Exchange : public Limit {
   }
   void wait(bool sending, bool receiving) {
     pollfd fds[] = {{sending ? to_ : -1, POLLOUT, 0}, {receiving ? from_ : -1, POLLIN, 0}};
+    // A descriptor of -1 is ignored by poll().
     ::poll(fds, 2, -1);
   }
   int to_;
@@ -141,6 +145,7 @@ Connection connect_loopback() {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof address;
+  // Port 0: the kernel chooses one, and getsockname() returns it.
   const int listening = ::socket(AF_INET, SOCK_STREAM, 0);
   const int near = ::socket(AF_INET, SOCK_STREAM, 0);
   auto* where = reinterpret_cast<sockaddr*>(&address);
@@ -155,6 +160,7 @@ Connection connect_loopback() {
 }
 
 // Connection k goes from rank k to rank k + 1.
+// Made before the fork, like each connection of it.
 std::vector<Connection> connect_ring(int ranks) {
   std::vector<Connection> ring;
   for (int rank = 0; rank < (ranks == 2 ? 1 : ranks); ++rank) ring.push_back(connect_loopback());
@@ -166,6 +172,7 @@ int measure_exchange(Shared& shared, const Options& options, const std::vector<C
   const auto here = static_cast<std::size_t>(rank);
   int to = 0;
   int from = 0;
+  // Two ranks use both directions of one connection.
   if (options.ranks == 2) {
     to = from = rank == 0 ? ring[0].near : ring[0].far;
   } else {
@@ -184,6 +191,7 @@ int main(int argc, char** argv) {
   const Options options = read_options(argc, argv);
   void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) stop("no shared memory");
+  // Mapped before the fork: all ranks share it, and its atomics are lock-free on all supported machines.
   Shared& shared = *new (memory) Shared;
   std::vector<Connection> ring;
   if (options.mode == "exchange") ring = connect_ring(options.ranks);

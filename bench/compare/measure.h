@@ -44,6 +44,7 @@ struct Options {
   std::string transport;                                // --transport
 };
 
+// Splits in place: strtok() writes into the argument.
 inline std::vector<std::size_t> read_list(char* text) {
   std::vector<std::size_t> numbers;
   for (char* part = std::strtok(text, ","); part != nullptr; part = std::strtok(nullptr, ","))
@@ -53,6 +54,7 @@ inline std::vector<std::size_t> read_list(char* text) {
 
 inline Options read_options(int argc, char** argv) {
   Options options;
+  // Every option has a value. Options of other programs are ignored, so that one command line serves all of them.
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i];
     char* text = argv[i + 1];
@@ -77,6 +79,7 @@ inline double now_us() {
 }
 
 // 0 to 7, different for each rank, element and turn.
+// At most 7 a rank: a sum over 2^21 ranks is still exact in a float32.
 inline float value_of(int rank, std::size_t index, int turn) {
   return static_cast<float>((index + static_cast<std::size_t>(rank) + static_cast<std::size_t>(turn)) & 7);
 }
@@ -105,12 +108,14 @@ Samples sample(Library& library, double seconds, Batch batch, Between between) {
   batch(1);
   between();
   library.barrier();
+  // Two calls estimate the duration of one; rank 0's estimate is used everywhere, so that all ranks make as many calls.
   const double begin = now_us();
   batch(2);
   double once = (now_us() - begin) / 2;
   between();
   library.from_first_rank(once);
   const int calls = static_cast<int>(std::clamp(batch_us / once, 1.0, 1000.0));
+  // At least 2 and at most 200 batches: Limit::max() has 256 entries for them.
   const int batches = static_cast<int>(std::clamp(seconds * 1e6 / (once * calls), 2.0, 200.0));
   Samples samples;
   for (int i = 0; i < batches; ++i) {
@@ -120,6 +125,7 @@ Samples sample(Library& library, double seconds, Batch batch, Between between) {
     samples.push_back((now_us() - start) / calls);
     between();
   }
+  // A collective has ended when its slowest rank has it.
   library.max(samples);
   return samples;
 }
@@ -133,6 +139,7 @@ struct Pool {
 
 // All ranks' pools together hold 8 times the last-level cache, or the largest size if that is more.
 inline Pool make_pool(Library& library, const Options& options) {
+  // sysconf() returns 0 or -1 in some virtual machines, hence at least 32 MiB.
   const auto cache = static_cast<std::size_t>(std::max(::sysconf(_SC_LEVEL3_CACHE_SIZE), 32L << 20));
   const std::size_t largest = *std::max_element(options.sizes.begin(), options.sizes.end());
   const std::size_t beyond = 8 * cache / static_cast<std::size_t>(library.size());
@@ -146,6 +153,7 @@ inline Pool make_pool(Library& library, const Options& options) {
 inline void check_sum(Library& library, const Pool& pool, std::size_t count) {
   write_values(pool.input, count, library.rank(), 0);
   library.allreduce(pool.input, pool.output, count);
+  // Every element is compared, on every rank.
   for (std::size_t i = 0; i < count; ++i) {
     float sum = 0;
     for (int rank = 0; rank < library.size(); ++rank) sum += value_of(rank, i, 0);
@@ -156,6 +164,7 @@ inline void check_sum(Library& library, const Pool& pool, std::size_t count) {
 inline void measure_size(Library& library, const Pool& pool, std::size_t bytes, double seconds) {
   const std::size_t count = bytes / sizeof(float);
   if (library.sums()) check_sum(library, pool, count);
+  // Places begin at pages, so that all have the same alignment.
   const std::size_t stride = (bytes + 4095) / 4096 * 4096 / sizeof(float);
   const std::size_t places = bytes <= 32768 ? 2 : pool.bytes / (stride * sizeof(float));
   std::size_t turn = 0;
@@ -167,6 +176,7 @@ inline void measure_size(Library& library, const Pool& pool, std::size_t bytes, 
     }
   };
   const auto between = [&] {
+    // Only the places that were used since the last call, each at most once.
     written = std::max(written, turn - std::min(turn, places));
     for (; written < turn; ++written)
       write_values(pool.input + written % places * stride, count, library.rank(), static_cast<int>(written));

@@ -17,6 +17,7 @@ class Gradient {
     fdl_operation_init(&operation);
     operation.kind = FDL_NAMED_ALLREDUCE;
     operation.name = name_.c_str();
+    // The operation is built anew for each submission, as a framework does.
     operation.input = {data_, FDL_FLOAT32, 1, &shape_, 0, 0, nullptr};
     operation.output = data_;
     operation.op = FDL_SUM;
@@ -25,6 +26,7 @@ class Gradient {
     return handle;
   }
   void write(int rank) { write_values(data_, count_, rank, 0); }
+  // Compares every element with ==: the inputs are small integers.
   bool is_sum_of(int ranks) const {
     for (std::size_t i = 0; i < count_; ++i) {
       float sum = 0;
@@ -58,6 +60,7 @@ std::vector<Gradient> make_gradients(Library& library, const std::vector<std::si
 void submit_and_wait(fdl_group* group, const std::vector<Gradient>& gradients) {
   std::vector<fdl_handle*> handles;
   for (const Gradient& gradient : gradients) handles.push_back(gradient.submit(group));
+  // Waiting in order of submission; which one completes first does not matter for the whole step.
   for (fdl_handle* handle : handles) wait(handle);
 }
 
@@ -71,10 +74,12 @@ void measure_four_bytes(Farandole& library, double seconds) {
   const auto batch = [&](int calls) {
     for (int i = 0; i < calls; ++i) wait(one.submit(library.group()));
   };
+  // Warm-up: the order of the single operation is locked by then.
   batch(500);
   print(library, "4 B", sample(library, seconds, batch, [&] { value = 1; }));
 }
 
+// One training step: all gradients in flight at once. Library::allreduce() is not used.
 void measure_step(Farandole& library, double seconds, const std::vector<std::size_t>& tensors) {
   std::vector<Gradient> gradients = make_gradients(library, tensors);
   const auto write = [&] {
@@ -97,6 +102,7 @@ void measure_step(Farandole& library, double seconds, const std::vector<std::siz
 
 void measure_whole(Farandole& library, double seconds, const std::vector<std::size_t>& tensors) {
   std::size_t count = 0;
+  // The lower bound for the tensors: one call without agreement and without packing.
   for (const std::size_t size : tensors) count += size;
   float* whole = library.allocate(count);
   const auto write = [&] { write_values(whole, count, library.rank(), 0); };
@@ -111,6 +117,7 @@ void measure_whole(Farandole& library, double seconds, const std::vector<std::si
 
 int main(int argc, char** argv) {
   const Options options = read_options(argc, argv);
+  // An abstract socket with the number of the parent, so that several comparisons can run beside each other.
   const std::string rendezvous = "unix:@farandole-compare-" + std::to_string(::getpid());
   return fork_ranks(options.ranks, [&](int rank) {
     Farandole library(options, rank, rendezvous);

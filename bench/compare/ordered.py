@@ -102,7 +102,7 @@ def loopback_tcp(programs, ranks, sizes, seconds):
     return Ordered("tcp", ranks, commands, sizes)
 
 
-def p1_wanted(bytes_):
+def p1_target(bytes_):
     return 1 if bytes_ <= 4 << 10 else 3 if bytes_ >= 16 << 20 else 2 if 16 << 10 <= bytes_ <= 4 << 20 else 1
 
 
@@ -116,7 +116,7 @@ def check_p1(measured):
         return ratio(measured.median(MEMCPY, bytes_), measured.median(OURS, bytes_))
 
     def holds(bytes_):
-        words = [target.check(f"{size(bytes_)} over the best MPI", faster(bytes_), p1_wanted(bytes_))]
+        words = [target.check(f"{size(bytes_)} over the best MPI", faster(bytes_), p1_target(bytes_))]
         if bytes_ >= 16 << 20:
             words.append(target.check(f"{size(bytes_)} of memcpy", of_memcpy(bytes_), 0.6))
         return "NO" if "NO" in words else words[0]
@@ -126,7 +126,7 @@ def check_p1(measured):
         [OURS, *MPIS, MEMCPY],
         {
             "best MPI / ours": lambda b: times(faster(b)),
-            "wanted": lambda b: f">= {p1_wanted(b)}x",
+            "target": lambda b: f">= {p1_target(b)}x",
             "of memcpy": lambda b: f"{of_memcpy(b) or 0:.2f}" if b >= 4096 else "-",
             "holds": holds,
         },
@@ -149,7 +149,7 @@ def check_p2(measured):
         {
             "ordinary / own": lambda b: times(ratio(measured.median(OURS, b), measured.median(MAPPED, b))),
             "of memcpy": lambda b: f"{of_memcpy(b) or 0:.2f}" if b >= 4096 else "-",
-            "wanted": lambda b: ">= 0.75" if b == 64 << 20 else "",
+            "target": lambda b: ">= 0.75" if b == 64 << 20 else "",
             "holds": holds,
         },
     )
@@ -202,7 +202,7 @@ def check_p4(target, measured):
         {
             "best peer / ours": lambda b: times(faster(b)),
             "of bare sockets": lambda b: f"{of_bare(b) or 0:.2f}",
-            "wanted": lambda b: "> 1x, >= 0.8" if b >= 1 << 20 else "> 1x",
+            "target": lambda b: "> 1x, >= 0.8" if b >= 1 << 20 else "> 1x",
             "holds": holds,
         },
     )

@@ -145,6 +145,6 @@ def _check_sum(library, count):
     index = torch.arange(count)
     tensor = (index + library.rank).bitwise_and_(7).float()
     library.allreduce(tensor)
-    wanted = sum((index + rank).bitwise_and_(7).float() for rank in range(library.size))
-    if not torch.equal(tensor, wanted):
+    expected = sum((index + rank).bitwise_and_(7).float() for rank in range(library.size))
+    if not torch.equal(tensor, expected):
         raise SystemExit(f"wrong sum of {count} elements")

@@ -77,15 +77,15 @@ class Target:
         self.missed = []
         self.unknown = []
 
-    def check(self, what, value, wanted, at_most=False):
-        """`value` must be at least (or at most) `wanted`; None counts as not measured. Returns the word for a table."""
+    def check(self, what, value, target, at_most=False):
+        """`value` must be at least (or at most) `target`; None counts as not measured. Returns the table's entry."""
         self.checked += 1
         if value is None:
             self.unknown.append(what)
             return "?"
-        if (value <= wanted) if at_most else (value >= wanted):
+        if (value <= target) if at_most else (value >= target):
             return "yes"
-        self.missed.append(f"{what}: {value:.2f}, wanted {'<=' if at_most else '>='} {wanted:g}")
+        self.missed.append(f"{what}: {value:.2f}, target {'<=' if at_most else '>='} {target:g}")
         return "NO"
 
     @property

@@ -48,7 +48,7 @@ compile() {
 
 build_programs() {
   local c_only=(-DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX)
-  local ours=(-Iinclude -Lbuild/lib -lfarandole "-Wl,-rpath,$PWD/build/lib")
+  local ours=(-Iinclude -Isrc -Lbuild/lib -lfarandole "-Wl,-rpath,$PWD/build/lib")
   compile g++ limits limits.cpp -march=native
   compile g++ farandole_allreduce farandole_allreduce.cpp "${ours[@]}"
   compile g++ farandole_named named.cpp "${ours[@]}"

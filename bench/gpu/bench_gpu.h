@@ -45,6 +45,7 @@ class BenchGpu {
     if (!fdl::wait_readable(notifier_.fd(), fdl::Deadline::after_seconds(60))) end(kWrong, "the stream hangs");
     notifier_.clear();
   }
+  // Returns when the copy has ended, so `values` may be freed.
   void put(void* memory, const std::vector<float>& values) {
     stop_unless(device_->copy(stream_, memory, values.data(), values.size() * sizeof(float)));
     finish();
@@ -71,13 +72,15 @@ class BareNccl {
   BareNccl(const fdl::Config& config, BenchGpu& gpu, int rank, int ranks, const Id& id)
       : gpu_(gpu), library_(stop_unless(fdl::NcclLibrary::open(config.nccl_library), kNone)) {
     fdl::nccl::UniqueId unique{};
+    // The id comes from the same library, in which both types have 128 bytes.
     std::memcpy(&unique, id.data(), sizeof unique);
     fdl::nccl::ConfigOf218 settings;
+    // Calls block until they are queued, as in a program that uses NCCL with its defaults.
     settings.blocking = 1;
     stop_unless(gpu.device().enter());
     const auto outcome = library_->functions().CommInitRankConfig(&comm_, ranks, unique, rank, &settings);
     gpu.device().leave();
-    if (outcome != fdl::nccl::Outcome::success) end(kWrong, library_->words_for(outcome, nullptr));
+    if (outcome != fdl::nccl::Outcome::success) end(kWrong, library_->text_for(outcome, nullptr));
   }
   ~BareNccl() { library_->functions().CommAbort(comm_); }
   BareNccl(const BareNccl&) = delete;
@@ -87,7 +90,7 @@ class BareNccl {
   void sum(void* memory, std::size_t count) {
     const auto outcome = library_->functions().AllReduce(memory, memory, count, fdl::nccl::Type::float32,
                                                          fdl::nccl::RedOp::sum, comm_, gpu_.stream());
-    if (outcome != fdl::nccl::Outcome::success) end(kWrong, library_->words_for(outcome, comm_));
+    if (outcome != fdl::nccl::Outcome::success) end(kWrong, library_->text_for(outcome, comm_));
   }
 
  private:
@@ -115,6 +118,7 @@ inline std::vector<float> values_of(int rank, std::size_t count) {
   return values;
 }
 inline bool is_sum(const std::vector<float>& values, int ranks) {
+  // The sum over ranks r of (i % 100 + r).
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (values[i] != static_cast<float>(static_cast<int>(i % 100) * ranks + ranks * (ranks - 1) / 2)) return false;
   }

@@ -16,9 +16,10 @@
 #include <vector>
 
 #include "bench/gpu/bench_gpu.h"
-#include "bench/gpu/crew.h"
 #include "bench/gpu/resnet50.h"
 #include "bench/gpu/turns.h"
+#include "bench/gpu/worker_group.h"
+#include "cli/opened_world.h"
 #include "transports/nccl/nccl_device_library.h"
 
 namespace {
@@ -37,11 +38,13 @@ struct Options {
 };
 
 // Made by rank 0 and broadcast to all ranks as bytes.
+// Plain data, because rank 0 sends it to the others through a pipe.
 struct Rendezvous {
   DeviceLibrary::Id id{};
   char folder[64] = "/tmp/calls_bench.XXXXXX";
 };
 
+// The text of the error names the remedy; a failed call is a wrong result of the benchmark.
 void must(fdl_result result) {
   if (result != FDL_OK) end(kWrong, fdl_last_error()->text);
 }
@@ -53,35 +56,23 @@ class Library {
     std::vector<const char*> texts;
     for (const auto& [name, value] : options.knobs) texts.insert(texts.end(), {name.c_str(), value.c_str()});
     const std::string place = "file://" + std::string(rendezvous.folder) + "/rendezvous";
-    fdl_world_options world_options;
-    fdl_world_options_init(&world_options);
-    world_options.rank = rank;
-    world_options.size = options.ranks;
-    world_options.rendezvous = place.c_str();
-    world_options.job_key = "the ranks of one benchmark";
-    world_options.options = texts.data();
-    world_options.option_count = options.knobs.size();
-    must(fdl_world_create(&world_options, &world_));
-    must(fdl_comm_create(fdl_group_all(world_), &comm_));
+    const OpenedWorld::Place here{.rank = rank, .size = options.ranks, .rendezvous = place, .job_key = kJobKey};
+    if (!opened_.open(here, texts)) end(kWrong, fdl_last_error()->text);
   }
-  ~Library() {
-    fdl_comm_destroy(comm_);
-    fdl_world_destroy(world_);
-  }
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
 
-  fdl_group* all() const { return fdl_group_all(world_); }
-  fdl_comm* comm() const { return comm_; }
+  fdl_group* all() const { return fdl_group_all(opened_.world); }
+  fdl_comm* comm() const { return opened_.comm; }
 
  private:
-  fdl_world* world_ = nullptr;
-  fdl_comm* comm_ = nullptr;
+  static constexpr const char* kJobKey = "the ranks of one benchmark";
+  OpenedWorld opened_;
 };
 
 // A tensor of floats that is summed in place, by a named or an ordered operation.
 class Tensor {
  public:
+  // The memory belongs to `gpu` and lives as long. Both descriptions are filled once: preparing a call is not part of
+  // its time.
   Tensor(BenchGpu& gpu, std::size_t count, std::string name)
       : memory_(gpu.allocate(count * 4)), count_(count), shape_(static_cast<int64_t>(count)), name_(std::move(name)) {
     const int index = gpu.device().index();
@@ -111,6 +102,7 @@ class Tensor {
   void sum_in_order(fdl_comm* comm) { must(fdl_call_ex(comm, &call_, nullptr, nullptr)); }
   // Tensors with different factors cannot share a bucket.
   void multiply_by(double factor) { operation_.prescale = factor; }
+  // The pointers are set here and not in the constructor, because a Tensor moves when its vector grows.
   const fdl_operation& named() {
     operation_.name = name_.c_str();
     operation_.input.shape = &shape_;
@@ -141,6 +133,7 @@ struct Rank {
         bare(options.config, gpu, rank, options.ranks, rendezvous.id),
         library(options, rank, rendezvous) {}
 
+  // Rank 0 prints its own times; the last column is the cost of the library over bare NCCL.
   void report(const std::string& what, const char* until, std::size_t bytes, const char* way, Times ours,
               Times bare_one) const {
     if (rank != 0) return;
@@ -148,6 +141,7 @@ struct Rank {
                 what.c_str(), bytes, way, until, ours.median_us, ours.least_us, bare_one.median_us, bare_one.least_us,
                 ours.median_us - bare_one.median_us);
     if (options.json.empty()) return;
+    // Appended: one file collects the lines of several runs.
     std::FILE* file = std::fopen(options.json.c_str(), "a");
     if (file == nullptr) end(kWrong, "cannot write " + options.json);
     std::fprintf(file,
@@ -175,6 +169,7 @@ class Gradients {
     }
   }
   void sum(fdl_group* group) {
+    // As a framework's backward pass does, without its computation.
     for (Tensor& tensor : tensors_) tensor.submit(group);
     for (Tensor& tensor : tensors_) tensor.wait();
   }
@@ -193,6 +188,7 @@ class Mixed {
   explicit Mixed(BenchGpu& gpu) {
     for (int i = 0; i < kSums; ++i) {
       tensors_.emplace_back(gpu, kCount, "mixed." + std::to_string(i));
+      // Powers of two: scaling and its reverse in check() are exact.
       tensors_.back().multiply_by(1.0 / (1 << i));
     }
   }
@@ -212,6 +208,7 @@ class Mixed {
 // Checks every kind of call before it is timed. Three steps let the library detect the repetition.
 void check(Rank& self) {
   Tensor tensor(self.gpu, 1000, "checked");
+  // Small integers: the sums are exact in any order and are compared with ==.
   const auto expect = [&](const char* what, const std::function<void()>& sum) {
     self.gpu.put(tensor.memory(), values_of(self.rank, tensor.count()));
     sum();
@@ -235,6 +232,7 @@ void check(Rank& self) {
         end(kWrong, "a sum among others is wrong");
     }
   }
+  // A thousandth of the sizes: the check is about the calls and not about the amount.
   Gradients gradients(self.gpu, 1000);
   for (int step = 0; step < 3; ++step) {
     for (const Tensor& one : gradients.tensors()) self.gpu.put(one.memory(), values_of(self.rank, one.count()));
@@ -248,6 +246,7 @@ void check(Rank& self) {
 
 // "until host" measures until the call returns; "until device" until the device has finished it.
 void bench_small(Rank& self) {
+  // 8 bytes: the time is that of the call and not of the data.
   Tensor tensor(self.gpu, 2, "small");
   const auto finish = [&] { self.gpu.finish(); };
   for (const bool to_the_end : {false, true}) {
@@ -280,6 +279,7 @@ void bench_group(Rank& self) {
 
 void bench_gradients(Rank& self) {
   Gradients gradients(self.gpu, 1);
+  // One block of the same bytes: the lower bound, without packing and without agreement.
   std::byte* all = self.gpu.allocate(gradients.elements() * 4);
   const Way named = [&](int) { gradients.sum(self.library.all()); };
   const Way bare = [&](int) { self.bare.sum(all, gradients.elements()); };

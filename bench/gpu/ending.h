@@ -14,6 +14,8 @@ constexpr int kNone = 3;
 constexpr int kWrong = 4;
 constexpr int kUsage = 64;
 
+// std::exit: the profilers' and sanitizers' handlers run. Other ranks end because this one closes its pipes or
+// connections.
 [[noreturn]] inline void end(int code, const std::string& why) {
   std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, why.c_str());
   std::exit(code);

@@ -2,7 +2,7 @@
 //
 //   gpu_bench [--device N] [--library libcuda.so.1] [--check] [--json FILE]
 //
-// ---- check makes only the checks (for compute-sanitizer, and for machines whose times are meaningless). ----
+// --check makes only the checks (for compute-sanitizer, and for machines whose times are meaningless).
 #include <poll.h>
 
 #include <algorithm>
@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "bench/gpu/ending.h"
 #include "bench/gpu/resnet50.h"
+#include "bench/times.h"
 #include "cuda/cuda_device.h"
 #include "data/half.h"
 #include "data/reduce.h"
@@ -24,7 +25,9 @@ namespace {
 
 using namespace fdl;
 using namespace gpu_bench;
+using bench::Times;
 
+// Filled by read(); the configuration has the driver that --library names.
 struct Options {
   Config config;
   int device = 0;
@@ -42,6 +45,7 @@ class Bench {
     for (void* memory : memory_) device.release(memory);
   }
 
+  // Blocks until the stream has done all work that was queued before.
   void finish() {
     stop_unless(device.ring(stream, notifier_));
     pollfd entry{notifier_.fd(), POLLIN, 0};
@@ -58,6 +62,7 @@ class Bench {
     return static_cast<std::byte*>(memory_.back());
   }
 
+  // Returns when the bytes are on the device, `offset` bytes behind an allocation's begin.
   std::byte* upload(const std::vector<std::byte>& bytes, std::size_t offset = 0) {
     std::byte* const memory = allocate(bytes.size() + offset) + offset;
     stop_unless(device.copy(stream, memory, bytes.data(), bytes.size()));
@@ -81,6 +86,8 @@ class Bench {
 };
 
 // Random bytes that are numbers in every type and never NaN, because the bits of a NaN are unspecified.
+// The mask clears bits 2 and 6 of each byte: an exponent never has all bits set. The lowest bit is set, so no value is
+// zero.
 std::vector<std::byte> numbers(std::size_t bytes, std::mt19937_64& random) {
   std::vector<std::byte> all(bytes);
   for (std::byte& byte : all) byte = static_cast<std::byte>((random() & 0xbb) | 1);
@@ -89,6 +96,7 @@ std::vector<std::byte> numbers(std::size_t bytes, std::mt19937_64& random) {
 
 // ---- Checks ----
 
+// Counted over all checks; any wrong one makes the exit code 4.
 int checks = 0;
 int wrong = 0;
 
@@ -97,6 +105,7 @@ void expect_equal(Dtype dtype, const std::vector<std::byte>& actual, const std::
                   const std::string& what) {
   ++checks;
   const std::size_t size = size_of(dtype);
+  // For types without signed zeros any difference counts.
   const bool has_signed_zeros = kind_of(dtype) == DtypeKind::real || kind_of(dtype) == DtypeKind::small_real;
   for (std::size_t at = 0; at < expected.size(); at += size) {
     if (std::memcmp(&actual[at], &expected[at], size) == 0) continue;
@@ -121,7 +130,9 @@ void check_reductions(Device& device, std::mt19937_64& random) {
       if (!supports(dtype, op) || op == Op::user) continue;
       for (const std::size_t offset : {std::size_t{0}, size_of(dtype)}) {
         Bench bench(device);
+        // A prime: no vector width or block size divides it, so the tails of all kernels run.
         const std::size_t count = 20011, bytes = count * size_of(dtype);
+        // 0.375 is exact in every real type and makes integers round toward zero.
         const double factor = offset == 0 ? 1.0 : 0.375;
         std::vector<std::vector<std::byte>> hosts;
         std::vector<const void*> on_host, on_device;
@@ -129,6 +140,7 @@ void check_reductions(Device& device, std::mt19937_64& random) {
         for (const auto& host : hosts) on_host.push_back(host.data());
         for (const auto& host : hosts) on_device.push_back(bench.upload(host, offset));
         std::vector<std::byte> expected(bytes);
+        // The CPU's kernels are the reference; they are compared with the scalar conversions in the unit tests.
         reduce_many(dtype, {op}, expected.data(), on_host, count);
         scale(dtype, expected.data(), expected.data(), count, factor);
         std::byte* const target = bench.allocate(bytes + offset) + offset;
@@ -151,14 +163,17 @@ void check_packing(Device& device, std::mt19937_64& random) {
       std::vector<std::size_t> places;
       std::size_t all = 0, block_bytes = 0;
       for (std::size_t i = 0; i < 300; ++i) {
+        // Sizes from 1 to 2003 elements, in an irregular order.
         const std::size_t count = i * i % 2003 + 1;
         places.push_back(block_bytes + (i % 7 == 0 ? size : 0));
         segments.push_back({nullptr, all, count});
         all += count;
+        // The next multiple of 256 bytes behind the tensor and its shift by one element.
         block_bytes += (count + 1) * size / 256 * 256 + 256;
       }
       const std::vector<std::byte> host = numbers(block_bytes, random);
       std::byte* const block = bench.upload(host);
+      // The block keeps its bytes between the tensors: unpacking must not write there.
       std::vector<std::byte> expected(all * size), expected_block = host;
       for (std::size_t i = 0; i < segments.size(); ++i) {
         segments[i].tensor = block + places[i];
@@ -180,10 +195,12 @@ void check_packing(Device& device, std::mt19937_64& random) {
 void check_rounding(Device& device) {
   std::vector<float> values;
   for (uint32_t upper = 0; upper < 0x10000; ++upper) {
+    // Lower halves: exact, a small rest, a tie of bfloat16, and just above the tie.
     for (const uint32_t lower : {0u, 0x1000u, 0x8000u, 0x8001u}) {
       const uint32_t bits = upper << 16 | lower;
       float value;
       std::memcpy(&value, &bits, 4);
+      // NaN is left out: its bits are unspecified.
       if (value == value) values.push_back(value);
     }
   }
@@ -208,13 +225,10 @@ void check_rounding(Device& device) {
 
 // ---- Times ----
 
-struct Times {
-  double median_us, min_us;
-};
-
 // The time of one call among kQueued that are queued together, by the host's clock. `call` gets a number by which it
 // rotates its buffers.
 Times measure(Bench& bench, const std::function<void(int)>& call) {
+  // Twenty calls hide the launch of all but the first; two rounds are not counted.
   constexpr int kQueued = 20, kRounds = 15;
   std::vector<double> all;
   for (int round = -2; round < kRounds; ++round) {
@@ -223,8 +237,7 @@ Times measure(Bench& bench, const std::function<void(int)>& call) {
     bench.finish();
     if (round >= 0) all.push_back(static_cast<double>(now_ns() - begin) / 1000 / kQueued);
   }
-  std::sort(all.begin(), all.end());
-  return {all[all.size() / 2], all[0]};
+  return Times::of(std::move(all));
 }
 
 struct Report {
@@ -234,12 +247,12 @@ struct Report {
   double line(const std::string& what, std::size_t bytes, double moved, Times times, double limit) {
     const double gbps = moved / times.median_us / 1000;
     std::printf("%-34s %10zu B %10.1f us %10.1f us %8.0f GB/s %8.0f GB/s %6.2f\n", what.c_str(), bytes, times.median_us,
-                times.min_us, gbps, limit == 0 ? gbps : limit, limit == 0 ? 1.0 : gbps / limit);
+                times.least_us, gbps, limit == 0 ? gbps : limit, limit == 0 ? 1.0 : gbps / limit);
     if (json != nullptr) {
       std::fprintf(json,
                    "{\"what\": \"%s\", \"bytes\": %zu, \"time_us_median\": %.2f, \"time_us_min\": %.2f, "
                    "\"moved_GBps\": %.1f, \"limit_GBps\": %.1f}\n",
-                   what.c_str(), bytes, times.median_us, times.min_us, gbps, limit == 0 ? gbps : limit);
+                   what.c_str(), bytes, times.median_us, times.least_us, gbps, limit == 0 ? gbps : limit);
     }
     return gbps;
   }
@@ -247,6 +260,7 @@ struct Report {
 
 constexpr int kSets = 3;  // of buffers, used in turn, so that no cache holds the next set
 
+// Packs into one block and unpacks again, as fusion does for each bucket.
 void time_packing(Device& device, Report& report, const std::string& name, const std::vector<std::size_t>& sizes,
                   Dtype in_packed, double factor, double limit) {
   Bench bench(device);
@@ -258,6 +272,7 @@ void time_packing(Device& device, Report& report, const std::string& name, const
     all += size;
   }
   for (int set = 0; set < kSets; ++set) packed.push_back(bench.allocate(all * size_of(in_packed)));
+  // Each element is read as 4 bytes and written in the packed type, or the reverse.
   const double moved = static_cast<double>(all * (4 + size_of(in_packed)));
   const auto set_of = [](int i) { return static_cast<std::size_t>(i % kSets); };
   report.line("pack " + name, all * 4, moved,
@@ -278,6 +293,7 @@ void time_packing(Device& device, Report& report, const std::string& name, const
 
 void time_reduction(Device& device, Report& report, Dtype dtype, Op op, int source_count, double limit) {
   Bench bench(device);
+  // 64 MiB for each source, in three sets: together more than the L2 cache of a device.
   const std::size_t bytes = std::size_t{64} << 20;
   std::vector<std::byte*> targets;
   std::vector<std::vector<const void*>> sources(kSets);
@@ -319,6 +335,7 @@ void time_all(Device& device, Report& report) {
   const std::vector<std::size_t> resnet = resnet50();
   std::size_t all = 0;
   for (const std::size_t size : resnet) all += size;
+  // A copy reads and writes each byte once: the highest rate that a kernel of this kind can have.
   const double limit = time_copy(device, report, all * 4);
   time_packing(device, report, "ResNet-50, float32", resnet, Dtype::float32, 1.0, limit);
   time_packing(device, report, "ResNet-50, float32, scaled", resnet, Dtype::float32, 0.125, limit);

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "bench/gpu/bench_gpu.h"
-#include "bench/gpu/crew.h"
 #include "bench/gpu/resnet50.h"
 #include "bench/gpu/turns.h"
+#include "bench/gpu/worker_group.h"
 #include "transports/nccl/nccl_device_library.h"
 
 namespace {
@@ -35,6 +35,7 @@ struct Options {
   std::string json;
 };
 
+// Created by rank 0 and sent to the others; each identifies one communicator.
 struct Ids {
   DeviceLibrary::Id ours;
   DeviceLibrary::Id bare;
@@ -49,10 +50,12 @@ class Rank {
         library(stop_unless(open_nccl(options.config, options.ranks > 1, options.calls), kNone)) {
     std::vector<Member> members;
     for (int r = 0; r < options.ranks; ++r) members.push_back({r, "host", "", 0});
+    // Blocks until all ranks have joined; the bare communicator is created after ours on every rank.
     collectives = stop_unless(library->join(ids.ours, rank, members, gpu.device(), Deadline::after_seconds(60)));
     bare = std::make_unique<BareNccl>(options.config, gpu, rank, options.ranks, ids.bare);
   }
 
+  // In place, as frameworks reduce gradients.
   void our_sum(void* memory, std::size_t count) {
     Completion completion;
     collectives->start({.count = count, .device = &gpu.device(), .stream = gpu.stream()}, {memory, memory}, completion);
@@ -66,6 +69,7 @@ class Rank {
   std::unique_ptr<Collectives> collectives;
 
  private:
+  // Returns when the call is queued on the stream, as ncclAllReduce() does.
   void drive(Completion& completion) {
     while (!completion.done) collectives->progress();
     stop_unless(completion.status);
@@ -74,6 +78,8 @@ class Rank {
 
 void report(const Options& options, const char* what, std::size_t bytes, const Times& ours, const Times& bare) {
   const double n = options.ranks;
+  // The part of the bytes that each rank sends and receives in an allreduce, by which NCCL's tests compute the bus
+  // bandwidth.
   const double share = n > 1 ? 2 * (n - 1) / n : 1;
   const auto busbw = [&](double us) { return static_cast<double>(bytes) * share / us / 1000; };
   std::printf(
@@ -145,6 +151,7 @@ void bench_fusion(Rank& self, const Options& options, std::byte* memory) {
 // From 8 bytes in steps of 8x; places are at least a page apart.
 void bench_sizes(Rank& self, const Options& options, std::byte* memory, std::size_t rotating) {
   for (std::size_t bytes = 8; bytes <= options.most; bytes *= bytes == 128_MiB ? 2 : 8) {
+    // Buffers rotate, so that a small one is not always in the device's cache.
     const std::size_t places = std::max<std::size_t>(rotating / std::max<std::size_t>(bytes, 4096), 1);
     const auto place = [&](int call) {
       return memory + static_cast<std::size_t>(call) % places * std::max<std::size_t>(bytes, 4096);
@@ -166,6 +173,7 @@ void run(const Options& options, int rank, const Ids& ids) {
   check(self, options.ranks);
   if (rank == 0) std::printf("all sums are right\n");
   if (options.check_only) return;
+  // At least 1 MiB and at most 256 MiB, so that a run with a small --most needs little memory.
   const std::size_t rotating = std::min(kRotating, std::max(1_MiB, 256 * options.most));
   std::byte* memory = self.gpu.allocate(rotating);
   bench_sizes(self, options, memory, rotating);

@@ -1,6 +1,6 @@
 # Compiles the kernels with nvcc, if it is found, into two images that the module embeds. Sets FDL_HAS_NVCC, and
 # FDL_KERNELS_HERE to the text of the table. Only their own sources and the list of architectures rebuild them.
-set(FARANDOLE_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "Architectures whose machine code is built in, as far as nvcc knows them")
+set(FARANDOLE_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "Architectures whose machine code is built in, as far as nvcc supports them")
 find_program(FARANDOLE_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 
 set(FDL_HAS_NVCC OFF)

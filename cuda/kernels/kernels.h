@@ -5,8 +5,8 @@
 #include "cuda/kernels/pack_math.h"
 #include "cuda/kernels/reduce_math.h"
 
-// Name, body, and the number of blocks for whose registers a multiprocessor must have room at once. Larger numbers make
-// the compiler spill registers.
+// Name, body, and the number of blocks for whose registers a multiprocessor must have registers at once. Larger numbers
+// make the compiler spill registers.
 #define FDL_PACK_KERNELS(ROW)                                    \
   ROW(fdl_copy_segments, copy_tile, 5)                           \
   ROW(fdl_scale_integer_segments, change_tile<ScaleIntegers>, 5) \

@@ -33,9 +33,9 @@ inline constexpr uint64_t kMostElements = uint64_t{1}
 // Elements of a tile, so that all elements give about kBlocksWanted tiles. `unit_bytes` is the size of the larger
 // element.
 inline uint32_t tile_elements(uint64_t all_elements, unsigned unit_bytes) {
-  const uint64_t wanted = all_elements * unit_bytes / kBlocksWanted;
-  const uint64_t bytes =
-      std::clamp((wanted + kLeastTileBytes - 1) / kLeastTileBytes * kLeastTileBytes, kLeastTileBytes, kMostTileBytes);
+  const uint64_t requested = all_elements * unit_bytes / kBlocksWanted;
+  const uint64_t bytes = std::clamp((requested + kLeastTileBytes - 1) / kLeastTileBytes * kLeastTileBytes,
+                                    kLeastTileBytes, kMostTileBytes);
   return static_cast<uint32_t>(bytes / unit_bytes);
 }
 

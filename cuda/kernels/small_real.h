@@ -5,44 +5,36 @@
 
 #include "cuda/kernels/portable.h"
 #include "data/dtype.h"
+#include "data/small_format.h"
 
 namespace fdl::cuda {
 
-// An IEEE-like format. A format without infinities has NaN as its only pattern that is not a number.
-template <int kSize, int kExponentBits, bool kHasInfinities>
-struct SmallFormat {
-  static constexpr int kMantissa = kSize - 1 - kExponentBits;
-  static constexpr int kDropped = 23 - kMantissa;
-  static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
-  static constexpr uint32_t kMagnitude = (1u << (kSize - 1)) - 1;
-  static constexpr uint32_t kInfinity = ((1u << kExponentBits) - 1) << kMantissa;
-  static constexpr uint32_t kNan = kHasInfinities ? kInfinity | 1u << (kMantissa - 1) : kMagnitude;
-  static constexpr uint32_t kFirstNotFinite = kHasInfinities ? kInfinity : kNan;
-  static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
-
+// Converts an IEEE-like format, whose constants are in `Bits`.
+template <class Bits>
+struct SmallReals : Bits {
   FDL_BOTH static float widen(uint32_t bits) {
-    const uint32_t magnitude = (bits & kMagnitude) << kDropped;
+    const uint32_t magnitude = (bits & Bits::kMagnitude) << Bits::kDropped;
     // Read as float32, the value is too small by a power of two. The product with that power is exact, also for
     // subnormals.
-    const float power = bits_as<float>(static_cast<uint32_t>(127 + 127 - kBias) << 23);
+    const float power = bits_as<float>(static_cast<uint32_t>(127 + 127 - Bits::kBias) << 23);
     uint32_t wide = bits_as<uint32_t>(bits_as<float>(magnitude) * power);
-    if (magnitude >= kFirstNotFinite << kDropped) wide = magnitude | 0x7f800000u;
-    return bits_as<float>(wide | (bits >> (kSize - 1) & 1u) << 31);
+    if (magnitude >= Bits::kFirstNotFinite << Bits::kDropped) wide = magnitude | 0x7f800000u;
+    return bits_as<float>(wide | (bits >> (Bits::kSize - 1) & 1u) << 31);
   }
 
   FDL_BOTH static uint32_t narrow(float value) {
     const uint32_t bits = bits_as<uint32_t>(value);
     const uint32_t magnitude = bits & 0x7fffffffu;
-    const uint32_t sign = bits >> 31 << (kSize - 1);
+    const uint32_t sign = bits >> 31 << (Bits::kSize - 1);
     // Round to nearest even: add half a unit less one, plus one if the last kept bit is odd. An overflow carries past
     // the largest pattern.
-    const uint32_t odd = magnitude >> kDropped & 1u;
-    uint32_t result = (magnitude + odd + ((1u << (kDropped - 1)) - 1) - kRebias) >> kDropped;
-    if (result > kFirstNotFinite) result = kFirstNotFinite;
-    if (kHasInfinities && magnitude > 0x7f800000u) result = kNan;
+    const uint32_t odd = magnitude >> Bits::kDropped & 1u;
+    uint32_t result = (magnitude + odd + ((1u << (Bits::kDropped - 1)) - 1) - Bits::kRebias) >> Bits::kDropped;
+    if (result > Bits::kFirstNotFinite) result = Bits::kFirstNotFinite;
+    if (Bits::kHasInfinities && magnitude > 0x7f800000u) result = Bits::kNan;
     // Subnormals: add a float whose last bit is worth the smallest subnormal, so that the addition rounds.
-    if (magnitude < kRebias + (1u << 23)) {
-      const uint32_t adder = static_cast<uint32_t>(127 + 24 - kBias - kMantissa) << 23;
+    if (magnitude < Bits::kRebias + Bits::kOneExponent) {
+      const uint32_t adder = Bits::kSubnormalAdder;
       result = bits_as<uint32_t>(bits_as<float>(magnitude) + bits_as<float>(adder)) - adder;
     }
     return result | sign;
@@ -50,7 +42,7 @@ struct SmallFormat {
 };
 
 // Devices have instructions for float16 and, from compute capability 8.0 on, for bfloat16, with the same rounding.
-struct Float16Format : SmallFormat<16, 5, true> {
+struct Float16Format : SmallReals<Float16Bits> {
 #ifdef __CUDA_ARCH__
   FDL_BOTH static float widen(uint32_t bits) {
     float value;
@@ -80,9 +72,9 @@ struct Bfloat16Format {
   }
 };
 
-struct Float8E4m3Format : SmallFormat<8, 4, false> {};
+struct Float8E4m3Format : SmallReals<Float8E4m3Bits> {};
 
-struct Float8E5m2Format : SmallFormat<8, 5, true> {
+struct Float8E5m2Format : SmallReals<Float8E5m2Bits> {
   // The format is the upper byte of a float16.
   FDL_BOTH static float widen(uint32_t bits) { return Float16Format::widen((bits & 0xffu) << 8); }
 };
@@ -101,30 +93,24 @@ FDL_BOTH float rounded_to_odd(double value) {
 // A real type: its type in memory, and conversions to and from a wide type (float or double), rounded once.
 template <Dtype kDtype>
 struct Real;
-template <>
-struct Real<Dtype::float32> {
-  using Memory = float;
+
+// float and double, which the device computes with.
+template <class T>
+struct NativeReal {
+  using Memory = T;
   template <class Wide>
-  FDL_BOTH static Wide widen(float value) {
+  FDL_BOTH static Wide widen(T value) {
     return static_cast<Wide>(value);
   }
   template <class Wide>
-  FDL_BOTH static float narrow(Wide value) {
-    return static_cast<float>(value);
+  FDL_BOTH static T narrow(Wide value) {
+    return static_cast<T>(value);
   }
 };
 template <>
-struct Real<Dtype::float64> {
-  using Memory = double;
-  template <class Wide>
-  FDL_BOTH static Wide widen(double value) {
-    return static_cast<Wide>(value);
-  }
-  template <class Wide>
-  FDL_BOTH static double narrow(Wide value) {
-    return static_cast<double>(value);
-  }
-};
+struct Real<Dtype::float32> : NativeReal<float> {};
+template <>
+struct Real<Dtype::float64> : NativeReal<double> {};
 
 template <class Format, class Bits>
 struct SmallReal {

@@ -62,7 +62,7 @@ typedef enum fdl_result {
   FDL_ABORTED = 5,          /* fdl_comm_abort, on this rank or another */
   FDL_SHUT_DOWN = 6,        /* this world, or a rank that is needed, has been shut down */
   FDL_NOT_INITIALIZED = 7,  /* no world, or a world inherited through fork() */
-  FDL_UNSUPPORTED = 8,      /* this build, machine or object cannot do it; the text says what is missing */
+  FDL_UNSUPPORTED = 8,      /* this build, machine or object cannot do it; the text names what is missing */
   FDL_RESOURCE = 9,         /* memory, descriptors or files are short */
   FDL_TRANSPORT = 10,       /* a connection failed or carried an invalid message */
   FDL_AUTHENTICATION = 11,  /* the job keys differ */
@@ -136,7 +136,7 @@ typedef enum fdl_reduce_op {
  * call farandole. */
 typedef void (*fdl_user_function)(const void* source, void* target, size_t count, fdl_dtype dtype, void* context);
 typedef struct fdl_op fdl_op;
-/* Makes an operation for FDL_USER. The function must be associative; commutative != 0 says that it is commutative too,
+/* Makes an operation for FDL_USER. The function must be associative; commutative != 0 means that it is commutative too,
  * which allows more algorithms. `context` is passed to each call. FDL_INVALID_ARGUMENT: function or op is NULL. Any
  * number of communicators and threads may use it at a time, if the function allows that. */
 FDL_API fdl_result fdl_op_create(fdl_user_function function, void* context, int commutative, fdl_op** op);
@@ -273,8 +273,8 @@ FDL_API void fdl_group_destroy(fdl_group* group);
  * a collective tensors on the same kind of device; the two sides of a message may use different ones. */
 typedef enum fdl_device_kind { FDL_DEVICE_CPU = 0, FDL_DEVICE_CUDA = 2 /* DLPack's number */ } fdl_device_kind;
 /* Opens a device before its first use, which would open it otherwise. From any thread. FDL_UNSUPPORTED: the device
- * cannot be used; the text says why (no driver, a driver that is too old, a build without CUDA). FDL_INVALID_ARGUMENT:
- * the index does not exist. */
+ * cannot be used; the text gives the reason (no driver, a driver that is too old, a build without CUDA).
+ * FDL_INVALID_ARGUMENT: the index does not exist. */
 FDL_API fdl_result fdl_device_open(fdl_world* world, fdl_device_kind kind, int index);
 
 /* ---- Ordered communicators: every member calls the same collectives in the same order ---- */

@@ -66,8 +66,8 @@ void gather_inside(Builder& step, const Grid& grid) {
 
 // A group whose size is not a multiple of ranks_per_host is treated as hosts of one rank: a plain ring.
 Schedule two_level_allreduce(const ScheduleRequest& request) {
-  const int wanted = request.ranks_per_host;
-  const int locals = wanted >= 1 && request.size % wanted == 0 ? wanted : 1;
+  const int requested = request.ranks_per_host;
+  const int locals = requested >= 1 && request.size % requested == 0 ? requested : 1;
   const Grid grid{request.rank % locals, locals, request.rank / locals, request.size / locals};
   Builder step("two_level", Collective::allreduce, request.rank, request.size, request.size);
   reduce_inside(step, grid);

@@ -12,11 +12,13 @@ namespace fdl {
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
+// The results are views of the argument and live as long as its memory.
 inline ConstBytes bytes_of(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
 inline std::string_view text_of(ConstBytes bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// Binary units: 1_MiB is 2^20 bytes.
 constexpr std::size_t operator""_KiB(unsigned long long n) { return n << 10; }
 constexpr std::size_t operator""_MiB(unsigned long long n) { return n << 20; }
 

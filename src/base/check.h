@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+// It prints with stdio and not with the log, whose sink may be the broken part. Release builds check too.
 #define FDL_CHECK(condition)                                                                                   \
   do {                                                                                                         \
     if (!(condition)) [[unlikely]] {                                                                           \

@@ -8,11 +8,14 @@
 
 namespace fdl {
 
+// steady_clock is CLOCK_MONOTONIC, which the kernel maps into the process, so a call needs no system call. Its zero
+// differs between hosts: moments of two hosts cannot be compared.
 inline int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
+// Valid up to 9.2e9 seconds; Deadline::after_seconds() treats longer times as never.
 constexpr int64_t seconds_to_ns(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
 
 // A moment after which waiting ends. Deadline::never() never passes.
@@ -40,6 +43,7 @@ class Deadline {
   Deadline earlier(Deadline other) const { return moment_ < other.moment_ ? *this : other; }
 
  private:
+  // A moment of now_ns(). The largest value stands for never, so earlier() needs no special case.
   explicit Deadline(int64_t moment) : moment_(moment) {}
   int64_t moment_;
 };

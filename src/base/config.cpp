@@ -11,6 +11,7 @@
 #include "base/horovod_variables.h"
 #include "base/log.h"
 
+// POSIX declares no header for it.
 extern "C" char** environ;
 
 namespace fdl {
@@ -45,6 +46,7 @@ std::string upper(std::string_view text) {
 }
 
 // Removes a non-negative decimal number from the front of `text` and returns it.
+// from_chars() ignores the locale: a decimal comma of the user's locale must not change a setting.
 std::optional<double> take_number(std::string_view& text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -60,6 +62,7 @@ bool parse_into(std::string_view text, std::size_t& value) {
   return bytes.ok();
 }
 
+// Counts have no unit and no sign; a rest behind the digits is an error.
 bool parse_into(std::string_view text, int64_t& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size() && value >= 0;
@@ -102,6 +105,7 @@ const char* form_of(std::string_view type) {
 }
 
 // The canonical form of a value, by which ranks compare their settings.
+// to_string(double) prints six decimals: durations that differ by less than a microsecond count as equal.
 std::string meant(std::size_t value) { return std::to_string(value); }
 std::string meant(int64_t value) { return std::to_string(value); }
 std::string meant(double value) { return std::to_string(value); }
@@ -128,6 +132,8 @@ std::vector<std::string> aliases_of(const Setting& row) {
 
 // Finds the value of a setting: option, own variable, translated Horovod variable, alias, default. Empty variables
 // count as unset.
+// An option of the API comes first: the program chose it for this world. The own variable precedes Horovod's, so that
+// the settings of a script for Horovod can be overridden without editing it.
 Given find_value(const Setting& row, const Environment& environment,
                  const std::map<std::string, std::string>& options) {
   if (const auto option = options.find(row.name); option != options.end()) return {option->second, "option"};
@@ -166,7 +172,7 @@ bool belongs_to_launcher(std::string_view variable) {
   return false;
 }
 
-void mention_unknown_variables(const Config& config, const Environment& environment) {
+void warn_about_unknown_variables(const Config& config, const Environment& environment) {
   for (const auto& [variable, value] : environment.all()) {
     if (!variable.starts_with("FARANDOLE_") || variable.starts_with("FARANDOLE_RUN_")) continue;
     if (belongs_to_launcher(variable)) continue;
@@ -217,11 +223,14 @@ Result<std::size_t> parse_bytes(std::string_view text) {
   } else if (!unit.empty()) {
     return refuse();
   }
+  // A double represents each whole number up to 2^53 (about 9e15) exactly, which is the limit here.
   const double bytes = *number * factor;
   if (bytes != std::floor(bytes) || bytes > 9e15) return refuse();
   return static_cast<std::size_t>(bytes);
 }
 
+// The table is expanded twice. The first pass creates the rows, so that check_options() can compare names before any
+// value is parsed; the second parses into the typed members.
 Result<Config> Config::read(const Environment& environment, const std::map<std::string, std::string>& options) {
   Config config;
 #define KNOB(name, type, standard, alias, meaning) \
@@ -251,7 +260,7 @@ Result<Config> Config::read(const Environment& environment, const std::map<std::
   FDL_KNOBS(KNOB)
 #undef KNOB
   FDL_RETURN_IF_ERROR(check_ports(config));
-  mention_unknown_variables(config, environment);
+  warn_about_unknown_variables(config, environment);
   config.without_meaning = horovod_variables_without_meaning(environment.all());
   return config;
 }

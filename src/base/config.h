@@ -114,6 +114,7 @@ class Environment {
 
   std::optional<std::string> get(const std::string& name) const;
   bool has(const std::string& name) const { return variables_.contains(name); }
+  // In the order of names. References stay valid as long as the snapshot.
   const std::map<std::string, std::string>& all() const { return variables_; }
 
  private:

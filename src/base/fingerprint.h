@@ -12,6 +12,7 @@ namespace fdl {
 inline std::string fingerprint_of(std::string_view text) {
   uint64_t state = 0xcbf29ce484222325;
   for (const char c : text) state = (state ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  // XOR folding, by which the authors of FNV shorten it: all 64 bits take part.
   state ^= state >> 32;
   std::string digits;
   for (int shift = 28; shift >= 0; shift -= 4) digits += "0123456789abcdef"[state >> shift & 15];

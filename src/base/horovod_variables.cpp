@@ -43,6 +43,7 @@ bool matches(std::string_view pattern, std::string_view variable) {
   return variable.starts_with(pattern);
 }
 
+// An unset variable and an empty one have the same meaning to Horovod and to its users.
 std::string value_of(const std::map<std::string, std::string>& variables, const std::string& name) {
   const auto found = variables.find(name);
   return found == variables.end() ? std::string() : found->second;
@@ -57,6 +58,7 @@ std::map<std::string, std::pair<std::string, std::string>> translate_horovod_var
     const std::map<std::string, std::string>& variables) {
   std::map<std::string, std::pair<std::string, std::string>> translated;
   if (is_on(value_of(variables, "HOROVOD_STALL_CHECK_DISABLE"))) {
+    // Horovod's variable disables the whole check: the warning and the shutdown. 0 disables each of them here.
     translated["stall_warning_s"] = {"HOROVOD_STALL_CHECK_DISABLE", "0"};
     translated["stall_shutdown_s"] = {"HOROVOD_STALL_CHECK_DISABLE", "0"};
   }

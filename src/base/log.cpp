@@ -15,6 +15,8 @@ namespace {
 // Relaxed access is enough: the level orders no other memory.
 std::atomic<int> threshold{static_cast<int>(LogLevel::warning)};
 
+// The sink is shared so that write_log() can copy the pointer under the lock and call it without the lock. A sink that
+// is replaced meanwhile is destroyed after its last call.
 Mutex sink_mutex;
 std::shared_ptr<const LogSink> sink FDL_GUARDED_BY(sink_mutex);
 
@@ -24,6 +26,7 @@ spdlog::logger& standard_logger() {
     auto* made = new spdlog::logger("farandole", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made->set_pattern("farandole %l %P: %v");
     made->set_level(spdlog::level::trace);
+    // Each line is flushed, so that the last lines before a crash are not lost.
     made->flush_on(spdlog::level::trace);
     return made;
   }();

@@ -9,8 +9,12 @@
 
 namespace fdl {
 
+// The numbers are those of spdlog and of fdl_log_level, so levels are converted by a cast; 5 is spdlog's "critical",
+// which the library does not use.
 enum class LogLevel : int { trace = 0, debug = 1, info = 2, warning = 3, error = 4, off = 6 };
 
+// Called in the thread that logs, by several threads at once. The line has no final newline and is valid during the
+// call only.
 using LogSink = std::function<void(LogLevel, std::string_view line)>;
 
 // An empty sink restores the default, which writes "farandole <level> [rank]: <line>" to the standard error stream.
@@ -20,6 +24,7 @@ bool log_enabled(LogLevel level);
 void write_log(LogLevel level, std::string_view line);
 
 template <typename... Args>
+// The level is checked before the text is formatted: a suppressed line costs one relaxed load and the arguments.
 void log_at(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
   if (log_enabled(level)) write_log(level, fmt::format(format, std::forward<Args>(args)...));
 }

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 
+// gcc has no such analysis and ignores the annotations; the lint builds with clang.
 #if defined(__clang__)
 #define FDL_THREAD_ANNOTATION(x) __attribute__((x))
 #else
@@ -24,10 +25,12 @@ class FDL_THREAD_ANNOTATION(capability("mutex")) Mutex {
   void unlock() FDL_THREAD_ANNOTATION(release_capability()) { mutex_.unlock(); }
 
  private:
+  // CondVar waits on the std::mutex itself: std::condition_variable accepts no other type.
   friend class CondVar;
   std::mutex mutex_;
 };
 
+// Locks for the rest of the scope. It cannot be unlocked before, so a guarded region is one block.
 class FDL_THREAD_ANNOTATION(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) FDL_THREAD_ANNOTATION(acquire_capability(mutex)) : mutex_(mutex) { mutex_.lock(); }
@@ -39,6 +42,7 @@ class FDL_THREAD_ANNOTATION(scoped_lockable) MutexLock {
   Mutex& mutex_;
 };
 
+// A condition variable whose waits take a predicate: a spurious wake-up never returns to the caller.
 class CondVar {
  public:
   void notify_one() { condition_.notify_one(); }
@@ -53,6 +57,7 @@ class CondVar {
     if (deadline.is_never()) {
       condition_.wait(lock, ready);
     } else {
+      // A deadline that has passed gives a wait of 0 ns, which still evaluates the predicate once.
       holds = condition_.wait_for(lock, std::chrono::nanoseconds(deadline.remaining_ns()), ready);
     }
     lock.release();

@@ -97,6 +97,7 @@ const std::string& Status::text() const {
   return ok() ? none : error_->text;
 }
 
+// A Status is shared and immutable, so adding context copies the error. It happens on the way of a failure only.
 Status Status::while_doing(std::string_view doing) const {
   if (ok()) return *this;
   Error richer = *error_;
@@ -108,6 +109,7 @@ Status Status::while_doing(std::string_view doing) const {
 Status Status::during(std::string_view operation, std::string_view phase, std::string_view group) const {
   if (ok()) return *this;
   Error richer = *error_;
+  // The innermost caller sets a field first, and its value is the most precise one.
   if (richer.operation.empty()) richer.operation = operation;
   if (richer.phase.empty()) richer.phase = phase;
   if (richer.group.empty()) richer.group = group;

@@ -62,6 +62,7 @@ class [[nodiscard]] Status {
     FDL_CHECK(!ok());
     return *error_;
   }
+  // Lives as long as this status or a copy of it; for success it is an empty static string.
   const std::string& text() const;
 
   // Returns the same failure with ", while <doing>" appended to its text. No effect on success.
@@ -70,6 +71,7 @@ class [[nodiscard]] Status {
   Status during(std::string_view operation, std::string_view phase = {}, std::string_view group = {}) const;
 
  private:
+  // Immutable and shared between threads: only the reference count changes, atomically.
   std::shared_ptr<const Error> error_;
 };
 
@@ -101,6 +103,7 @@ class [[nodiscard]] Result {
   T take() { return std::move(value()); }
 
  private:
+  // Exactly one of the two is set: a value, or a status that is a failure. take() leaves a moved-from value behind.
   std::optional<T> value_;
   Status status_;
 };
@@ -114,6 +117,7 @@ class [[nodiscard]] Result {
     if (!fdl_status_.ok()) return fdl_status_; \
   } while (false)
 
+// The line number makes the temporary's name unique, so one function can use the macro several times.
 #define FDL_CONCAT_INNER(a, b) a##b
 #define FDL_CONCAT(a, b) FDL_CONCAT_INNER(a, b)
 // FDL_ASSIGN_OR_RETURN(auto fd, open_something()) assigns the value, or returns the failure from the function.

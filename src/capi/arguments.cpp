@@ -17,6 +17,7 @@ std::string counted(std::size_t count, const char* one, const char* several) {
 
 }  // namespace
 
+// The index is checked against the devices that exist when the device is opened.
 Fault fault_of_place(int device_kind, int device_index) {
   if (device_kind != FDL_DEVICE_CPU && device_kind != FDL_DEVICE_CUDA) {
     return "device kind " + std::to_string(device_kind) + " is not supported; copy the tensor to the CPU";
@@ -37,6 +38,7 @@ Fault fault_of_length(const char* name, std::size_t stated, int ranks) {
          counted(static_cast<std::size_t>(ranks), "rank", "ranks") + "; pass one entry for each rank";
 }
 
+// Addresses are compared as integers: comparing pointers into different arrays is undefined.
 bool overlap(const Extent& a, const Extent& b) {
   const auto a_begin = reinterpret_cast<std::uintptr_t>(a.data);
   const auto b_begin = reinterpret_cast<std::uintptr_t>(b.data);

@@ -23,6 +23,7 @@ bool has_root(fdl_collective kind) {
 }
 
 // How many elements this rank's input and output have.
+// In elements and not in bytes, as the texts of the faults name them.
 struct Elements {
   std::size_t input = 0;
   std::size_t output = 0;
@@ -37,6 +38,7 @@ bool needs_output(const fdl_call& call, int rank) {
 // Adds up the counts. Returns false if their bytes exceed int64_t.
 bool sum_fits(std::span<const std::size_t> counts, std::size_t element_bytes, std::size_t& sum) {
   sum = 0;
+  // Compared before the addition, so the sum never overflows.
   const std::size_t most = static_cast<std::size_t>(std::numeric_limits<int64_t>::max()) / element_bytes;
   for (const std::size_t count : counts) {
     if (count > most - sum) return false;
@@ -79,12 +81,14 @@ Fault fault_of_counts(const fdl_call& call, int rank, std::span<const std::size_
         elements = {root ? all : 0, mine};
         break;
       default:
+        // Alltoall: `counts` are the elements that this rank sends, `recv_counts` those that it receives.
         elements = {all, received};
         break;
     }
   } else if (call.count > static_cast<std::size_t>(std::numeric_limits<int64_t>::max()) / dtype_bytes) {
     return "count " + std::to_string(call.count) + " is more than memory can hold (was it negative?)";
   }
+  // On these ranks the pointer is ignored and may be NULL.
   if (call.collective == FDL_REDUCE && !root) elements.output = 0;
   if (call.collective == FDL_BROADCAST) (root ? elements.output : elements.input) = 0;
   return std::nullopt;
@@ -96,6 +100,7 @@ bool is_in_place(const fdl_call& call, int rank, std::span<const std::size_t> co
   if (call.input == call.output) return true;
   if (call.collective == FDL_ALLREDUCE || call.collective == FDL_REDUCE || call.collective == FDL_ALLTOALL)
     return false;
+  // The rank's own block begins behind the blocks of the lower ranks.
   const std::size_t before = std::accumulate(counts.begin(), counts.begin() + rank, std::size_t{0});
   const bool gathers = call.collective == FDL_ALLGATHER || call.collective == FDL_GATHER;
   const auto* whole = static_cast<const std::byte*>(gathers ? call.output : call.input);
@@ -119,6 +124,7 @@ Fault fault_of_buffers(const fdl_call& call, int rank, std::span<const std::size
   const std::size_t dtype_bytes = fdl_dtype_size(call.dtype);
   const Extent input{"input", call.input, elements.input * dtype_bytes};
   const Extent output{"output", call.output, elements.output * dtype_bytes};
+  // The common case, separate buffers, costs two comparisons.
   if (!overlap(input, output) || is_in_place(call, rank, counts)) return std::nullopt;
   return fault_of_overlap(input, output);
 }
@@ -130,6 +136,8 @@ Fault fault_of_reduction(const fdl_call& call, const fdl_call_options& options) 
     return "op " + std::string(name_of(static_cast<Op>(call.op))) + " is not defined for dtype " +
            std::string(name_of(dtype));
   }
+  // A function that is given with a built-in operation would be ignored, and the result would not be what the caller
+  // expects.
   if ((call.op == FDL_USER) != (options.user_op != nullptr)) {
     return "op FDL_USER and fdl_call_options.user_op go together";
   }

@@ -11,6 +11,6 @@ fdl_result fdl_comm_diagnose(fdl_comm* comm, int64_t timeout_ns) {
   }
   const Status usable = comm->world->runtime->usable();
   if (!usable.ok()) return report(usable);
-  const auto late = comm->comm().ask_who_is_late(Deadline::after_ns(timeout_ns));
+  const auto late = comm->comm().query_late_ranks(Deadline::after_ns(timeout_ns));
   return late ? report(*late) : FDL_OK;
 }

@@ -13,18 +13,22 @@ namespace fdl::capi {
 namespace {
 
 // The last failure of a thread. It owns the texts, so that the pointers in fdl_error live until the next failure.
+// `view` points into `error`, so the two change together, in report() only.
 struct LastError {
   Error error{.code = Code::ok};
   fdl_error view{FDL_OK, -1, "", "", "", "", ""};
 };
 
 LastError& last_error() {
+  // One a thread: a failure in another thread cannot replace the text between a call and fdl_last_error().
   thread_local LastError last;
   return last;
 }
 
 }  // namespace
 
+// The C constants have the numbers of the internal enumerations, so values are converted by a cast in both directions.
+// A renumbered row does not compile.
 #define SAME(name, number) static_assert(static_cast<int>(Code::name) == number)
 SAME(ok, FDL_OK);
 SAME(invalid_argument, FDL_INVALID_ARGUMENT);
@@ -75,6 +79,7 @@ SAME(adasum, FDL_ADASUM);
 #undef SAME
 static_assert(kOpCount == FDL_ADASUM + 1);
 
+// Success leaves the last error as it is, as errno does.
 fdl_result report(const Status& status) {
   if (status.ok()) return FDL_OK;
   LastError& last = last_error();
@@ -101,6 +106,7 @@ void* stream_on_any_thread(void* stream) {
 // As snprintf: a short target gets a prefix, and the result is the size of the whole text with its final 0.
 std::size_t copy_text(const std::string& text, char* target, std::size_t capacity) {
   if (target != nullptr && capacity > 0) {
+    // The prefix always ends with a zero byte, also when the target is too short.
     const std::size_t count = std::min(capacity - 1, text.size());
     std::memcpy(target, text.data(), count);
     target[count] = '\0';
@@ -115,6 +121,7 @@ using namespace fdl::capi;
 
 const fdl_error* fdl_last_error(void) { return &capi::last_error().view; }
 
+// The names are string literals, so data() ends with a zero byte.
 const char* fdl_result_name(fdl_result result) { return name_of(static_cast<Code>(result)).data(); }
 
 #define FDL_TEXT_INNER(x) #x
@@ -135,6 +142,7 @@ fdl_result fdl_op_create(fdl_user_function function, void* context, int commutat
   auto made = std::make_unique<fdl_op>();
   made->function = function;
   made->context = context;
+  // Without commutativity only algorithms that reduce in rank order are chosen.
   made->op.commutative = commutative != 0;
   made->op.context = made.get();
   // The user's function takes the C enumeration, the kernels pass its number; this adapter converts.
@@ -150,12 +158,15 @@ void fdl_op_destroy(fdl_op* op) { delete op; }
 
 void fdl_log_sink(fdl_log_function function, void* context) {
   if (function == nullptr) return set_log_sink(nullptr);
+  // The line is copied because a string_view has no final zero byte. The function may be called by several threads at
+  // once.
   set_log_sink([function, context](LogLevel level, std::string_view line) {
     function(static_cast<fdl_log_level>(level), std::string(line).c_str(), context);
   });
 }
 
 size_t fdl_config_describe(char* text, size_t capacity) {
+  // Read anew by each call: the table shows the environment of now, which a world that exists does not follow.
   auto config = Config::read(Environment::of_process());
   if (!config.ok()) return copy_text("error: " + config.status().text() + "\n", text, capacity);
   std::string table;
@@ -169,6 +180,7 @@ size_t fdl_config_describe(char* text, size_t capacity) {
 
 size_t fdl_explain(const char* collective, int ranks, size_t bytes, const char* algorithm, char* text,
                    size_t capacity) {
+  // Names are compared with the table of collectives, so a new collective needs no change here.
   for (int kind = 0; kind < kCollectiveCount; ++kind) {
     const auto candidate = static_cast<Collective>(kind);
     if (collective == nullptr || name_of(candidate) != collective) continue;

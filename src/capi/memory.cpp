@@ -21,6 +21,7 @@ Owners<HostMemory>& allocations() {
 // Symmetric memory of a device with the process that allocated it: a forked child must not free it.
 struct SymmetricHere {
   GroupMemory memory;
+  // Compared in fdl_free(): a CUDA context does not survive fork(), and a call with it may hang.
   pid_t process = ::getpid();
 };
 Owners<SymmetricHere>& device_allocations() {
@@ -40,6 +41,7 @@ fdl_result fdl_alloc(fdl_world* world, size_t bytes, void** memory) {
   if (!usable.ok()) return report(usable);
   auto made = world->runtime->allocate(bytes);
   if (!made.ok()) return report(made.status().while_doing("allocating " + std::to_string(bytes) + " bytes"));
+  // No owner: the memory is ordinary memory, which std::free() returns.
   if (made->get_deleter().owner) allocations().keep(made->get(), made->get_deleter().owner);
   *memory = made->release();
   return FDL_OK;
@@ -47,6 +49,7 @@ fdl_result fdl_alloc(fdl_world* world, size_t bytes, void** memory) {
 
 void fdl_free(void* memory) {
   if (memory == nullptr) return;
+  // An address is in at most one of the two maps.
   if (const auto kept = device_allocations().forget(memory)) {
     if (kept->process == ::getpid()) return kept->memory.let_go();
     static_cast<void>(new std::shared_ptr<SymmetricHere>(kept));  // in a forked child: leaked on purpose
@@ -65,6 +68,7 @@ fdl_result fdl_device_alloc(fdl_group* group, fdl_device_kind kind, int index, v
   auto fault = fault_of_place(kind, index);
   if (kind == FDL_DEVICE_CPU) fault = "this is for devices only; for memory of the CPU call fdl_alloc";
   if (fault) return refuse("fdl_device_alloc: " + *fault);
+  // Collective over the group: all ranks get memory, or all get the same refusal.
   auto taken =
       group->world->runtime->allocate_symmetric(*group->group, kind, index, stream_on_any_thread(stream), bytes);
   if (!taken.ok()) {

@@ -21,8 +21,10 @@ SAME(reduce_scatter, FDL_NAMED_REDUCE_SCATTER);
 SAME(barrier, FDL_NAMED_BARRIER);
 #undef SAME
 
+// The limit of NumPy 2. A tensor with more is taken for a corrupt structure.
 constexpr int kMaxDimensions = 64;
 
+// Checked before the operation is submitted, so that the error names the argument and no other rank takes part.
 Fault fault_of_adasum(const fdl_operation& operation, int size) {
   if (operation.kind != FDL_NAMED_ALLREDUCE) return "op adasum is for allreduce only";
   if (!adasum_takes(static_cast<Dtype>(operation.input.dtype))) {
@@ -50,6 +52,7 @@ Fault fault_of_tensor(const fdl_tensor& tensor, std::size_t& elements) {
   for (int i = 0; i < tensor.ndim; ++i) {
     if (tensor.shape[i] < 0) return "shape has a negative dimension, " + std::to_string(tensor.shape[i]);
     if (__builtin_mul_overflow(elements, static_cast<std::size_t>(tensor.shape[i]), &elements) ||
+        // More than any memory has. The bytes of 2^60 elements still fit into 64 bits.
         elements > (std::size_t{1} << 60)) {
       return "shape has more elements than memory can hold";
     }
@@ -143,6 +146,7 @@ Entry entry_of(const fdl_operation& operation, int size, std::shared_ptr<Handle>
 }
 
 // One submission: its checked operations, their names once they are claimed, and the handle of all of them.
+// The handle is shared with each entry and completes when the last entry has.
 struct Submission {
   std::vector<Entry> entries;
   std::vector<std::string> names;
@@ -152,6 +156,8 @@ struct Submission {
 // Marks the names as in flight on this rank, or rejects the submission if one already is.
 fdl_result claim_names(fdl_group* group, Submission& submission) {
   for (const Entry& entry : submission.entries) submission.names.push_back(entry.request.name);
+  // All or none: after a conflict no name of this submission is claimed. A name is released when its operation
+  // completes.
   const auto taken = group->group->named().names().insert(submission.names);
   if (!taken) return FDL_OK;
   return refuse("'" + *taken + "' is in flight already on rank " + std::to_string(group->world->runtime->facts().rank) +
@@ -167,6 +173,7 @@ fdl_result give_up(fdl_group* group, const Submission& submission, const Status&
 fdl_result submit(fdl_group* group, Submission submission, fdl_handle** handle) {
   const fdl_result claimed = claim_names(group, submission);
   if (claimed != FDL_OK) return claimed;
+  // The entries reach the progress thread in one step, so it never sees a part of a submission.
   const Status submitted = group->world->runtime->submit(*group->group, std::move(submission.entries));
   if (!submitted.ok()) return give_up(group, submission, submitted);
   *handle = new fdl_handle(group->world, std::move(submission.handle));
@@ -183,6 +190,7 @@ Status check(const fdl_group* group) {
 Status find_place(fdl_group* group, const fdl_operation& operation, std::vector<Entry>& entries) {
   Entry& entry = entries.back();
   if (entry.request.device < 0) return {};
+  // A value that is equal on two ranks if the tensors lie alike in symmetric memory there; -1 outside of it.
   entry.request.place =
       group->group->held()->place_of(operation.input.data, operation.output, operation.kind == FDL_NAMED_ALLREDUCE);
   void* const stream = stream_on_any_thread(operation.input.stream);
@@ -205,6 +213,7 @@ Status find_place(fdl_group* group, const fdl_operation& operation, std::vector<
 bool copy_operation(const char* given, fdl_operation& operation) {
   fdl_operation_init(&operation);
   const size_t size = reinterpret_cast<const fdl_operation*>(given)->struct_size;
+  // No version of the structure comes near 64 KiB; a larger size is memory that was not initialized.
   if (size == 0 || size > 65536) return false;  // the structure was not initialized
   std::memcpy(&operation, given, std::min(size, sizeof operation));
   return true;
@@ -224,6 +233,7 @@ fdl_result translate(fdl_group* group, const fdl_operation* operations, size_t c
     if (!copy_operation(next, operation)) {
       return refuse("fdl_operation.struct_size is not set: call fdl_operation_init first");
     }
+    // copy_operation() has set struct_size to the caller's, which is the distance between its elements.
     next += operation.struct_size;
     if (auto fault = fault_of(operation, size)) {
       return refuse("operation '" + std::string(operation.name == nullptr ? "" : operation.name) + "': " + *fault +
@@ -235,6 +245,7 @@ fdl_result translate(fdl_group* group, const fdl_operation* operations, size_t c
   }
   // The operations of one submission form a group, named after the first one and the number of the others.
   if (count > 1) {
+    // The root puts the members of a group into plans together: all of them, or none yet.
     const std::string group_name = submission.entries.front().request.name + "+" + std::to_string(count - 1);
     for (Entry& entry : submission.entries) {
       entry.request.group = group_name;
@@ -287,6 +298,7 @@ fdl_result fdl_run(fdl_group* group, const fdl_operation* operations, size_t cou
   if (translated != FDL_OK) return translated;
   const fdl_result claimed = claim_names(group, submission);
   if (claimed != FDL_OK) return claimed;
+  // A wait that times out leaves the operation in flight. Only a caller that passed `handle` can wait for it again.
   const fdl_handle running(group->world, submission.handle);  // keeps the world alive during the wait
   const Status submitted = group->world->runtime->submit_and_wait(*group->group, std::move(submission.entries),
                                                                   *running.handle, deadline_of(timeout_ns));
@@ -302,6 +314,7 @@ fdl_result fdl_join(fdl_group* group, fdl_handle** handle) {
   Submission submission{.entries = {}, .names = {}, .handle = std::make_shared<Handle>(1)};
   Entry& entry = submission.entries.emplace_back(Entry{.handle = submission.handle});
   entry.request.kind = RequestKind::join;
+  // A rank has at most one join in flight, because names are unique.
   entry.request.name = "join";
   entry.request.dtype = Dtype::uint8;
   return submit(group, std::move(submission), handle);
@@ -309,6 +322,7 @@ fdl_result fdl_join(fdl_group* group, fdl_handle** handle) {
 
 fdl_result fdl_poll(fdl_handle* handle, int* done) {
   if (handle == nullptr || done == nullptr) return refuse("fdl_poll: handle and done must not be NULL");
+  // An acquire load: the outputs of a handle that is done are visible to this thread.
   *done = handle->handle->done() ? 1 : 0;
   return FDL_OK;
 }
@@ -324,6 +338,7 @@ fdl_result fdl_handle_notify(fdl_handle* handle, void (*function)(void* context)
   if (handle == nullptr || function == nullptr) {
     return refuse("fdl_handle_notify: handle and function must not be NULL");
   }
+  // Runs in the thread that completes the handle, or in this one if it is done. It may submit and must not wait.
   handle->handle->notify([function, context] { function(context); });
   return FDL_OK;
 }
@@ -341,6 +356,7 @@ fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* outpu
   if (known.memory && known.memory.get_deleter().device) {
     device_outputs().keep(known.memory.get(), std::make_shared<FreeMemory>(known.memory.get_deleter()));
   }
+  // Shapes and splits belong to the handle and live until fdl_handle_free(); the data is the caller's.
   const fdl_output all{.struct_size = sizeof(fdl_output),
                        .data = known.memory ? known.memory.release() : nullptr,
                        .ndim = static_cast<int>(known.shape.size()),

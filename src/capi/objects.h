@@ -12,6 +12,7 @@
 #include "farandole/farandole.h"
 #include "runtime/lifecycle/runtime.h"
 
+// `op` has a pointer to this object as its context, so the object never moves.
 struct fdl_op {
   fdl::UserOp op;
   fdl_user_function function = nullptr;
@@ -33,6 +34,7 @@ struct fdl_world {
 
   void hold() { users.fetch_add(1, std::memory_order_relaxed); }
   void release() {
+    // Release: the writes of each owner come before the deletion. Acquire: the deleting thread sees them.
     if (users.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
 };
@@ -53,6 +55,7 @@ struct fdl_request {
   bool is_message = false;
   fdl::Operation operation;
   fdl::Message message;
+  // Copies of the caller's arrays: the operation's spec has spans of them until it completes.
   std::vector<std::size_t> counts;
   std::vector<std::size_t> recv_counts;
   uint64_t bytes = 0;    // for the metrics: what this rank contributes

@@ -11,6 +11,7 @@ using namespace fdl::capi;
 namespace {
 
 // Describes a collective on CPU memory with equal counts. The sizes of its buffers are not stated, hence not checked.
+// The structures are built on the stack by designated initializers; each short form costs no allocation.
 fdl_call make_call(fdl_collective kind, const void* input, void* output, std::size_t count, fdl_dtype dtype,
                    fdl_reduce_op op = FDL_SUM, int root = 0) {
   return {.struct_size = sizeof(fdl_call),
@@ -42,6 +43,7 @@ fdl_call make_call(fdl_collective kind, const void* input, void* output, const s
 }
 
 fdl_call make_send(const void* buffer, std::size_t count, fdl_dtype dtype, int peer) {
+  // Messages use the field `root` for the peer.
   return make_call(FDL_SEND, buffer, nullptr, count, dtype, FDL_SUM, peer);
 }
 
@@ -65,6 +67,7 @@ fdl_result fdl_comm_create(fdl_group* group, fdl_comm** comm) {
     return report(Status(Code::not_initialized, "fdl_comm_create: the group is NULL: create a world first"));
   }
   if (comm == nullptr) return refuse("fdl_comm_create: comm must not be NULL");
+  // Collective over the group. The ranks create communicators of one group in the same order.
   auto made = group->world->runtime->make_comm(*group->group);
   if (!made.ok()) return report(made.status());
   group->world->hold();  // until fdl_comm_destroy()
@@ -78,6 +81,7 @@ void fdl_comm_destroy(fdl_comm* comm) {
     // Intentionally leaked in a forked child, where destroying it would act on the parent's sockets.
     static_cast<void>(comm->ordered.release());
   } else {
+    // Ends the requests that are not done. They belong to the application, which may only free them from then on.
     comm->world->runtime->end(std::move(comm->ordered));
   }
   comm->world->release();
@@ -87,6 +91,7 @@ void fdl_comm_destroy(fdl_comm* comm) {
 fdl_result fdl_comm_abort(fdl_comm* comm, const char* reason) {
   Status usable = check(comm);
   if (!usable.ok()) return report(usable);
+  // May be called from any thread, also while another one waits in a collective.
   comm->world->runtime->abort(*comm->ordered, reason == nullptr ? "no reason was given" : reason);
   return FDL_OK;
 }
@@ -99,6 +104,7 @@ void fdl_call_options_init(fdl_call_options* options) {
   options->struct_size = sizeof *options;
   options->prescale = 1;
   options->postscale = 1;
+  // -1: as the setting FARANDOLE_DETERMINISTIC.
   options->deterministic = -1;
 }
 
@@ -129,6 +135,7 @@ fdl_result fdl_reduce(fdl_comm* comm, const void* input, void* output, size_t co
                       int root) {
   return run_collective(comm, make_call(FDL_REDUCE, input, output, count, dtype, op, root), nullptr, nullptr);
 }
+// One buffer serves as input on the root and as output on the other ranks.
 fdl_result fdl_broadcast(fdl_comm* comm, void* buffer, size_t count, fdl_dtype dtype, int root) {
   return run_collective(comm, make_call(FDL_BROADCAST, buffer, buffer, count, dtype, FDL_SUM, root), nullptr, nullptr);
 }
@@ -173,6 +180,8 @@ fdl_result fdl_recv(fdl_comm* comm, void* buffer, size_t count, fdl_dtype dtype,
 #define FDL_NEED_REQUEST() \
   if (request == nullptr) return refuse("request must not be NULL; the blocking form has no request")
 
+// A request reads and writes the caller's buffers until it is done, and progresses only while some thread drives the
+// communicator: in fdl_test, fdl_wait, fdl_comm_serve or a blocking call.
 fdl_result fdl_iallreduce(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                           fdl_reduce_op op, fdl_request** request) {
   FDL_NEED_REQUEST();

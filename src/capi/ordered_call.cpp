@@ -35,6 +35,7 @@ Deadline deadline_of(fdl_comm* comm, const fdl_call_options& options) {
   return configured > 0 ? Deadline::after_seconds(configured) : Deadline::never();
 }
 
+// The spec points to the caller's algorithm name and operation, which live until the call has ended.
 CollectiveSpec spec_of(fdl_comm* comm, const fdl_call& call, const fdl_call_options& options) {
   const auto op = static_cast<Op>(call.op);
   const auto dtype = static_cast<Dtype>(call.dtype);
@@ -47,6 +48,7 @@ CollectiveSpec spec_of(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
     // An average runs as a sum whose postscale has the factor 1/size.
     spec.reduction = {folding(op), options.user_op == nullptr ? nullptr : &options.user_op->op};
     spec.prescale = options.prescale;
+    // Each rank scales the same sum in the same way, so all ranks have the same bits.
     spec.postscale = options.postscale * postscale_of(op, dtype, comm->comm().size());
   }
   return spec;
@@ -80,6 +82,7 @@ fdl_call_options known_options(const fdl_call_options* given) {
 std::span<const std::size_t> counts_of(const std::size_t* given, std::size_t count, int size,
                                        std::vector<std::size_t>& even) {
   if (given != nullptr) return {given, static_cast<std::size_t>(size)};
+  // Repeated calls with the same count, as in a training loop, allocate and write nothing.
   if (even.size() != static_cast<std::size_t>(size) || even.front() != count) {
     even.assign(static_cast<std::size_t>(size), count);
   }
@@ -102,6 +105,7 @@ int64_t begin_of_count(fdl_comm* comm) { return comm->ordered->metrics == nullpt
 
 void count_end(fdl_comm* comm, Collective collective, uint64_t bytes, int64_t began_ns, const Status& outcome) {
   if (began_ns == 0) return;
+  // A shutdown ends what is in flight in good order and is not counted as a failure.
   const bool failed = !outcome.ok() && outcome.code() != Code::shut_down;
   comm->ordered->metrics->ended(GroupMetrics::row_of(collective), bytes, now_ns() - began_ns, failed);
 }
@@ -121,6 +125,7 @@ fdl_result run_collective(fdl_comm* comm, const fdl_call& call, const fdl_call_o
   const int size = comm->comm().size();
   const char* title = "collective";
   std::unique_ptr<fdl_request> made;
+  // Allocated before anything starts, so that an operation in flight always has an owner.
   if (request != nullptr) made = std::make_unique<fdl_request>();
 
   std::span<const std::size_t> counts;
@@ -154,6 +159,7 @@ fdl_result run_collective(fdl_comm* comm, const fdl_call& call, const fdl_call_o
   if (made) {
     made->comm = comm;
     made->title = title;
+    // The spans of the spec refer to made->counts, which does not move with the unique_ptr.
     made->operation.spec = spec;
     made->operation.buffers = buffers;
     made->began_ns = began_ns;
@@ -162,6 +168,8 @@ fdl_result run_collective(fdl_comm* comm, const fdl_call& call, const fdl_call_o
     *request = made.release();
     return FDL_OK;
   }
+  // On the stack: wait() returns only when the completion is done, also after a failure, and then the engine has no
+  // reference to the operation.
   Operation operation{.spec = spec, .buffers = buffers};
   comm->comm().start(operation);
   // A collective that has completed in start() needs no wait().
@@ -182,6 +190,7 @@ fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
     return refuse(std::string(title) + ": " + *fault + at_rank(comm));
   Message message{.peer = call.root,
                   .outgoing = outgoing,
+                  // Message has one pointer for both directions; a send only reads through it.
                   .data = static_cast<std::byte*>(outgoing ? const_cast<void*>(call.input) : call.output),
                   .bytes = call.count * fdl_dtype_size(call.dtype)};
   if (call.device_kind != FDL_DEVICE_CPU) {
@@ -205,6 +214,8 @@ fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
 fdl_result finish(fdl_request* request) {
   fdl_comm* comm = request->comm;
   const std::unique_ptr<fdl_request> owned(request);  // freed also if the wait fails
+  // The configured limit counts from here and not from the start: a request may be in flight as long as the program
+  // computes.
   const Status outcome = comm->comm().wait(request->completion(), deadline_of(comm, known_options(nullptr)));
   count_end(comm, request->operation.spec.collective, request->bytes, request->began_ns, outcome);
   return report_outcome(comm, outcome, request->title.c_str());

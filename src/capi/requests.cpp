@@ -10,6 +10,7 @@ using namespace fdl::capi;
 
 fdl_result fdl_test(fdl_request* request, int* done) {
   if (request == nullptr || done == nullptr) return refuse("fdl_test: request and done must not be NULL");
+  // One pass of the driver: a program that polls with fdl_test makes progress without another thread.
   if (!request->completion().done) request->comm->comm().progress();
   *done = request->completion().done ? 1 : 0;
   return *done ? finish(request) : FDL_OK;
@@ -26,6 +27,7 @@ fdl_result fdl_wait_all(fdl_request** requests, size_t count) {
   Status first_error;
   for (size_t i = 0; i < count; ++i) {
     if (requests[i] == nullptr) continue;
+    // In the order of the array. The driver advances all of them while it waits for one, so the order costs no time.
     const fdl_result result = finish(requests[i]);
     requests[i] = nullptr;
     if (first == FDL_OK && result != FDL_OK) {
@@ -55,8 +57,10 @@ fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index) {
     for (size_t i = 0; i < count; ++i) {
       if (requests[i] == nullptr || !requests[i]->completion().done) continue;
       *index = i;
+      // The entry becomes NULL, so the same array can be passed again.
       return finish(std::exchange(requests[i], nullptr));
     }
+    // An event ends the sleep; one second is only its limit.
     if (!comm->comm().progress()) comm->comm().sleep_until_ready(Deadline::after_ns(1'000'000'000));
   }
 }
@@ -86,6 +90,7 @@ fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, 
 fdl_result fdl_comm_wake(fdl_comm* comm) {
   Status usable = check(comm);
   if (!usable.ok()) return report(usable);
+  // From any thread; it ends one serve() early and has no effect on collectives.
   comm->comm().wake();
   return FDL_OK;
 }

@@ -11,6 +11,8 @@ namespace {
 // Structures grow with versions of the library. Copies only the members that the caller's version has.
 template <typename Struct>
 void copy_known(Struct& target, const Struct& source) {
+  // struct_size comes first in each structure, and is set to what was filled in. A newer caller can see that an older
+  // library left its last members untouched.
   const std::size_t size = std::min(target.struct_size, sizeof(Struct));
   std::memcpy(&target, &source, size);
   target.struct_size = size;
@@ -22,6 +24,7 @@ fdl_group* adopt(fdl_world* world, Group* group) {
   return new fdl_group{world, group};
 }
 
+// usable() also refuses a forked child: the threads and connections of the world belong to the parent.
 Status check(const fdl_world* world) {
   if (world == nullptr || world->runtime == nullptr) {
     return Status(Code::not_initialized, "farandole has not been initialized: create a world first");
@@ -39,6 +42,7 @@ Result<RuntimeOptions> translate(const fdl_world_options* given) {
     return Status(Code::invalid_argument,
                   "fdl_world_options.struct_size is not set: call fdl_world_options_init first");
   }
+  // Texts and arrays are copied below: the caller may free them when fdl_world_create() returns.
   std::memcpy(&known, given, std::min(given->struct_size, sizeof known));
   options.rank = known.rank;
   options.size = known.size;
@@ -53,6 +57,7 @@ Result<RuntimeOptions> translate(const fdl_world_options* given) {
     if (known.options[2 * i] == nullptr || known.options[2 * i + 1] == nullptr) {
       return Status(Code::invalid_argument, "fdl_world_options.options holds NULL in pair " + std::to_string(i));
     }
+    // Of two pairs with the same name the later one counts.
     options.knobs[known.options[2 * i]] = known.options[2 * i + 1];
   }
   return options;
@@ -72,6 +77,7 @@ fdl_result fdl_world_create(const fdl_world_options* options, fdl_world** world)
   if (world == nullptr) return refuse("fdl_world_create: world must not be NULL");
   auto translated = translate(options);
   if (!translated.ok()) return report(translated.status());
+  // Blocks until all ranks have arrived or start_timeout_s has passed.
   auto runtime = Runtime::create(*translated);
   if (!runtime.ok()) return report(runtime.status());
   auto made = std::make_unique<fdl_world>();
@@ -94,6 +100,7 @@ fdl_result fdl_world_info(fdl_world* world, fdl_world_facts* facts) {
   }
   Status status = check(world);
   if (!status.ok()) return report(status);
+  // The texts belong to the world: the pointers are valid until fdl_world_destroy().
   const WorldFacts& known = world->runtime->facts();
   copy_known(*facts, fdl_world_facts{.struct_size = sizeof(fdl_world_facts),
                                      .rank = known.rank,
@@ -144,6 +151,7 @@ fdl_result fdl_timeline_stop(fdl_world* world) {
 
 fdl_result fdl_device_open(fdl_world* world, fdl_device_kind kind, int index) {
   Status status = check(world);
+  // The CPU needs no opening. A device stays open until the world ends, and opening it again has no effect.
   if (status.ok() && kind != FDL_DEVICE_CPU) status = world->runtime->device(kind, index).status();
   return status.ok() ? FDL_OK : report(status);
 }
@@ -168,6 +176,7 @@ fdl_result fdl_group_split(fdl_group* group, int color, int key, fdl_group** par
   if (!status.ok()) return report(status);
   auto made = group->world->runtime->split(*group->group, color, key);
   if (!made.ok()) return report(made.status());
+  // A rank with a negative color takes part in the collective call and is in no group.
   *part = *made == nullptr ? nullptr : adopt(group->world, *made);
   return FDL_OK;
 }
@@ -180,6 +189,7 @@ int fdl_group_world_rank(const fdl_group* group, int rank) {
   return group->group->members()[static_cast<std::size_t>(rank)].world_rank;
 }
 
+// The group of all ranks is a part of the world and is destroyed with it.
 void fdl_group_destroy(fdl_group* group) {
   if (group == nullptr || group == &group->world->all) return;
   // A forked child leaves the parent's connections alone.

@@ -31,17 +31,17 @@ std::size_t CollectiveCall::bytes_of(const Extent& extent) const {
 
 fdl_result CollectiveCall::run(fdl_comm* comm, void* input, void* output, std::size_t count,
                                const std::string& algorithm) const {
-  fdl_call wanted;  // init sets the sum and root 0
-  fdl_call_init(&wanted);
-  wanted.collective = collective;
-  wanted.input = collective == FDL_BROADCAST ? output : input;  // a broadcast works in place
-  wanted.output = output;
-  wanted.count = count;
-  wanted.dtype = dtype;
+  fdl_call requested;  // init sets the sum and root 0
+  fdl_call_init(&requested);
+  requested.collective = collective;
+  requested.input = collective == FDL_BROADCAST ? output : input;  // a broadcast works in place
+  requested.output = output;
+  requested.count = count;
+  requested.dtype = dtype;
   fdl_call_options how;
   fdl_call_options_init(&how);
   how.algorithm = algorithm.c_str();
-  return fdl_call_ex(comm, &wanted, &how, nullptr);
+  return fdl_call_ex(comm, &requested, &how, nullptr);
 }
 
 }  // namespace fdl

@@ -17,7 +17,7 @@
 namespace fdl {
 namespace {
 
-struct Question {
+struct Query {
   std::string collective = "allreduce";
   int ranks = 2;
   int hosts = 1;
@@ -78,7 +78,7 @@ bool has_whole(Collective collective, const GroupShape& shape, bool deterministi
   return composed && shape.ranks_per_host > 1 && !(deterministic && collective == Collective::allreduce);
 }
 
-std::string us_words(std::optional<double> us) { return us ? fmt::format("{:.2f}", *us) : std::string("-"); }
+std::string us_text(std::optional<double> us) { return us ? fmt::format("{:.2f}", *us) : std::string("-"); }
 
 // Every algorithm is simulated, so large groups take a while.
 std::vector<Candidate> ways_of(const Answer& answer, const GroupShape& shape, int64_t bytes, const CostModel& model) {
@@ -106,8 +106,8 @@ void print_ways(const std::vector<Candidate>& ways, const CostModel& model) {
   fmt::print("\n{:<23} {:>14} {:>14}   predicted from {} us a message and {:.3g} GB/s a direction\n", "   way",
              "predicted us", "measured us", model.alpha_s * 1e6, 1e-9 / model.beta_s);
   for (const Candidate& way : ways) {
-    fmt::print("{} {:<20} {:>14} {:>14}   {}\n", way.chosen ? "->" : "  ", way.name, us_words(way.predicted_us),
-               us_words(way.took_us), way.sentence);
+    fmt::print("{} {:<20} {:>14} {:>14}   {}\n", way.chosen ? "->" : "  ", way.name, us_text(way.predicted_us),
+               us_text(way.took_us), way.sentence);
   }
 }
 
@@ -132,82 +132,82 @@ void print_answer_as_json(const Answer& answer, const GroupShape& shape, int64_t
 }
 
 // Chooses as a communicator of this shape does.
-Result<Answer> answer_of(Collective collective, const GroupShape& shape, int64_t bytes, const Question& question) {
-  const bool asked = question.algorithm != "auto" && question.algorithm != kWhole;
+Result<Answer> answer_of(Collective collective, const GroupShape& shape, int64_t bytes, const Query& query) {
+  const bool is_named = query.algorithm != "auto" && query.algorithm != kWhole;
   Answer answer;
-  answer.has_whole = has_whole(collective, shape, question.deterministic);
-  if (question.algorithm == kWhole && !answer.has_whole) {
+  answer.has_whole = has_whole(collective, shape, query.deterministic);
+  if (query.algorithm == kWhole && !answer.has_whole) {
     return Status(Code::invalid_argument,
-                  question.collective + " does not run as a whole here: that needs ranks that share memory");
+                  query.collective + " does not run as a whole here: that needs ranks that share memory");
   }
   // The measured table may prefer a schedule to shared memory.
-  const Need need{.rank_order = question.deterministic, .uneven = true};
-  const bool slower = question.algorithm == "auto" && Preference(shape).is_schedule(collective, bytes, need);
-  answer.is_whole = answer.has_whole && !asked && !slower;
+  const Need need{.rank_order = query.deterministic, .uneven = true};
+  const bool slower = query.algorithm == "auto" && Preference(shape).is_schedule(collective, bytes, need);
+  answer.is_whole = answer.has_whole && !is_named && !slower;
   FDL_ASSIGN_OR_RETURN(answer.schedule,
-                       choose(collective, shape, bytes, asked ? question.algorithm : "auto", question.deterministic));
+                       choose(collective, shape, bytes, is_named ? query.algorithm : "auto", query.deterministic));
   return answer;
 }
 
-void print_choice(const Answer& answer, const GroupShape& shape, int64_t bytes, const Question& question) {
-  fmt::print("{} of {} bytes on {} ranks over {}: ", question.collective, bytes, shape.ranks, shape.transport);
+void print_choice(const Answer& answer, const GroupShape& shape, int64_t bytes, const Query& query) {
+  fmt::print("{} of {} bytes on {} ranks over {}: ", query.collective, bytes, shape.ranks, shape.transport);
   if (answer.is_whole) fmt::print("{}, without a schedule; as a schedule it would be ", kWhole);
   fmt::print("{}\n{}\n", answer.schedule.algorithm->name, answer.schedule.why);
 }
 
-std::string transport_of(const Question& question, int ranks_per_host) {
-  if (!question.transport.empty()) return question.transport;
-  return question.hosts == 1 ? "shm" : ranks_per_host == 1 ? "tcp" : "shm+tcp";
+std::string transport_of(const Query& query, int ranks_per_host) {
+  if (!query.transport.empty()) return query.transport;
+  return query.hosts == 1 ? "shm" : ranks_per_host == 1 ? "tcp" : "shm+tcp";
 }
 
 void print_answer_as_text(const Answer& answer, const GroupShape& shape, int64_t bytes,
                           const std::vector<Candidate>& ways, const NumaReport& numa, const Tuning& tuning,
-                          const Question& question) {
-  print_choice(answer, shape, bytes, question);
+                          const Query& query) {
+  print_choice(answer, shape, bytes, query);
   fmt::print("{}tuning table: {} ({})\n\n", text_of(numa), tuning.source, tuning.table.fingerprint());
   const std::vector<Schedule> schedules = schedules_of(*answer.schedule.algorithm, shape);
-  if (question.ranks <= kShownRanks) {
+  if (query.ranks <= kShownRanks) {
     fmt::print("{}", describe(schedules));
   } else {
-    fmt::print("{}(the schedules of the other {} ranks are alike)\n", describe(schedules.front()), question.ranks - 1);
+    fmt::print("{}(the schedules of the other {} ranks are alike)\n", describe(schedules.front()), query.ranks - 1);
   }
   print_ways(ways, {.alpha_s = shape.alpha_s, .beta_s = shape.beta_s});
 }
 
-Status explain(const Question& question) {
-  const auto collective = collective_named(question.collective);
+Status explain(const Query& query) {
+  const auto collective = collective_named(query.collective);
   if (!collective) {
     return Status(Code::invalid_argument,
-                  "'" + question.collective + "' is not a collective; try allreduce, broadcast, alltoall ...");
+                  "'" + query.collective + "' is not a collective; try allreduce, broadcast, alltoall ...");
   }
-  const auto bytes = parse_bytes(question.bytes);
+  const auto bytes = parse_bytes(query.bytes);
   if (!bytes.ok()) return Status(Code::invalid_argument, "--bytes " + bytes.status().text());
-  const CostModel model{.alpha_s = question.alpha_us * 1e-6, .beta_s = 1e-9 / question.gigabytes_per_s};
+  const CostModel model{.alpha_s = query.alpha_us * 1e-6, .beta_s = 1e-9 / query.gigabytes_per_s};
   FDL_ASSIGN_OR_RETURN(const Config config, Config::read(Environment::of_process()));
   FDL_ASSIGN_OR_RETURN(const Tuning tuning, tuning_in_force());
-  const int per_host = question.ranks % question.hosts == 0 ? question.ranks / question.hosts : 0;  // 0: uneven
-  const GroupShape shape{.ranks = question.ranks,
-                         .hosts = question.hosts,
+  const int per_host = query.ranks % query.hosts == 0 ? query.ranks / query.hosts : 0;  // 0: uneven
+  const GroupShape shape{.ranks = query.ranks,
+                         .hosts = query.hosts,
                          .ranks_per_host = per_host,
                          .alpha_s = model.alpha_s,
                          .beta_s = model.beta_s,
-                         .transport = transport_of(question, per_host),
+                         .transport = transport_of(query, per_host),
                          .table = &tuning.table};
   const auto size = static_cast<int64_t>(*bytes);
-  FDL_ASSIGN_OR_RETURN(const Answer answer, answer_of(*collective, shape, size, question));
+  FDL_ASSIGN_OR_RETURN(const Answer answer, answer_of(*collective, shape, size, query));
   FDL_ASSIGN_OR_RETURN(const NumaReport numa,
-                       numa_report(question.nodes, *collective, shape, size, answer.is_whole, config));
+                       numa_report(query.nodes, *collective, shape, size, answer.is_whole, config));
   const std::vector<Candidate> ways = ways_of(answer, shape, size, model);
-  if (question.json) {
+  if (query.json) {
     print_answer_as_json(answer, shape, size, ways, numa, tuning);
   } else {
-    print_answer_as_text(answer, shape, size, ways, numa, tuning, question);
+    print_answer_as_text(answer, shape, size, ways, numa, tuning, query);
   }
   return {};
 }
 
-int explain_or_fail(const Question& question) {
-  const Status outcome = explain(question);
+int explain_or_fail(const Query& query) {
+  const Status outcome = explain(query);
   if (outcome.ok()) return kExitOk;
   fmt::print(stderr, "farandole explain: {}\n", outcome.text());
   return kExitUsage;
@@ -216,33 +216,29 @@ int explain_or_fail(const Question& question) {
 }  // namespace
 
 void add_explain(CLI::App& app, Work& work) {
-  auto question = std::make_shared<Question>();
+  auto query = std::make_shared<Query>();
   CLI::App* command = app.add_subcommand("explain", "Show which algorithm is chosen, why, its steps and its cost");
   command
-      ->add_option("--collective", question->collective,
+      ->add_option("--collective", query->collective,
                    "allreduce, reduce, broadcast, allgather, reduce_scatter, "
                    "alltoall, gather, scatter, barrier")
       ->capture_default_str();
-  command->add_option("--ranks", question->ranks, "Ranks in the group")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 4096));
-  command->add_option("--hosts", question->hosts, "Hosts they are on")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 4096));
-  command->add_option("--bytes", question->bytes, "Size of the vector: 4, 64K, 1M")->capture_default_str();
-  command->add_option("--transport", question->transport, "shm, tcp, shm+tcp; else what such ranks would have");
-  command->add_option("--algorithm", question->algorithm, "Ask for one instead of auto")->capture_default_str();
-  command->add_flag("--deterministic", question->deterministic, "Only what folds in rank order");
-  command->add_option("--nodes", question->nodes,
+  command->add_option("--ranks", query->ranks, "Ranks in the group")->capture_default_str()->check(CLI::Range(1, 4096));
+  command->add_option("--hosts", query->hosts, "Hosts they are on")->capture_default_str()->check(CLI::Range(1, 4096));
+  command->add_option("--bytes", query->bytes, "Size of the vector: 4, 64K, 1M")->capture_default_str();
+  command->add_option("--transport", query->transport, "shm, tcp, shm+tcp; else what such ranks would have");
+  command->add_option("--algorithm", query->algorithm, "Use this one instead of auto")->capture_default_str();
+  command->add_flag("--deterministic", query->deterministic, "Only what folds in rank order");
+  command->add_option("--nodes", query->nodes,
                       "NUMA node of each rank of a host, 0,0,1,1 (-: of none); else this machine's, in blocks");
-  command->add_flag("--json", question->json, "One JSON object");
-  command->add_option("--latency-us", question->alpha_us, "Of one message")
+  command->add_flag("--json", query->json, "One JSON object");
+  command->add_option("--latency-us", query->alpha_us, "Of one message")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  command->add_option("--gigabytes-per-s", question->gigabytes_per_s, "Of one direction of one link")
+  command->add_option("--gigabytes-per-s", query->gigabytes_per_s, "Of one direction of one link")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  command->callback([&work, question] { work = [question] { return explain_or_fail(*question); }; });
+  command->callback([&work, query] { work = [query] { return explain_or_fail(*query); }; });
 }
 
 }  // namespace fdl

@@ -13,7 +13,7 @@
 
 namespace {
 
-using Words = std::vector<std::string>;
+using Arguments = std::vector<std::string>;
 
 // The options of `farandole run` that are followed by a value in the next word.
 std::set<std::string> options_with_value() {
@@ -36,31 +36,31 @@ std::string spelled_with_dashes(std::string word) {
 }
 
 // Where `farandole run`'s options end: at "--", or at the first word that is neither an option nor an option's value.
-Words::iterator end_of_options(Words& words) {
-  if (words.empty() || words.front() != "run") return words.end();
+Arguments::iterator end_of_options(Arguments& arguments) {
+  if (arguments.empty() || arguments.front() != "run") return arguments.end();
   const std::set<std::string> with_value = options_with_value();
-  auto at = words.begin() + 1;
-  while (at != words.end() && at->starts_with("-") && *at != "--") {
+  auto at = arguments.begin() + 1;
+  while (at != arguments.end() && at->starts_with("-") && *at != "--") {
     const bool takes_next = with_value.contains(spelled_with_dashes(*at));
     ++at;
-    if (takes_next && at != words.end()) ++at;
+    if (takes_next && at != arguments.end()) ++at;
   }
   return at;
 }
 
-// Removes the words of run's command from `words` and returns them: the option parser must not interpret them.
-Words take_command(Words& words) {
-  const auto end = end_of_options(words);
-  Words command(end == words.end() || *end != "--" ? end : end + 1, words.end());
-  words.erase(end, words.end());
+// Removes the words of run's command from `arguments` and returns them: the option parser must not interpret them.
+Arguments take_command(Arguments& arguments) {
+  const auto end = end_of_options(arguments);
+  Arguments command(end == arguments.end() || *end != "--" ? end : end + 1, arguments.end());
+  arguments.erase(end, arguments.end());
   return command;
 }
 
 // Removes and returns the words after `farandole kubernetes`: Python parses them, --help included.
-Words take_python_words(Words& words) {
-  if (words.empty() || (words.front() != "kubernetes" && words.front() != "k8s")) return {};
-  Words taken(words.begin() + 1, words.end());
-  words.resize(1);
+Arguments take_python_arguments(Arguments& arguments) {
+  if (arguments.empty() || (arguments.front() != "kubernetes" && arguments.front() != "k8s")) return {};
+  Arguments taken(arguments.begin() + 1, arguments.end());
+  arguments.resize(1);
   return taken;
 }
 
@@ -78,16 +78,17 @@ int main(int argc, char** argv) {
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return std::string("farandole: ") + error.what() + "\nRun `farandole --help` or `farandole COMMAND --help`.\n";
   });
-  Words words(argv + 1, argv + argc);
-  const Words command = take_command(words);
-  const Words python_words = take_python_words(words);
-  if (!words.empty() && words.front() == "run") {
-    const Words own = fdl::complete_run_words({words.begin() + 1, words.end()}, fdl::Environment::of_process());
-    words.erase(words.begin() + 1, words.end());
-    words.insert(words.end(), own.begin(), own.end());
+  Arguments arguments(argv + 1, argv + argc);
+  const Arguments command = take_command(arguments);
+  const Arguments python_arguments = take_python_arguments(arguments);
+  if (!arguments.empty() && arguments.front() == "run") {
+    const Arguments own =
+        fdl::complete_run_arguments({arguments.begin() + 1, arguments.end()}, fdl::Environment::of_process());
+    arguments.erase(arguments.begin() + 1, arguments.end());
+    arguments.insert(arguments.end(), own.begin(), own.end());
   }
   // mpirun and horovodrun users write -np, but CLI11 supports only one-letter short options.
-  std::replace(words.begin(), words.end(), std::string("-np"), std::string("--np"));
+  std::replace(arguments.begin(), arguments.end(), std::string("-np"), std::string("--np"));
   fdl::Work work;
   fdl::add_run(app, work, command);
   fdl::add_bench(app, work);
@@ -95,16 +96,17 @@ int main(int argc, char** argv) {
   fdl::add_config(app, work);
   fdl::add_explain(app, work);
   fdl::add_tune(app, work);
-  fdl::add_kubernetes(app, work, python_words);
+  fdl::add_kubernetes(app, work, python_arguments);
   fdl::add_doctor(app, work);
   fdl::add_sshd_init(app, work);
-  if (!words.empty() && !words.front().starts_with("-") && !has_command(app, words.front())) {
-    std::fprintf(stderr, "farandole: '%s' is not a command; `farandole --help` lists them\n", words.front().c_str());
+  if (!arguments.empty() && !arguments.front().starts_with("-") && !has_command(app, arguments.front())) {
+    std::fprintf(stderr, "farandole: '%s' is not a command; `farandole --help` lists them\n",
+                 arguments.front().c_str());
     return fdl::kExitUsage;
   }
-  std::reverse(words.begin(), words.end());  // App::parse() takes the last word first
+  std::reverse(arguments.begin(), arguments.end());  // App::parse() takes the last word first
   try {
-    app.parse(words);
+    app.parse(arguments);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? fdl::kExitOk : fdl::kExitUsage;
   }

@@ -36,7 +36,7 @@ Result<std::vector<int>> nodes_from(const std::string& text, int ranks) {
                                                     node_of_rank.size(), ranks));
 }
 
-std::string nodes_words(const std::vector<std::string>& nodes) {
+std::string nodes_text(const std::vector<std::string>& nodes) {
   std::string text = fmt::format("{} node{}", nodes.size(), nodes.size() == 1 ? "" : "s");
   for (std::size_t node = 0; node < nodes.size(); ++node) {
     text += fmt::format("{}{}", node == 0 ? ": ranks " : node + 1 < nodes.size() ? ", " : " and ", nodes[node]);
@@ -79,7 +79,7 @@ std::string text_of(const NumaReport& report) {
   const LevelAnswer& answer = report.answer;
   if (answer.nodes.size() == 1) return fmt::format("NUMA: one node ({}), so there are no levels\n", report.placed);
   std::string text;
-  if (!answer.nodes.empty()) text = fmt::format("NUMA: {} ({})\n", nodes_words(answer.nodes), report.placed);
+  if (!answer.nodes.empty()) text = fmt::format("NUMA: {} ({})\n", nodes_text(answer.nodes), report.placed);
   text += fmt::format("NUMA levels: {}: {}\n", answer.used ? "used" : "not used", answer.why);
   for (const std::string& stage : answer.stages) text += "  " + stage + "\n";
   return text;

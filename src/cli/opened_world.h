@@ -1,4 +1,5 @@
-// OpenedWorld owns the world of a subcommand that is itself a rank, and its communicator.
+// OpenedWorld owns the world and the communicator of a program that is itself one rank of a measurement: a subcommand
+// or a benchmark. It uses the C API alone.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ struct OpenedWorld {
     fdl_world_destroy(world);
   }
 
-  // A rank of a measurement. If it was `launched`, the environment tells the rank, and the other fields are not used.
+  // A rank of a measurement. If it was `launched`, the environment gives the rank, and the other fields are not used.
   struct Place {
     bool launched = false;
     int rank = -1;
@@ -26,7 +27,7 @@ struct OpenedWorld {
     const std::string& rendezvous;
     const char* job_key = nullptr;
   };
-  // Creates both; `options` are names and values in turn. False: fdl_last_error() tells why.
+  // Creates both; `options` are names and values in turn. False: fdl_last_error() gives the reason.
   bool open(const Place& place, std::span<const char* const> options) {
     fdl_world_options world_options;
     fdl_world_options_init(&world_options);

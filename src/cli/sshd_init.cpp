@@ -296,7 +296,7 @@ void add_sshd_init(CLI::App& app, Work& work) {
   command->add_option("--sshd", options->program, "The program")->capture_default_str();
   command->add_option("--config", options->configuration,
                       "Its configuration; else ~/.sshd_config or ~/sshd_config, where it is");
-  command->add_option("--port", options->port, "Its port; else as the configuration says")->check(CLI::Range(1, 65535));
+  command->add_option("--port", options->port, "Its port; else that of the configuration")->check(CLI::Range(1, 65535));
   command->footer("FARANDOLE_TERM_GRACE_S is how long ranks have after SIGTERM. The exit code is then 143.");
   command->callback([options, &work] { work = [options] { return serve(*options); }; });
 }

@@ -74,7 +74,7 @@ class DeviceLibrary {
     bool in_flight = false;
     uint64_t passed = 0;
   };
-  virtual Work look_at_work(Collectives& /*joined*/) { return {}; }
+  virtual Work poll_work(Collectives& /*joined*/) { return {}; }
 
   // Allocates device memory with the library's own allocator, if it has one, else with Device::allocate. The caller
   // releases it only after the work that uses it has run.

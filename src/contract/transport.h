@@ -36,7 +36,7 @@ class Transport : public Waitable {
  public:
   virtual std::string_view name() const = 0;  // "tcp"
 
-  // No ticket means that there is no room now ("would block"); call progress() and try again. Every transport accepts
+  // No ticket means that no buffer is free now ("would block"); call progress() and try again. Every transport accepts
   // at least 16 outstanding slices per channel and direction. The receiver must pass the same `tag`.
   virtual std::optional<Ticket> send(Channel channel, uint32_t tag, ConstBytes bytes) = 0;
   virtual std::optional<Ticket> recv(Channel channel, uint32_t tag, Bytes bytes) = 0;

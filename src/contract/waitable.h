@@ -9,7 +9,7 @@ namespace fdl {
 
 // How to sleep:   if (x.prepare_to_sleep()) { poll x.wake_fd() for reading ... }   x.finish_sleep();   then progress().
 // prepare_to_sleep() announces the sleep to the peers and then checks once more: false means that there is work to do
-// at once. While a sleep is announced, every event that makes progress() useful (data, room, a peer's death,
+// at once. While a sleep is announced, every event that makes progress() useful (data, a free buffer, a peer's death,
 // interrupt()) makes wake_fd() readable. wake_fd() can be part of an epoll set and stays the same for the object's
 // life.
 class Waitable {

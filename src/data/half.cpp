@@ -1,4 +1,5 @@
-// The scalar conversions use plain integer arithmetic: slow, but easy to verify.
+// The scalar conversions use plain integer arithmetic: slow, but easy to verify. As the reference of the kernels they
+// share no constant with small_format.h.
 #include "data/half.h"
 
 #include <bit>

@@ -10,6 +10,7 @@
 #endif
 
 #include "data/fold_inl.h"
+#include "data/small_format.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -42,33 +43,23 @@ HWY_INLINE VF choose(M mask, VF yes, VF no) {
   return hn::IfThenElse(hn::RebindMask(DF(), mask), yes, no);
 }
 
-// IEEE-like formats. In formats without infinities, NaN is the only pattern that is not a number.
-template <int kSizeBits, int kExponentBits, bool kHasInfinities>
-struct SmallFormat {
-  static constexpr int kSize = kSizeBits;
-  static constexpr int kMantissa = kSize - 1 - kExponentBits;
-  static constexpr int kDropped = 23 - kMantissa;
-  static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
-  static constexpr uint32_t kMagnitude = (1u << (kSize - 1)) - 1;
-  static constexpr uint32_t kInfinity = ((1u << kExponentBits) - 1) << kMantissa;
-  static constexpr uint32_t kNan = kHasInfinities ? kInfinity | 1u << (kMantissa - 1) : kMagnitude;
-  static constexpr uint32_t kFirstNotFinite = kHasInfinities ? kInfinity : kNan;
-  static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
-  static constexpr uint32_t kOneExponent = 1u << 23;
-
+// Converts an IEEE-like format, whose constants are in `Bits`.
+template <class Bits>
+struct SmallReals : Bits {
   // Returns the j-th element of each word, exactly.
   template <int j>
   static HWY_INLINE VF widen(VI words) {
-    const VI sign = hn::And(shift<32 - (j + 1) * kSize>(words), set(0x80000000));
-    const VI magnitude = hn::And(shift<kDropped - j * kSize>(words), set(kMagnitude << kDropped));
-    const VF normal = floats_of(hn::Add(magnitude, set(kRebias)));
+    const VI sign = hn::And(shift<32 - (j + 1) * Bits::kSize>(words), set(0x80000000));
+    const VI magnitude =
+        hn::And(shift<Bits::kDropped - j * Bits::kSize>(words), set(Bits::kMagnitude << Bits::kDropped));
+    const VF normal = floats_of(hn::Add(magnitude, set(Bits::kRebias)));
     // Exponent field 0 means the exponent of field 1 without the hidden bit: read it as 1 and subtract the bit.
-    const VF shown_bit = floats_of(hn::Add(magnitude, set(kRebias + kOneExponent)));
-    const VF subnormal = hn::Sub(shown_bit, floats_of(set(kRebias + kOneExponent)));
-    const VF number = choose(hn::Lt(magnitude, set(kOneExponent)), subnormal, normal);
+    const VF shown_bit = floats_of(hn::Add(magnitude, set(Bits::kRebias + Bits::kOneExponent)));
+    const VF subnormal = hn::Sub(shown_bit, floats_of(set(Bits::kRebias + Bits::kOneExponent)));
+    const VF number = choose(hn::Lt(magnitude, set(Bits::kOneExponent)), subnormal, normal);
     // With the highest exponent of float32, infinity stays infinity and NaN stays NaN.
     const VF no_number = floats_of(hn::Or(magnitude, set(0x7f800000)));
-    const VF value = choose(hn::Gt(magnitude, set((kFirstNotFinite << kDropped) - 1)), no_number, number);
+    const VF value = choose(hn::Gt(magnitude, set((Bits::kFirstNotFinite << Bits::kDropped) - 1)), no_number, number);
     return hn::Or(value, floats_of(sign));
   }
 
@@ -76,24 +67,25 @@ struct SmallFormat {
   static HWY_INLINE VI narrow(VF value) {
     const VI bits = words_of(value);
     const VI magnitude = hn::And(bits, set(0x7fffffff));
-    const VI sign = hn::And(shift<kSize - 32>(bits), set(1u << (kSize - 1)));
-    // Add half a unit less one, and one more if the last bit kept is odd. An overflow exceeds kFirstNotFinite and is
-    // cut to it.
-    const VI odd = hn::And(shift<-kDropped>(magnitude), set(1));
-    const VI rounded = hn::Add(hn::Add(magnitude, odd), set((1u << (kDropped - 1)) - 1 - kRebias));
-    VI result = hn::Min(shift<-kDropped>(rounded), set(kFirstNotFinite));
-    if constexpr (kHasInfinities) result = hn::IfThenElse(hn::Gt(magnitude, set(0x7f800000)), set(kNan), result);
+    const VI sign = hn::And(shift<Bits::kSize - 32>(bits), set(1u << (Bits::kSize - 1)));
+    // Add half a unit less one, and one more if the last bit kept is odd. An overflow exceeds kFirstNotFinite and
+    // is cut to it.
+    const VI odd = hn::And(shift<-Bits::kDropped>(magnitude), set(1));
+    const VI rounded = hn::Add(hn::Add(magnitude, odd), set((1u << (Bits::kDropped - 1)) - 1 - Bits::kRebias));
+    VI result = hn::Min(shift<-Bits::kDropped>(rounded), set(Bits::kFirstNotFinite));
+    if constexpr (Bits::kHasInfinities)
+      result = hn::IfThenElse(hn::Gt(magnitude, set(0x7f800000)), set(Bits::kNan), result);
     // Subnormals: add a float whose last bit has the value of the smallest subnormal; the addition rounds.
-    const VF adder = floats_of(set(static_cast<uint32_t>(127 + 24 - kBias - kMantissa) << 23));
+    const VF adder = floats_of(set(Bits::kSubnormalAdder));
     const VI subnormal = hn::Sub(words_of(hn::Add(floats_of(magnitude), adder)), words_of(adder));
-    result = hn::IfThenElse(hn::Lt(magnitude, set(kRebias + kOneExponent)), subnormal, result);
+    result = hn::IfThenElse(hn::Lt(magnitude, set(Bits::kRebias + Bits::kOneExponent)), subnormal, result);
     return hn::Or(result, sign);
   }
 };
 
-using Float16Format = SmallFormat<16, 5, true>;
-using Float8E4m3Format = SmallFormat<8, 4, false>;
-using Float8E5m2Format = SmallFormat<8, 5, true>;
+using Float16Format = SmallReals<Float16Bits>;
+using Float8E4m3Format = SmallReals<Float8E4m3Bits>;
+using Float8E5m2Format = SmallReals<Float8E5m2Bits>;
 
 // bfloat16 is the upper half of a float32.
 struct Bfloat16Format {

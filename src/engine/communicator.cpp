@@ -219,8 +219,8 @@ void Communicator::wake() {
   state_->wake_event.ring();
 }
 
-std::optional<Status> Communicator::ask_who_is_late(Deadline deadline) {
-  return state_->late_query.ask(state_->wake_event, deadline);
+std::optional<Status> Communicator::query_late_ranks(Deadline deadline) {
+  return state_->late_query.request(state_->wake_event, deadline);
 }
 
 // While nothing moves, the thread yields or spins, and then sleeps until there is work, the deadline passes, or
@@ -289,10 +289,10 @@ void Communicator::end_device_work() {
   if (!why.ok()) s.devices->interrupt(why);
 }
 
-std::optional<Communicator::DeviceWork> Communicator::look_at_device_work() {
+std::optional<Communicator::DeviceWork> Communicator::poll_device_work() {
   State& s = *state_;
   if (!s.driver_mutex.try_lock()) return std::nullopt;
-  DeviceWork work = s.look_at_device_work();
+  DeviceWork work = s.poll_device_work();
   // Interrupts before it unlocks: the application's next call, which may be waiting for the mutex, must fail with this
   // error.
   if (!work.failure.ok()) interrupt(work.failure);

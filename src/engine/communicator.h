@@ -1,7 +1,7 @@
 // Communicator runs the collectives of one group in the order of the calls, and the group's point-to-point messages.
 //
 // All members call the same collectives in the same order. Collectives run one after the other; messages run beside
-// them. One thread at a time drives a communicator. Only wait(), serve() and ask_who_is_late() block.
+// them. One thread at a time drives a communicator. Only wait(), serve() and query_late_ranks() block.
 #pragma once
 
 #include <atomic>
@@ -27,15 +27,16 @@
 
 namespace fdl {
 
-// Requests a scratch buffer of `bytes` on the device of the operation's spec (see DeviceCollectives::make_room()). The
-// completed operation has set `memory`, and `bytes` to the size that all ranks have.
+// Requests a scratch buffer of `bytes` on the device of the operation's spec (see
+// DeviceCollectives::request_scratch()). The completed operation has set `memory`, and `bytes` to the size that all
+// ranks have.
 struct ScratchRequest {
   std::size_t bytes = 0;
   void* memory = nullptr;
 };
 
-// Requests symmetric memory for the ranks' own tensors (see DeviceCollectives::hold()). The caller owns `allocation`,
-// which is complete when the operation is.
+// Requests symmetric memory for the ranks' own tensors (see DeviceCollectives::register_symmetric()). The caller owns
+// `allocation`, which is complete when the operation is.
 struct SymmetricRequest {
   SymmetricAllocation* allocation = nullptr;
 };
@@ -93,7 +94,7 @@ class Communicator final : public Waitable {
     // Called by wait() and serve(), in the waiting thread, when nothing has moved for config.suspect_after_s.
     std::function<void()> suspect;
     // Called by start() for a collective on a device, unless a watch is already running. It must arrange periodic calls
-    // of look_at_device_work(), until one finds nothing in flight. Empty: device work is not watched.
+    // of poll_device_work(), until one finds nothing in flight. Empty: device work is not watched.
     std::function<void()> watch;
   };
   static Result<std::unique_ptr<Communicator>> make(Parts parts);
@@ -141,7 +142,7 @@ class Communicator final : public Waitable {
   // Called from any thread while another one drives. Returns the error that a deadline would cause now: it names the
   // operation in flight and the first rank that it waits for. No operation ends. Returns nothing if no thread drives,
   // or if the driving thread does not answer before the deadline.
-  std::optional<Status> ask_who_is_late(Deadline deadline);
+  std::optional<Status> query_late_ranks(Deadline deadline);
 
   // Ends everything in flight and everything later with this error. The first error stays. From any thread; the driving
   // thread carries it out.
@@ -159,7 +160,7 @@ class Communicator final : public Waitable {
   };
   // Reads that state from any thread, and detects failures there while no thread drives. Returns nothing while another
   // thread drives.
-  std::optional<DeviceWork> look_at_device_work();
+  std::optional<DeviceWork> poll_device_work();
   uint64_t begun_on_device() const;
   // "allreduce number 42 on cuda:0 (NVIDIA H100 80GB HBM3)"; from any thread.
   std::string name_of_device_work(uint64_t number) const;

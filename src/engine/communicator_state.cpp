@@ -115,9 +115,9 @@ void Communicator::State::begin_next() {
       }
       active->launch_group(calls, outcome);
     } else if (auto* symmetric = std::get_if<SymmetricRequest>(&oldest->memory)) {
-      devices->hold(oldest->spec, *symmetric->allocation, outcome);
+      devices->register_symmetric(oldest->spec, *symmetric->allocation, outcome);
     } else if (auto* scratch = std::get_if<ScratchRequest>(&oldest->memory)) {
-      devices->make_room(oldest->spec, scratch->bytes, scratch->memory, outcome);
+      devices->request_scratch(oldest->spec, scratch->bytes, scratch->memory, outcome);
     }
     if (outcome.done) end_current();
   }
@@ -141,14 +141,14 @@ void Communicator::State::note_end_of_device_work(const Operation& operation) {
 
 // After an interrupt the failure is known, so there is nothing to report. Work queued on the device is reported before
 // work that the host still runs, because it is older.
-Communicator::DeviceWork Communicator::State::look_at_device_work() {
+Communicator::DeviceWork Communicator::State::poll_device_work() {
   DeviceWork work{.begun = begun_on_device.load(std::memory_order_relaxed), .failure = {}};
   if (!on_device.load(std::memory_order_relaxed) || failed || interrupted.load(std::memory_order_acquire)) {
     watched = false;
     return work;
   }
   if (devices != nullptr) {
-    const DeviceLibrary::Work queued = devices->look_at_work();
+    const DeviceLibrary::Work queued = devices->poll_work();
     work.in_flight = queued.in_flight;
     work.passed = queued.passed;
     work.failure = own(devices->status());
@@ -163,7 +163,7 @@ Communicator::DeviceWork Communicator::State::look_at_device_work() {
 
 // Whether the call or the configuration names a schedule, or a measurement found a schedule quicker than the whole
 // collective.
-bool Communicator::State::wants_schedule(const CollectiveSpec& spec) const {
+bool Communicator::State::runs_as_schedule(const CollectiveSpec& spec) const {
   if (!is_auto(spec.algorithm)) return !is_whole(spec.algorithm);
   const std::string& configured = parts.config->algorithm;
   if (!is_auto(configured) && has_algorithm(spec.collective, configured)) return true;
@@ -178,7 +178,7 @@ bool Communicator::State::wants_schedule(const CollectiveSpec& spec) const {
 Collectives* Communicator::State::choose_runner(const CollectiveSpec& spec) const {
   if (spec.device != nullptr) [[unlikely]]
     return devices.get();
-  if (parts.preferred.empty() || wants_schedule(spec)) return scheduled.get();
+  if (parts.preferred.empty() || runs_as_schedule(spec)) return scheduled.get();
   for (const auto& one : parts.preferred) {
     if (one->can(spec)) return one.get();
   }

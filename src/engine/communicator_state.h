@@ -63,8 +63,8 @@ struct Communicator::State {
   void begin_next();
   void note_device_work(const Operation& operation);
   void note_end_of_device_work(const Operation& operation);
-  DeviceWork look_at_device_work();
-  bool wants_schedule(const CollectiveSpec& spec) const;
+  DeviceWork poll_device_work();
+  bool runs_as_schedule(const CollectiveSpec& spec) const;
   Collectives* choose_runner(const CollectiveSpec& spec) const;
   Collectives* runner_at_work() const;
   void end_current();
@@ -103,17 +103,17 @@ struct Communicator::State {
   // Stored with release by interrupt(), after it has set `ended`.
   std::atomic<bool> interrupted{false};
   std::atomic<bool> wake_requested{false};  // wake() was called since serve() last returned
-  DriverQuestion late_query;
+  DriverQuery late_query;
   mutable Mutex mutex;
   Status ended FDL_GUARDED_BY(mutex);  // the first error, from interrupt() or fail()
 
   // From the first collective on a device on, the driving thread holds driver_mutex during each call, because
-  // end_device_work() and look_at_device_work() come from other threads. Before that, driving costs one relaxed load.
+  // end_device_work() and poll_device_work() come from other threads. Before that, driving costs one relaxed load.
   std::atomic<bool> on_device{false};
   Mutex driver_mutex;
 
   // Accessed under driver_mutex.
-  bool watched = false;  // parts.watch was called, and work was in flight at the last look
+  bool watched = false;  // parts.watch was called, and work was in flight at the last poll
   uint64_t ended_on_device = 0;
   // Written by the driving thread, read by any thread.
   std::atomic<uint64_t> begun_on_device{0};

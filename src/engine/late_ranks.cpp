@@ -52,8 +52,8 @@ std::string in_parentheses(const std::string& phase) { return phase.empty() ? ""
 Status timed_out(const Waiting& waiting, const std::vector<Member>& members) {
   return Status(error_of(
       waiting, members,
-      fmt::format("{} in group '{}' was not finished before its deadline: it waits for {}{}; see what "
-                  "is said and done there, or raise the timeout",
+      fmt::format("{} in group '{}' was not finished before its deadline: it waits for {}{}; see its "
+                  "log, or raise the timeout",
                   waiting.operation, waiting.group, names_of(waiting.ranks, members), in_parentheses(waiting.phase))));
 }
 
@@ -63,22 +63,22 @@ Status waits_for(const Waiting& waiting, const std::vector<Member>& members) {
                                      names_of(waiting.ranks, members), in_parentheses(waiting.phase))));
 }
 
-std::optional<Status> DriverQuestion::ask(Event& alarm, Deadline deadline) {
+std::optional<Status> DriverQuery::request(Event& alarm, Deadline deadline) {
   MutexLock lock(mutex_);
   // Waits for a change of the counter, so several concurrent queries share one answer.
   const uint64_t before = answers_;
   open_.store(true, std::memory_order_release);
   alarm.ring();
   if (!answered_.wait(mutex_, deadline, [&]() FDL_REQUIRES(mutex_) { return answers_ != before; })) return std::nullopt;
-  return words_;
+  return answer_;
 }
 
-void DriverQuestion::answer(Status words) {
+void DriverQuery::answer(Status text) {
   MutexLock lock(mutex_);
   // Relaxed is enough: the mutex orders the answer, and the driving thread loads open_ again on its next pass.
   open_.store(false, std::memory_order_relaxed);
   ++answers_;
-  words_ = std::move(words);
+  answer_ = std::move(text);
   answered_.notify_all();
 }
 

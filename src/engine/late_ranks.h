@@ -1,4 +1,4 @@
-// The late-rank functions describe which ranks an operation in flight waits for. DriverQuestion lets a thread that does
+// The late-rank functions describe which ranks an operation in flight waits for. DriverQuery lets a thread that does
 // not drive the communicator query the thread that does.
 #pragma once
 
@@ -31,21 +31,21 @@ Status waits_for(const Waiting& waiting, const std::vector<Member>& members);
 
 // A query to the driving thread, which alone may inspect the operations that it drives. It costs the driving thread one
 // relaxed load for each pass in which nothing has moved.
-class DriverQuestion {
+class DriverQuery {
  public:
   // Called from any thread. Rings `alarm`, on which the driving thread may sleep. Returns nothing if no thread drives,
   // or if it does not answer before the deadline.
-  std::optional<Status> ask(Event& alarm, Deadline deadline);
+  std::optional<Status> request(Event& alarm, Deadline deadline);
   // Called by the driving thread only.
   bool is_open() const { return open_.load(std::memory_order_relaxed); }
-  void answer(Status words);
+  void answer(Status text);
 
  private:
   std::atomic<bool> open_{false};
   Mutex mutex_;
   CondVar answered_;
   uint64_t answers_ FDL_GUARDED_BY(mutex_) = 0;
-  Status words_ FDL_GUARDED_BY(mutex_);
+  Status answer_ FDL_GUARDED_BY(mutex_);
 };
 
 }  // namespace fdl

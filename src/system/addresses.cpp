@@ -23,6 +23,7 @@ struct FreeList {
   void operator()(ifaddrs* list) const { ::freeifaddrs(list); }
 };
 
+// sun_path has 108 bytes, one of which is the leading zero.
 Result<SocketAddress> parse_unix(std::string_view name) {
   SocketAddress parsed;
   auto& unix_address = reinterpret_cast<sockaddr_un&>(parsed.storage);
@@ -63,6 +64,7 @@ struct InterfaceFilter {
 };
 
 // The scope of an address: routable, link-local or loopback.
+// The numbers index the lists in addresses_of_interfaces().
 enum class Reach { far = 0, link = 1, host = 2 };
 
 Reach reach_of(const ifaddrs& entry) {
@@ -75,6 +77,7 @@ Reach reach_of(const ifaddrs& entry) {
   return (ntohl(ipv4.sin_addr.s_addr) >> 16) == 0xa9fe ? Reach::link : Reach::far;  // 169.254/16
 }
 
+// The address is copied because getifaddrs() owns the entry, and its port field is 0.
 Address with_port(const ifaddrs& entry, int port) {
   sockaddr_storage storage{};
   const bool ipv6 = entry.ifa_addr->sa_family == AF_INET6;
@@ -102,6 +105,7 @@ bool leads_to_no_other_host(std::string_view name) {
   if (std::find(std::begin(kWhole), std::end(kWhole), name) != std::end(kWhole)) return true;
   // Docker names its networks br- and 12 digits; the network plug-in of EKS names its interfaces eni and a hash.
   if (name.starts_with("br-") && name.size() == 15) return true;
+  // EKS uses eni and 11 hexadecimal digits. A physical interface may be called eni0 or the like, hence the length.
   if (name.starts_with("eni") && name.size() > 10) return true;
   return std::any_of(std::begin(kBegin), std::end(kBegin), [&](auto begin) { return name.starts_with(begin); });
 }
@@ -110,6 +114,7 @@ Result<SocketAddress> parse_address(const Address& address) {
   const std::string& text = address.text;
   if (text.starts_with(kUnixPrefix)) return parse_unix(std::string_view(text).substr(kUnixPrefix.size()));
 
+  // The last colon separates the port: IPv6 addresses have others before it, in brackets.
   const std::size_t colon = text.rfind(':');
   std::string host = text.substr(0, colon);
   const std::string port = colon == std::string::npos ? "" : text.substr(colon + 1);
@@ -147,6 +152,7 @@ Result<std::vector<Address>> addresses_of_interfaces(std::string_view interfaces
   const std::unique_ptr<ifaddrs, FreeList> list(raw_list);
 
   const InterfaceFilter filter(interfaces);
+  // Within a scope the kernel's order stays, so all ranks of a host list the same address first.
   std::array<std::vector<Address>, 3> found;  // by reach
   std::vector<std::string> present;
   for (const ifaddrs* entry = list.get(); entry != nullptr; entry = entry->ifa_next) {
@@ -166,8 +172,8 @@ Result<std::vector<Address>> addresses_of_interfaces(std::string_view interfaces
     }
   }
   // Link-local addresses belong to services of the node (169.254) or need a scope that is valid only on this host.
-  const bool wanted = found[0].empty() && !filter.excluding;
-  std::vector<Address> addresses = wanted ? std::move(found[1]) : std::move(found[0]);
+  const bool use_fallback = found[0].empty() && !filter.excluding;
+  std::vector<Address> addresses = use_fallback ? std::move(found[1]) : std::move(found[0]);
   addresses.insert(addresses.end(), found[2].begin(), found[2].end());
   if (addresses.empty()) {
     return Status(Code::invalid_argument, "interfaces: none of '" + std::string(interfaces) +

@@ -8,6 +8,7 @@
 namespace fdl {
 
 Result<Event> Event::make() {
+  // Non-blocking: clear() on an event that was not rung returns at once.
   UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!fd) return Status::from_errno("eventfd");
   return Event(std::move(fd));

@@ -6,6 +6,8 @@
 
 namespace fdl {
 
+// Any thread or process that has the descriptor may ring it. The waiting thread must call clear() before it checks for
+// work: a ring after the check then makes the descriptor readable again and is not lost.
 class Event {
  public:
   static Result<Event> make();

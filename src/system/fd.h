@@ -7,6 +7,8 @@
 
 namespace fdl {
 
+// Moves, does not copy. Not thread-safe: a descriptor that one thread closes must be used by no other thread, because
+// the kernel may give its number to the next file at once.
 class UniqueFd {
  public:
   UniqueFd() = default;
@@ -23,7 +25,9 @@ class UniqueFd {
 
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
+  // The caller owns the descriptor from then on.
   int release() { return std::exchange(fd_, -1); }
+  // close() is not repeated after EINTR: Linux has released the number by then.
   void reset() {
     if (fd_ >= 0) ::close(fd_);
     fd_ = -1;

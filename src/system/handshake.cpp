@@ -23,10 +23,12 @@ namespace fdl {
 namespace {
 
 constexpr uint32_t kMagic = 0x4c444146;  // "FADL" in memory
+// The version of the handshake. Another one is refused before anything behind the head is read.
 constexpr uint32_t kVersion = 1;
 constexpr std::size_t kNonceBytes = 32;
 constexpr std::size_t kDigestBytes = 32;
 constexpr std::size_t kHeadBytes = 8;  // magic, version
+// Bounds the memory that a connection without a valid proof can use: an Introduction buffers one part.
 constexpr std::size_t kMostText = 256;
 constexpr std::size_t kGreetingBytes = kHeadBytes + kNonceBytes;
 constexpr std::size_t kProofBytes = kHeadBytes + kNonceBytes + kDigestBytes + 4;
@@ -48,6 +50,7 @@ std::string head() { return word(kMagic) + word(kVersion); }
 
 std::string random_bytes(std::size_t count) {
   std::string bytes(count, '\0');
+  // Without randomness a recorded handshake could be replayed, so there is no fallback.
   FDL_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(count)) == 1);
   return bytes;
 }
@@ -62,7 +65,7 @@ Result<Introduced> introduce(Introduction introduction, int fd, Deadline deadlin
   while (true) {
     FDL_ASSIGN_OR_RETURN(const bool finished, introduction.advance(fd));
     if (finished) return introduction.introduced();
-    const bool ready = introduction.wants_to_send() ? wait_writable(fd, deadline) : wait_readable(fd, deadline);
+    const bool ready = introduction.has_output() ? wait_writable(fd, deadline) : wait_readable(fd, deadline);
     if (!ready) {
       return refusal(introduction.received_anything()
                          ? "the other end stopped in the middle of the handshake"
@@ -84,6 +87,7 @@ Digest hmac_sha256(std::string_view key, std::string_view message) {
   return digest;
 }
 
+// memcmp() would return earlier for an earlier difference, and its time would reveal the digest byte by byte.
 bool equal_in_constant_time(const Digest& a, const Digest& b) {
   return ::CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
@@ -115,15 +119,17 @@ Introduction::Introduction(Role role, std::string_view job_key, std::string_view
 Result<bool> Introduction::advance(int fd) {
   while (true) {
     FDL_RETURN_IF_ERROR(send_what_fits(fd));
-    if (awaits_ == Awaits::nothing) return !wants_to_send();
+    if (awaits_ == Awaits::nothing) return !has_output();
     FDL_ASSIGN_OR_RETURN(const bool complete, receive_what_came(fd));
     if (!complete) return false;
     FDL_RETURN_IF_ERROR(take_incoming());
   }
 }
 
+// A greeting has 40 bytes and a proof at most 332, so they fit into an empty socket buffer; partial sends are handled
+// anyway.
 Status Introduction::send_what_fits(int fd) {
-  while (wants_to_send()) {
+  while (has_output()) {
     const ssize_t count = ::send(fd, outgoing_.data() + sent_, outgoing_.size() - sent_, MSG_NOSIGNAL);
     if (count >= 0) {
       sent_ += static_cast<std::size_t>(count);
@@ -164,6 +170,7 @@ void Introduction::await(Awaits what, std::size_t bytes) {
 
 Status Introduction::check_head() {
   if (word_at(incoming_, 0) != kMagic) return refusal("not a farandole connection");
+  // Error texts use this: a refusal by another farandole process is of more interest than an unrelated connection.
   met_farandole_ = true;
   if (word_at(incoming_, 4) != kVersion) {
     return refusal("the other end uses protocol version " + std::to_string(word_at(incoming_, 4)) +
@@ -209,12 +216,13 @@ Status Introduction::take_incoming() {
     case Awaits::answer_text: {
       const bool serving = awaits_ == Awaits::proof_text;
       if (!equal_in_constant_time(claimed_, proof_of(serving ? "client" : "server", incoming_))) {
-        return refusal("the other end does not know the job key, or has another purpose than '" + purpose_ + "'");
+        return refusal("the other end does not have the job key, or has another purpose than '" + purpose_ + "'");
       }
       if (serving) {
         outgoing_ = as_text(proof_of("server", mine_)) + word(mine_.size()) + mine_;
         sent_ = 0;
       }
+      // Both ends derive the session key from both nonces, so it differs for each connection and is never sent.
       introduced_ = {incoming_, as_text(proof_of("session", ""))};
       await(Awaits::nothing, 0);
       return {};

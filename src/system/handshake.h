@@ -34,7 +34,7 @@ class Introduction {
   // Sends and receives as much as the socket allows now, and never a byte beyond the handshake. Returns true when both
   // ends are authenticated; then nothing is left to send. If it returns false, call again when the socket is ready.
   Result<bool> advance(int fd);
-  bool wants_to_send() const { return sent_ < outgoing_.size(); }
+  bool has_output() const { return sent_ < outgoing_.size(); }
   bool received_anything() const { return received_anything_; }
   // Returns whether the other end is a farandole process, of any version and key.
   bool met_farandole() const { return met_farandole_; }

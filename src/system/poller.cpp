@@ -10,15 +10,18 @@
 namespace fdl {
 namespace {
 
-epoll_event describe(uint64_t token, bool want_read, bool want_write, bool want_hang_up) {
+// Level-triggered: a descriptor is reported as long as it is ready, so a driver may handle a part of the data and
+// return.
+epoll_event describe(uint64_t token, bool watch_read, bool watch_write, bool watch_hang_up) {
   epoll_event event{};
-  if (want_read) event.events |= EPOLLIN;
-  if (want_write) event.events |= EPOLLOUT;
-  if (want_hang_up) event.events |= EPOLLRDHUP;
+  if (watch_read) event.events |= EPOLLIN;
+  if (watch_write) event.events |= EPOLLOUT;
+  if (watch_hang_up) event.events |= EPOLLRDHUP;
   event.data.u64 = token;
   return event;
 }
 
+// poll() has no limit on the descriptor's number, which select() has (1024).
 bool wait_for(int fd, short events, Deadline deadline) {
   pollfd entry{fd, events, 0};
   // A signal makes poll() return -1; the loop then waits again.
@@ -37,27 +40,32 @@ Result<Poller> Poller::make() {
   return Poller(std::move(fd));
 }
 
-Status Poller::add(int fd, uint64_t token, bool want_read, bool want_write) {
-  epoll_event event = describe(token, want_read, want_write, want_read);
+Status Poller::add(int fd, uint64_t token, bool watch_read, bool watch_write) {
+  epoll_event event = describe(token, watch_read, watch_write, watch_read);
   if (::epoll_ctl(fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return Status::from_errno("epoll_ctl(add)");
   return {};
 }
 
-Status Poller::change(int fd, uint64_t token, bool want_read, bool want_write, bool want_hang_up) {
-  epoll_event event = describe(token, want_read, want_write, want_hang_up);
+Status Poller::change(int fd, uint64_t token, bool watch_read, bool watch_write, bool watch_hang_up) {
+  epoll_event event = describe(token, watch_read, watch_write, watch_hang_up);
   if (::epoll_ctl(fd_.get(), EPOLL_CTL_MOD, fd, &event) != 0) return Status::from_errno("epoll_ctl(change)");
   return {};
 }
 
+// A failure means that the descriptor is not in the set, which is what the caller needs. A descriptor that is closed in
+// all processes leaves the set by itself.
 void Poller::remove(int fd) { ::epoll_ctl(fd_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
 std::size_t Poller::wait(std::span<Ready> ready, Deadline deadline) {
+  // On the stack: a wait allocates nothing. With more than 64 ready descriptors the next call returns the others; the
+  // kernel rotates its list, so none starves.
   std::array<epoll_event, 64> events;
-  const int room = static_cast<int>(std::min(ready.size(), events.size()));
+  const int most = static_cast<int>(std::min(ready.size(), events.size()));
   while (true) {
-    const int count = ::epoll_wait(fd_.get(), events.data(), room, deadline.remaining_ms());
+    const int count = ::epoll_wait(fd_.get(), events.data(), most, deadline.remaining_ms());
     for (int i = 0; i < count; ++i) {
       const uint32_t bits = events[static_cast<std::size_t>(i)].events;
+      // EPOLLRDHUP: the peer has closed its writing half. Data that it sent before is still readable.
       const bool broken = (bits & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) != 0;
       ready[static_cast<std::size_t>(i)] = {events[static_cast<std::size_t>(i)].data.u64,
                                             (bits & EPOLLIN) != 0 || broken, (bits & EPOLLOUT) != 0, broken};

@@ -23,12 +23,12 @@ class Poller {
   static Result<Poller> make();
 
   int fd() const { return fd_.get(); }
-  Status add(int fd, uint64_t token, bool want_read = true, bool want_write = false);
-  Status change(int fd, uint64_t token, bool want_read, bool want_write) {
-    return change(fd, token, want_read, want_write, want_read);
+  Status add(int fd, uint64_t token, bool watch_read = true, bool watch_write = false);
+  Status change(int fd, uint64_t token, bool watch_read, bool watch_write) {
+    return change(fd, token, watch_read, watch_write, watch_read);
   }
-  // `want_hang_up` alone wakes when the other end closes, and not on data. Errors always wake.
-  Status change(int fd, uint64_t token, bool want_read, bool want_write, bool want_hang_up);
+  // `watch_hang_up` alone wakes when the other end closes, and not on data. Errors always wake.
+  Status change(int fd, uint64_t token, bool watch_read, bool watch_write, bool watch_hang_up);
   void remove(int fd);
 
   // Fills `ready` and returns the number of entries; 0 if the deadline has passed. A signal does not end the wait. With

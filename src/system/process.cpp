@@ -29,12 +29,14 @@ struct Pipe {
 // has closed its own.
 Result<UniqueFd> above_standard(UniqueFd fd) {
   if (fd.get() >= kStandardFds) return fd;
+  // The result has the close-on-exec flag, as the original has.
   UniqueFd higher(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kStandardFds));
   if (!higher) return Status::from_errno("duplicating a descriptor");
   return higher;
 }
 
 Result<Pipe> make_pipe() {
+  // O_CLOEXEC at creation: a child that another thread forks at this moment does not inherit the pipe.
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) return Status::from_errno("pipe");
   UniqueFd reading(fds[0]);
@@ -84,12 +86,15 @@ struct Launch {
 };
 
 // Runs in the child: sets it up and executes the program. A failure is reported through the pipe as an errno value.
+// Between fork and exec the child has only one thread, and locks of other threads (malloc) may be held for ever.
+// Therefore only async-signal-safe functions are called and nothing is allocated.
 [[noreturn]] void become(const Launch& launch) {
   const auto give_up = [&] {
     const int reason = errno;
     [[maybe_unused]] const auto written = ::write(launch.report, &reason, sizeof reason);
     ::_exit(127);
   };
+  // The group has the child's number, so signal_group() reaches the child and its descendants.
   ::setpgid(0, 0);
   if (launch.die_with_parent) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -161,6 +166,8 @@ Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& argumen
 
   // The parent must close its own writing end, else read_failure() would never see the end of the pipe.
   report.writing.reset();
+  // Blocks until exec has closed the pipe or the child has failed. A start that fails is therefore an error of this
+  // call.
   const int failure = read_failure(report.reading.get());
   if (failure != 0) {
     reap(pid);
@@ -169,6 +176,8 @@ Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& argumen
                                               (in_directory ? " in '" + options.directory + "'" : "") + ": " +
                                               std::strerror(failure));
   }
+  // Only the parent's ends are non-blocking: the flag belongs to each end of a pipe, and programs expect a blocking
+  // output.
   ::fcntl(output.reading.get(), F_SETFL, O_NONBLOCK);
   ::fcntl(errors.reading.get(), F_SETFL, O_NONBLOCK);
   ChildProcess child(pid, std::move(output.reading), std::move(errors.reading));

@@ -15,6 +15,7 @@
 namespace fdl {
 namespace {
 
+// With a fixed size, a process that maps the segment cannot be killed by another one that truncates the file.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 // The size of the kernel's transparent huge pages, or 0 if it has none.
@@ -32,6 +33,7 @@ std::size_t huge_page_bytes() {
 void* place_for(std::size_t bytes) {
   const std::size_t huge = huge_page_bytes();
   if (huge == 0 || bytes < huge) return nullptr;
+  // One huge page more than needed: the excess before and behind the aligned part is returned below.
   void* start = ::mmap(nullptr, bytes + huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (start == MAP_FAILED) return nullptr;
   auto* first = static_cast<std::byte*>(start);
@@ -92,6 +94,7 @@ Result<SharedSegment> SharedSegment::create_empty(std::size_t bytes) {
   }
   FDL_ASSIGN_OR_RETURN(UniqueFd fd, make_file());
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return Status::from_errno("sizing shared memory");
+  // Sealed before the descriptor is passed to any other process.
   if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return Status::from_errno("sealing shared memory");
   FDL_ASSIGN_OR_RETURN(const Bytes memory, map_whole(fd.get(), bytes));
   return SharedSegment(std::move(fd), memory);
@@ -136,6 +139,8 @@ Status SharedSegment::commit(std::size_t offset, std::size_t bytes) const {
 }
 
 void SharedSegment::discard(std::size_t offset, std::size_t bytes) const {
+  // The pages leave all processes that map them; the next access would find zeros. A failure keeps the memory
+  // allocated, which is harmless.
   ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
               static_cast<off_t>(bytes));
 }

@@ -17,6 +17,7 @@
 namespace fdl {
 namespace {
 
+// All ranks of a large job may connect at the same moment. The kernel limits it further (net.core.somaxconn, 4096).
 constexpr int kBacklog = 1024;
 constexpr int kStreamFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 
@@ -57,6 +58,7 @@ Result<int> port_of(int fd) {
 Result<UniqueFd> bind_and_listen(int family, int port) {
   UniqueFd fd(::socket(family, kStreamFlags, 0));
   if (!fd) return Status::from_errno("socket");
+  // A restarted job can use its port again while old connections are still in TIME_WAIT.
   set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   SocketAddress any;
   any.storage.ss_family = static_cast<sa_family_t>(family);
@@ -69,6 +71,7 @@ Result<UniqueFd> bind_and_listen(int family, int port) {
   return fd;
 }
 
+// A socket whose connect failed is writable too; SO_ERROR has the reason and is cleared by reading it.
 Status wait_until_connected(int fd, Deadline deadline) {
   if (!wait_writable(fd, deadline)) return Status(Code::timeout, "no answer in time");
   int error = 0;
@@ -178,10 +181,11 @@ Result<UniqueFd> accept_one(int listening_fd) {
       case ENFILE:
       case ENOBUFS:
       case ENOMEM:
+      // These concern this process or the listener, and trying again at once would fail in the same way.
       case EPERM:
         return Status::from_errno("accept");
       default:
-        continue;  // interrupted, or the connection ended before it was accepted: look at the next one
+        continue;  // interrupted, or the connection ended before it was accepted: try the next one
     }
   }
 }
@@ -202,6 +206,7 @@ Result<UniqueFd> connect_any(std::span<const Address> addresses, Deadline deadli
 bool stays_on_host(int fd) {
   SocketAddress mine;
   SocketAddress theirs;
+  // Two addresses that are equal belong to one host: a packet to an own address never leaves it.
   mine.length = theirs.length = sizeof mine.storage;
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&mine.storage), &mine.length) != 0) return false;
   if (::getpeername(fd, reinterpret_cast<sockaddr*>(&theirs.storage), &theirs.length) != 0) return false;
@@ -236,6 +241,7 @@ void let_peer_pause(int fd) { set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0); 
 
 Status write_all(int fd, ConstBytes bytes, Deadline deadline) {
   while (!bytes.empty()) {
+    // MSG_NOSIGNAL: a lost peer must not kill the application with SIGPIPE.
     const ssize_t count = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (count >= 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(count));
@@ -283,7 +289,8 @@ Status send_fds(int socket, std::span<const int> fds, Deadline deadline) {
   while (true) {
     if (::sendmsg(socket, &message, MSG_NOSIGNAL) == 1) return {};
     if (would_block()) {
-      if (!wait_writable(socket, deadline)) return Status(Code::timeout, "passing descriptors: no room in time");
+      if (!wait_writable(socket, deadline))
+        return Status(Code::timeout, "passing descriptors: the socket's buffer stayed full until the deadline");
     } else if (errno != EINTR) {
       return Status::from_errno("passing descriptors");
     }
@@ -302,6 +309,7 @@ Result<std::vector<UniqueFd>> recv_fds(int socket, std::size_t count, Deadline d
     message.msg_iovlen = 1;
     message.msg_control = control.bytes.data();
     message.msg_controllen = control.bytes.size();
+    // MSG_CMSG_CLOEXEC: the flag is set before another thread can fork.
     received = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
     if (received >= 0 || errno == EINTR) continue;
     if (!would_block()) return Status::from_errno("receiving descriptors");

@@ -17,6 +17,7 @@ Result<WatchedFile> WatchedFile::open(const std::string& path) {
   if (name.empty()) return Status(Code::invalid_argument, "'" + path + "' is not a file");
   UniqueFd fd(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
   if (!fd) return Status::from_errno("inotify");
+  // IN_CLOSE_WRITE: a write in place has ended. IN_MOVED_TO: a new file has replaced the old one.
   if (::inotify_add_watch(fd.get(), folder.c_str(), IN_CLOSE_WRITE | IN_MOVED_TO | IN_ONLYDIR) < 0) {
     return Status::from_errno("watching the folder '" + folder + "'");
   }
@@ -43,6 +44,7 @@ bool WatchedFile::changed() {
 Result<std::string> WatchedFile::read() const {
   std::ifstream file(path_);
   if (!file) return Status(Code::resource, "'" + path_ + "' cannot be read");
+  // A ConfigMap or a number of ranks is far smaller; a longer file is cut.
   std::string text(4096, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(file.gcount()));

@@ -315,7 +315,7 @@ Status NcclCollectives::register_memory(Enrolled& memory) {
     return communicator_->called(outcome, "registering memory");
   }
   log_info("nccl: {} bytes stay unregistered: {}", memory.bytes,
-           communicator_->library().words_for(outcome, communicator_->get()));
+           communicator_->library().text_for(outcome, communicator_->get()));
   memory.handle = nullptr;
   return {};
 }
@@ -354,7 +354,7 @@ Status NcclCollectives::watch() {
     scratch_.used = true;
   }
   in_flight_ = true;
-  next_look_ns_ = now_ns() + watch_ns_;
+  next_poll_ns_ = now_ns() + watch_ns_;
   return {};
 }
 
@@ -368,13 +368,13 @@ Status NcclCollectives::watch_messages(Stream stream) {
 }
 
 // Checks the work in flight. True if that ended the communicator.
-bool NcclCollectives::look_after() {
+bool NcclCollectives::poll_in_flight() {
   // If the device has failed, its error ends the communicator.
   const auto through = device_.reached(event_);
   Status status = through.status();
   if (!status.ok()) status = status.while_doing(fmt::format("running {}", phase()));
   in_flight_ = through.ok() && !*through;
-  next_look_ns_ = now_ns() + watch_ns_;
+  next_poll_ns_ = now_ns() + watch_ns_;
   if (status.ok() && progress_event_set_) {
     const auto passed = device_.reached(progress_event_);
     progress_event_set_ = passed.ok() && !*passed;
@@ -386,8 +386,8 @@ bool NcclCollectives::look_after() {
 }
 
 // While NCCL is busy on the host, the driving thread polls it in progress(), so this checks only work on the device.
-DeviceLibrary::Work NcclCollectives::look() {
-  if (completion_ == nullptr && !communicator_->busy() && in_flight_) look_after();
+DeviceLibrary::Work NcclCollectives::poll_work() {
+  if (completion_ == nullptr && !communicator_->busy() && in_flight_) poll_in_flight();
   return {in_flight_, passed_};
 }
 
@@ -397,7 +397,7 @@ bool NcclCollectives::progress() {
     const auto ready = communicator_->ready();
     return !ready.ok() || *ready;
   }
-  return in_flight_ && now_ns() >= next_look_ns_ && look_after();
+  return in_flight_ && now_ns() >= next_poll_ns_ && poll_in_flight();
 }
 
 void NcclCollectives::fail(const Status& why) {
@@ -420,7 +420,7 @@ bool NcclCollectives::prepare_to_sleep() {
     if (!ready.ok() || *ready) return false;
     wake_after_ns(poll_ns_ = std::clamp(2 * poll_ns_, kFirstPollNs, kLastPollNs));
   } else if (in_flight_) {
-    wake_after_ns(std::max<int64_t>(next_look_ns_ - now_ns(), 1));
+    wake_after_ns(std::max<int64_t>(next_poll_ns_ - now_ns(), 1));
   }
   return true;
 }

@@ -37,7 +37,7 @@ class NcclCollectives final : public Collectives {
   bool prepare_to_sleep() override;
   void finish_sleep() override;
 
-  // Registers memory that collectives will use repeatedly, before the next collective. `alike` says that all ranks
+  // Registers memory that collectives will use repeatedly, before the next collective. `alike`: all ranks
   // register memory of the same size at this point; then it becomes a window.
   Status enroll(void* memory, std::size_t bytes, bool alike);
   // Call after the work that uses the memory has run. False: NCCL is busy; call again.
@@ -49,8 +49,8 @@ class NcclCollectives final : public Collectives {
   // soon; watch_messages() watches the stream once the messages are on it.
   void expect_messages();
   Status watch_messages(Stream stream);
-  // Implements DeviceLibrary::look_at_work().
-  DeviceLibrary::Work look();
+  // Implements DeviceLibrary::poll_work().
+  DeviceLibrary::Work poll_work();
 
  private:
   // Memory from enroll(), and what NCCL returned for it.
@@ -98,7 +98,7 @@ class NcclCollectives final : public Collectives {
   Result<nccl::RedOp> operation_of(const NcclStep& step);
   // Makes the NCCL call of a step.
   nccl::Outcome call(const NcclStep& step, nccl::RedOp op);
-  bool look_after();
+  bool poll_in_flight();
   Status watch();
   // Ends the communicator, and the collective in flight if there is one.
   void fail(const Status& why);
@@ -135,7 +135,7 @@ class NcclCollectives final : public Collectives {
   bool progress_event_set_ = false;
   bool in_flight_ = false;
   uint64_t passed_ = 0;  // how often the device has passed progress_event_
-  int64_t next_look_ns_ = 0;
+  int64_t next_poll_ns_ = 0;
 
   Scratch scratch_;
   DeviceEvent scratch_event_ = nullptr;  // behind the last use of scratch_

@@ -74,8 +74,8 @@ std::string NcclCommunicator::others() const {
 Status NcclCommunicator::fail(Outcome outcome, std::string_view what) {
   const Status status(
       Code::transport,
-      fmt::format("nccl: {} failed on {}: {}; with {}; NCCL_DEBUG=WARN on all ranks tells more", what, name_of(rank_),
-                  library_->words_for(outcome, comm_), size() > 1 ? others() : "no other rank"));
+      fmt::format("nccl: {} failed on {}: {}; with {}; NCCL_DEBUG=WARN on all ranks logs more", what, name_of(rank_),
+                  library_->text_for(outcome, comm_), size() > 1 ? others() : "no other rank"));
   stop(status);
   return status_;
 }
@@ -84,8 +84,8 @@ Status NcclCommunicator::fail(Outcome outcome, std::string_view what) {
 Result<bool> NcclCommunicator::ready() {
   while (status_.ok() && stage_ != Stage::idle) {
     Outcome state = Outcome::success;
-    const Outcome asked = functions().CommGetAsyncError(stage_ == Stage::splitting ? joined_ : comm_, &state);
-    if (asked != Outcome::success) state = asked;
+    const Outcome queried = functions().CommGetAsyncError(stage_ == Stage::splitting ? joined_ : comm_, &state);
+    if (queried != Outcome::success) state = queried;
     if (state == Outcome::success) {
       FDL_RETURN_IF_ERROR(advance());
       continue;
@@ -124,8 +124,8 @@ Status NcclCommunicator::advance() {
 Status NcclCommunicator::check() {
   if (!status_.ok() || stage_ != Stage::idle) return status_;
   Outcome state = Outcome::success;
-  const Outcome asked = functions().CommGetAsyncError(comm_, &state);
-  if (asked != Outcome::success) state = asked;
+  const Outcome queried = functions().CommGetAsyncError(comm_, &state);
+  if (queried != Outcome::success) state = queried;
   if (state == Outcome::success || state == Outcome::in_progress) return {};
   return fail(state, work_);
 }
@@ -146,7 +146,7 @@ Status NcclCommunicator::begin_group() {
 Status NcclCommunicator::called_in_group(Outcome outcome, std::string_view what) {
   if (outcome == Outcome::success || outcome == Outcome::in_progress) return {};
   return Status(Code::transport,
-                fmt::format("nccl: {} failed on {}: {}", what, name_of(rank_), library_->words_for(outcome, comm_)));
+                fmt::format("nccl: {} failed on {}: {}", what, name_of(rank_), library_->text_for(outcome, comm_)));
 }
 
 Status NcclCommunicator::end_group() { return called(functions().GroupEnd(), work_); }

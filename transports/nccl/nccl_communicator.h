@@ -41,7 +41,7 @@ class NcclCommunicator {
   Result<bool> ready();
   bool busy() const { return status_.ok() && stage_ != Stage::idle; }
   const Status& status() const { return status_; }
-  // NCCL's asynchronous error, if there is one. Asks NCCL only while it is not busy.
+  // NCCL's asynchronous error, if there is one. Queries NCCL only while it is not busy.
   Status check();
 
   nccl::Comm get() const { return comm_; }

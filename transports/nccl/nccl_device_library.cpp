@@ -59,7 +59,7 @@ class NcclDeviceLibrary final : public DeviceLibrary {
     if (outcome != nccl::Outcome::success) {
       return Status(Code::transport, fmt::format("nccl: no id for a group: {}; is there a network interface that NCCL "
                                                  "may use (NCCL_SOCKET_IFNAME)?",
-                                                 library_->words_for(outcome, nullptr)));
+                                                 library_->text_for(outcome, nullptr)));
     }
     Id id;
     // Id has the size of ncclUniqueId.
@@ -79,7 +79,7 @@ class NcclDeviceLibrary final : public DeviceLibrary {
     return static_cast<const NcclCollectives&>(joined).communicator().status();
   }
 
-  Work look_at_work(Collectives& joined) override { return ours(joined).look(); }
+  Work poll_work(Collectives& joined) override { return ours(joined).poll_work(); }
 
   Result<void*> allocate(Device& device, std::size_t bytes) override {
     // NCCL's allocation can be registered as a window; without that feature ordinary device memory does.
@@ -90,7 +90,7 @@ class NcclDeviceLibrary final : public DeviceLibrary {
     device.leave();
     if (outcome == nccl::Outcome::success) return memory;
     return Status(Code::resource, fmt::format("nccl: no {} bytes on {}: {}", bytes, device.name(),
-                                              library_->words_for(outcome, nullptr)));
+                                              library_->text_for(outcome, nullptr)));
   }
   void release(Device& device, void* memory) override {
     if (!library_->features().own_memory) return device.release(memory);

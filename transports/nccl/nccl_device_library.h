@@ -10,7 +10,7 @@
 
 namespace fdl {
 
-// `multi_rank_gpu_enabled` says whether NCCL_MULTI_RANK_GPU_ENABLE is set to anything but 0 for this process.
+// `multi_rank_gpu_enabled`: whether NCCL_MULTI_RANK_GPU_ENABLE is set to anything but 0 for this process.
 // UNSUPPORTED, with the reason, if there is no NCCL or none that can be used.
 Result<std::shared_ptr<DeviceLibrary>> open_nccl(const Config& config, bool multi_rank_gpu_enabled,
                                                  NcclCalls calls = NcclCalls::deferred);

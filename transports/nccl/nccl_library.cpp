@@ -54,7 +54,7 @@ std::optional<std::string> beside_this_library() {
 Result<Found> find(const std::string& path) {
   Attempts attempts;
   if (!path.empty()) {
-    if (void* library = attempts.open(path)) return Found{library, "as nccl_library says"};
+    if (void* library = attempts.open(path)) return Found{library, "set by nccl_library"};
     return Status(Code::unsupported, fmt::format("nccl: cannot open what nccl_library names ({})", attempts.tried()));
   }
   // A loaded NCCL is preferred, so that the process does not get a second one.
@@ -143,7 +143,7 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::open(const std::string& 
   return std::shared_ptr<const NcclLibrary>(std::move(library));
 }
 
-std::string NcclLibrary::words_for(nccl::Outcome outcome, nccl::Comm comm) const {
+std::string NcclLibrary::text_for(nccl::Outcome outcome, nccl::Comm comm) const {
   const char* what = functions_.GetErrorString(outcome);
   const char* last = functions_.GetLastError(comm);
   std::string words = what == nullptr ? fmt::format("error {}", static_cast<int>(outcome)) : what;

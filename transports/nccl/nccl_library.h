@@ -19,7 +19,7 @@
   ROW(symmetric,        22700, "ncclCommWindowRegister",   "windows that all ranks map alike")                         \
   ROW(alltoall,         22800, "ncclAlltoAll",             "alltoall, gather and scatter as one call")                 \
   ROW(revoke,           22807, "ncclCommRevoke",           "ending what is in flight without waiting")                 \
-  ROW(shared_devices,   23000, "",                         "several ranks on one GPU, if asked for")
+  ROW(shared_devices,   23000, "",                         "several ranks on one GPU, if allowed")
 // clang-format on
 
 namespace fdl {
@@ -53,7 +53,7 @@ class NcclLibrary {
   const NcclFeatures& features() const { return features_; }
   const std::string& file() const { return file_; }
   // NCCL's own description of an error: "unhandled system error (Call to bind failed)".
-  std::string words_for(nccl::Outcome outcome, nccl::Comm comm) const;
+  std::string text_for(nccl::Outcome outcome, nccl::Comm comm) const;
   // "NCCL 2.30.7 (/usr/lib/libnccl.so.2, already in this process): own_memory, registration, ..."
   std::string description() const;
 

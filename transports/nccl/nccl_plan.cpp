@@ -313,13 +313,13 @@ bool is_one_group(const CollectiveSpec& spec, const NcclPlace& place) {
 
 void merge_plans(std::vector<NcclStep>& steps, std::span<const std::size_t> ends, std::vector<NcclStep>& buffer) {
   buffer.clear();
-  const auto append = [&](auto wanted) {
+  const auto append = [&](auto matches) {
     std::size_t from = 0;
     for (const std::size_t end : ends) {
       bool called = false;  // whether the plan's NCCL calls have begun
       for (; from < end; ++from) {
         called |= steps[from].by_nccl();
-        if (wanted(steps[from], called)) buffer.push_back(steps[from]);
+        if (matches(steps[from], called)) buffer.push_back(steps[from]);
       }
     }
   };

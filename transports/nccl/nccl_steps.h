@@ -31,10 +31,10 @@ class NcclSteps {
     return true;
   }
 
-  // Takes `wanted` bytes of scratch. While there is no scratch, only the size is counted and the result is null.
-  std::byte* take(std::size_t wanted) {
+  // Takes `requested` bytes of scratch. While there is no scratch, only the size is counted and the result is null.
+  std::byte* take(std::size_t requested) {
     std::byte* taken = scratch_.data() == nullptr ? nullptr : scratch_.data() + used_;
-    used_ += (wanted + kAlignment - 1) / kAlignment * kAlignment;
+    used_ += (requested + kAlignment - 1) / kAlignment * kAlignment;
     return taken;
   }
 

@@ -9,7 +9,7 @@
 namespace fdl {
 namespace {
 
-constexpr uint64_t kNowhere = ~uint64_t{0};
+constexpr uint64_t kNotShared = ~uint64_t{0};
 constexpr std::size_t kPlacesOffset = 16;  // in a line's payload
 constexpr std::size_t kShareGrain = 64;    // shares begin on cache lines of the vector
 
@@ -42,10 +42,10 @@ ShmDirect::ShmDirect(const ShmLayout& layout, std::shared_ptr<HostMemory> memory
 
 // ---- Agreement ----
 
-// The place of a buffer: 0 if no other rank needs it, kNowhere if it is not in the shared memory.
+// The place of a buffer: 0 if no other rank needs it, kNotShared if it is not in the shared memory.
 uint64_t ShmDirect::place_if(bool needed, const void* memory, std::size_t bytes) const {
   if (!needed || bytes == 0) return 0;
-  return memory_->place_of(memory, bytes).value_or(kNowhere);
+  return memory_->place_of(memory, bytes).value_or(kNotShared);
 }
 
 bool ShmDirect::announce(const CollectiveSpec& spec, Buffers buffers, const ShmPlan& plan, uint64_t operation) {
@@ -102,8 +102,8 @@ bool ShmDirect::announce(const CollectiveSpec& spec, Buffers buffers, const ShmP
   const std::size_t input_bytes = plan.input_bytes();
   const bool clean = buffers_.segments.empty() &&
                      is_clean_overlap(buffers_.input, input_bytes, buffers_.output, output_bytes, distance);
-  // kNowhere for either buffer is a refusal.
-  Places places{kNowhere, kNowhere};
+  // kNotShared for either buffer is a refusal.
+  Places places{kNotShared, kNotShared};
   if (clean && !goes_at_once) {
     places.input = place_if(input_is_read, buffers_.input, input_bytes);
     places.output = place_if(written_by_others != 0, buffers_.output, written_by_others);
@@ -121,7 +121,7 @@ ShmDirect::Places ShmDirect::places_of(int rank) const {
 bool ShmDirect::refused_by(RankMask announced) const {
   for (const int voter : each_of(announced & voters_)) {
     const Places places = places_of(voter);
-    if (places.input == kNowhere || places.output == kNowhere) return true;
+    if (places.input == kNotShared || places.output == kNotShared) return true;
   }
   return false;
 }

@@ -116,7 +116,7 @@ bool Neighbours::cancel_sleep() {
 }
 
 void Neighbours::end_sleep() {
-  if (!cancel_sleep()) look();  // no doorbell rang: the wake-up may come from a process that ended
+  if (!cancel_sleep()) find_ended();  // no doorbell rang: the wake-up may come from a process that ended
 }
 
 void Neighbours::wake_waiters(RankMask ranks) {
@@ -130,7 +130,7 @@ void Neighbours::wake_waiters(RankMask ranks) {
   }
 }
 
-bool Neighbours::look() {
+bool Neighbours::find_ended() {
   std::array<Poller::Ready, 16> ready;
   const RankMask before = ended_;
   const std::size_t count = poller_.wait(ready, Deadline::at_ns(0));

@@ -14,7 +14,7 @@
 namespace fdl {
 
 // A spinning rank checks for ended processes once in so many idle polls.
-constexpr uint32_t kIdleLooks = 4096;
+constexpr uint32_t kIdlePasses = 4096;
 
 // A set of local ranks.
 using RankMask = uint64_t;
@@ -78,8 +78,8 @@ class Neighbours {
 
   // ---- Lost ranks ----
   // Polls for processes that have ended; costs a system call. True if there are new ones.
-  bool look();
-  // Ranks that have ended (as of the last look()), left or failed. Makes no system call.
+  bool find_ended();
+  // Ranks that have ended (as of the last find_ended()), left or failed. Makes no system call.
   RankMask gone();
   // Whether the process ended without recording that it left or failed.
   bool has_ended(int rank) const;
@@ -98,7 +98,7 @@ class Neighbours {
   ShmShare share_;
   Poller poller_;
   const int creator_;   // process id; a forked child must not change the state of its parent
-  RankMask ended_ = 0;  // processes that look() has found ended
+  RankMask ended_ = 0;  // processes that find_ended() has found ended
   bool sleeping_ = false;
   RankMask sleeps_for_ = 0;  // what this rank last wrote to its sleep word
 };

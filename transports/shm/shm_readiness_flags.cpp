@@ -1,4 +1,4 @@
-// The shared-memory readiness flags keep one line per rank. prepare_to_sleep() compares all words with those it saw
+// The shared-memory readiness flags keep one line per rank. prepare_to_sleep() compares all words with those it read
 // last.
 #include "transports/shm/shm_readiness_flags.h"
 

@@ -161,7 +161,7 @@ class Setup {
     return gathered.ok() ? gathered : refuse(gathered);
   }
 
-  // A leader that cannot create the segment publishes the reason where the others look for its address.
+  // A leader that cannot create the segment publishes the reason under the key of its address.
   Status lead_sparse(std::size_t bytes) {
     auto segment = SharedSegment::create_sparse(bytes);
     if (!segment.ok()) {

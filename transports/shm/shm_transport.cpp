@@ -100,7 +100,7 @@ class ShmTransport final : public Transport {
   std::array<RankMask, kChannelCount> receiving_{};
   std::vector<Status> errors_;  // by local rank
   RankMask failed_ = 0;
-  uint32_t idle_looks_ = 0;
+  uint32_t idle_passes_ = 0;
   bool check_soon_ = false;          // the next idle progress() checks for lost peers
   bool moved_before_sleep_ = false;  // prepare_to_sleep() moved bytes that progress() has not reported yet
 };
@@ -220,10 +220,10 @@ bool ShmTransport::move_all() {
 
 bool ShmTransport::progress() {
   if (move_all() || std::exchange(moved_before_sleep_, false)) return true;
-  const bool due = ++idle_looks_ % kIdleLooks == 0;
+  const bool due = ++idle_passes_ % kIdlePasses == 0;
   // A spinning caller checks for dead processes only now and then, because that is a system call.
   if (!due && !check_soon_) return false;
-  if (due) neighbours_->look();
+  if (due) neighbours_->find_ended();
   return check_neighbours();
 }
 

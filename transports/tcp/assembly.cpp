@@ -44,18 +44,18 @@ std::vector<Address> split(std::string_view text) {
   return addresses;
 }
 
-// What a caller says about itself in the handshake.
-// "3 1 0 2": rank 3 for connection 1 of the 2 that it wants with rank 0.
+// The identity that a caller sends in the handshake.
+// "3 1 0 2": rank 3 for connection 1 of the 2 that it opens to rank 0.
 struct Caller {
   int rank = -1;
   int number = -1;
-  int wanted = -1;
+  int target = -1;
   int count = -1;
 
-  std::string text() const { return fmt::format("{} {} {} {}", rank, number, wanted, count); }
+  std::string text() const { return fmt::format("{} {} {} {}", rank, number, target, count); }
   static Caller parse(std::string_view text) {
     Caller caller;
-    for (int* number : {&caller.rank, &caller.number, &caller.wanted, &caller.count}) {
+    for (int* number : {&caller.rank, &caller.number, &caller.target, &caller.count}) {
       while (text.starts_with(' ')) text.remove_prefix(1);
       const auto parsed = std::from_chars(text.data(), text.data() + text.size(), *number);
       if (parsed.ec != std::errc()) return {};
@@ -129,7 +129,7 @@ Status Assembly::start() {
 
 Status Assembly::fetch_addresses(Deadline deadline) {
   for (int peer = 0; peer < membership_.rank; ++peer) {
-    if (wanted_with(peer) == 0) continue;
+    if (connections_with(peer) == 0) continue;
     const Result<std::string> addresses = membership_.exchange->fetch(key_of(peer), deadline);
     if (!addresses.ok()) {
       // A rank that has not published in time is named when the deadline has passed.
@@ -137,7 +137,7 @@ Status Assembly::fetch_addresses(Deadline deadline) {
       continue;
     }
     published_[static_cast<std::size_t>(peer)] = true;
-    for (int number = 0; number < wanted_with(peer); ++number) {
+    for (int number = 0; number < connections_with(peer); ++number) {
       auto link = std::make_unique<Link>();
       link->calling = true;
       link->peer = peer;
@@ -232,7 +232,7 @@ Status Assembly::advance(std::size_t place) {
     if (!outcome.ok()) return next_address(place, outcome);
     link.state = Link::State::introducing;
     link.timeout = Deadline::after_ns(kIntroduceNs);
-    const Caller me{membership_.rank, link.number, link.peer, wanted_with(link.peer)};
+    const Caller me{membership_.rank, link.number, link.peer, connections_with(link.peer)};
     link.introduction =
         std::make_unique<Introduction>(Introduction::Role::client, membership_.job_key, purpose(), me.text());
   }
@@ -253,7 +253,7 @@ Status Assembly::introduce(std::size_t place) {
   }
   if (*finished) return link.calling ? establish(place) : admit(place);
   // The handshake either sends or receives at any time, so one event is watched.
-  const bool sending = link.introduction->wants_to_send();
+  const bool sending = link.introduction->has_output();
   return poller_.change(link.fd.get(), place, !sending, sending);
 }
 
@@ -319,16 +319,16 @@ void Assembly::refuse(std::size_t place, const std::string& why) {
 Status Assembly::admit(std::size_t place) {
   Link& link = *links_[place];
   const Caller caller = Caller::parse(link.introduction->introduced().peer);
-  // Hosts may use the same private addresses, so a caller may reach this rank although it wants another.
-  const bool for_me = caller.wanted == membership_.rank && caller.rank > membership_.rank &&
-                      caller.rank < membership_.size() && wanted_with(caller.rank) > 0;
-  if (for_me && caller.count != wanted_with(caller.rank)) {
+  // Hosts may use the same private addresses, so a caller may reach this rank although it addresses another.
+  const bool for_me = caller.target == membership_.rank && caller.rank > membership_.rank &&
+                      caller.rank < membership_.size() && connections_with(caller.rank) > 0;
+  if (for_me && caller.count != connections_with(caller.rank)) {
     return Status(
         Code::invalid_argument,
         fmt::format("tcp: {} carries a channel over {} connections and {} over {}; set tcp_streams alike on all "
                     "ranks",
                     membership_.name_of(caller.rank), caller.count / kChannelCount,
-                    membership_.name_of(membership_.rank), wanted_with(caller.rank) / kChannelCount));
+                    membership_.name_of(membership_.rank), connections_with(caller.rank) / kChannelCount));
   }
   if (for_me && caller.number >= 0 && caller.number < caller.count) {
     poller_.remove(link.fd.get());
@@ -355,7 +355,7 @@ std::string Assembly::purpose() const { return "tcp " + membership_.id; }
 
 std::string Assembly::key_of(int member) const { return fmt::format("{}/tcp/{}", membership_.id, member); }
 
-int Assembly::wanted_with(int member) const {
+int Assembly::connections_with(int member) const {
   return member == membership_.rank ? 0 : kChannelCount * streams_[static_cast<std::size_t>(member)];
 }
 
@@ -367,7 +367,7 @@ UniqueFd& Assembly::connection(int peer, int number) {
 // Whether all connections with a member exist; true for members that are no peers.
 bool Assembly::all_connected(int member) const {
   const auto first = connected_.begin() + member * static_cast<std::ptrdiff_t>(place_count_);
-  return std::all_of(first, first + wanted_with(member), [](const UniqueFd& fd) { return static_cast<bool>(fd); });
+  return std::all_of(first, first + connections_with(member), [](const UniqueFd& fd) { return static_cast<bool>(fd); });
 }
 
 bool Assembly::complete() const {

@@ -20,7 +20,7 @@ class Assembly {
  public:
   // Makes streams[p] connections for each channel with member p; both members must have the same number, and this
   // rank's own entry is not read. In the result each peer has place_count(streams) entries. Connection n of channel c
-  // is at n * kChannelCount + c among them; entries of connections that are not wanted are empty. Blocking, bounded by
+  // is at n * kChannelCount + c among them; entries of connections that are not used are empty. Blocking, bounded by
   // the membership's deadline.
   static Result<std::vector<UniqueFd>> connect(const Membership& membership, const std::vector<int>& streams);
   static std::size_t place_count(const std::vector<int>& streams);
@@ -76,7 +76,7 @@ class Assembly {
   std::string purpose() const;
   std::string key_of(int member) const;
   // Number of connections with `member`; 0 if it is no peer.
-  int wanted_with(int member) const;
+  int connections_with(int member) const;
   UniqueFd& connection(int peer, int number);
   bool all_connected(int member) const;
   bool complete() const;

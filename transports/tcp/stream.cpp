@@ -149,7 +149,7 @@ TcpStream::Outcome TcpStream::check_header(const Incoming& front) {
   return arrived_.tag == front.tag && arrived_.bytes == front.slice_bytes ? Outcome::moved : Outcome::mismatch;
 }
 
-TcpStream::Outcome TcpStream::look() {
+TcpStream::Outcome TcpStream::peek() {
   SliceHeader next;
   const ssize_t count = ::recv(fd_.get(), &next, sizeof next, MSG_PEEK | MSG_DONTWAIT);
   if (count < 0) return failed_with(errno);

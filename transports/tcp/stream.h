@@ -32,7 +32,7 @@ class TcpStream {
   enum class Outcome {
     nothing,   // the socket would block
     moved,     // bytes were transferred
-    unread,    // look(): unread data is waiting for a receive
+    unread,    // peek(): unread data is waiting for a receive
     left,      // the peer ended its transport in order
     closed,    // the peer is gone
     broken,    // the connection failed: error_number()
@@ -61,9 +61,9 @@ class TcpStream {
   // Each makes one system call that sends, or receives, as much as fits into a burst.
   Outcome push();
   Outcome pull();
-  // Finds out what a hang-up means while no receive is posted. Consumes nothing.
-  Outcome look();
-  // Tells the peer that this end leaves in order, unless a slice is half sent, and closes the connection. Bytes that
+  // Determines what a hang-up means while no receive is posted. Consumes nothing.
+  Outcome peek();
+  // Notifies the peer that this end leaves in order, unless a slice is half sent, and closes the connection. Bytes that
   // the kernel has accepted still arrive.
   void leave();
 

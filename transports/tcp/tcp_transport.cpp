@@ -18,7 +18,7 @@ namespace fdl {
 namespace {
 
 // A caller that never sleeps checks idle connections for dead peers once in so many calls.
-constexpr uint32_t kCallsBetweenLooks = 1024;
+constexpr uint32_t kCallsBetweenPolls = 1024;
 
 class TcpTransport final : public Transport {
  public:
@@ -154,7 +154,7 @@ bool TcpTransport::may_send(Channel channel, int parts) {
     const std::size_t index = index_of(channel, i);
     if (failed(index)) return false;
     FDL_CHECK(streams_[index].fd() >= 0);
-    // The peer's goodbye was seen while nothing was wanted of it; this send is what makes it lost.
+    // The peer's goodbye was read while no operation used it; this send is what makes it lost.
     if (streams_[index].peer_left) {
       end_stream(index, failure_of(index, Outcome::left));
       return false;
@@ -210,7 +210,7 @@ bool TcpTransport::progress() {
   }
   // If bytes moved, they explain the wake-up. If there was another reason, it wakes this rank again.
   const bool woken_by_others = std::exchange(slept_, false) && !moved;
-  if (woken_by_others || ++calls_ % kCallsBetweenLooks == 0) moved |= poll_hang_ups();
+  if (woken_by_others || ++calls_ % kCallsBetweenPolls == 0) moved |= poll_hang_ups();
   moved |= std::exchange(unreported_failure_, false);
   return moved;
 }
@@ -254,7 +254,7 @@ bool TcpTransport::poll_hang_ups() {
 
 void TcpTransport::handle_hang_up(std::size_t index) {
   TcpStream& stream = streams_[index];
-  const Outcome outcome = stream.look();
+  const Outcome outcome = stream.peek();
   if (outcome == Outcome::closed || outcome == Outcome::broken) {
     fail(peer_of(index), failure_of(index, outcome));
     return;
@@ -284,10 +284,10 @@ bool TcpTransport::watch(std::size_t index) {
   if (!stream.in_poller) return !stream.sending() && !stream.receiving();
   // See ignore_data().
   stream.watches_early |= stream.receiving();
-  const TcpStream::Watch wanted{stream.watches_early, stream.sending(), !stream.hung_up};
-  if (stream.watch == wanted) return true;
-  stream.watch = wanted;
-  const Status changed = poller_.change(stream.fd(), index, wanted.read, wanted.write, wanted.hang_up);
+  const TcpStream::Watch needed{stream.watches_early, stream.sending(), !stream.hung_up};
+  if (stream.watch == needed) return true;
+  stream.watch = needed;
+  const Status changed = poller_.change(stream.fd(), index, needed.read, needed.write, needed.hang_up);
   if (!changed.ok()) fail(peer_of(index), changed.while_doing("watching " + membership_.name_of(peer_of(index))));
   return changed.ok();
 }

@@ -200,11 +200,11 @@ void RootSession::watch(std::function<void(int, const Request&)> on_request) {
 
 void RootSession::left_order(uint64_t rounds) { state_->repetitions.left(rounds); }
 
-void RootSession::leave(int rank, std::string why) {
+void RootSession::leave(int rank, const std::string& why) {
   FDL_CHECK(rank >= 0 && rank < state_->size);
   state_->left[static_cast<std::size_t>(rank)] = true;
   state_->cache.leave(rank);
-  state_->negotiator.leave(rank, std::move(why));
+  state_->negotiator.leave(rank, why);
 }
 
 std::vector<Stall> RootSession::stalls(int64_t now_ns) { return state_->negotiator.stalls(now_ns); }

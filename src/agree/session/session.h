@@ -73,7 +73,7 @@ class RootSession {
   void left_order(uint64_t rounds);
 
   // As in Negotiator. A rank that has left is sent no plan, and its messages are rejected.
-  void leave(int rank, std::string why = {});
+  void leave(int rank, const std::string& why = {});
   std::vector<Stall> stalls(int64_t now_ns);
   int64_t next_alarm_ns() const;
   std::size_t pending() const;

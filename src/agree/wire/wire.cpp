@@ -180,23 +180,30 @@ Status Reader::read(const wire::Positions* from, std::vector<uint32_t>& to) {
   return ok_status();
 }
 
-Status Reader::read(const wire::Request& from, Request& to) {
-  FDL_RETURN_IF_ERROR(spend(sizeof(flatbuffers::uoffset_t) * 2));
+// Reads what a request and a bucket have in common: the description of an operation.
+template <typename From, typename To>
+Status read_operation(const From& from, To& to) {
   if (!is_request_kind(from.kind())) return malformed(fmt::format("{} is no kind of operation", from.kind()));
   if (!is_dtype(from.dtype())) return malformed(fmt::format("{} is no dtype", from.dtype()));
-  FDL_RETURN_IF_ERROR(read(from.name(), to.name));
-  FDL_RETURN_IF_ERROR(read(from.shape(), to.shape));
-  FDL_RETURN_IF_ERROR(read(from.splits(), to.splits));
-  FDL_RETURN_IF_ERROR(read(from.group(), to.group));
   to.kind = static_cast<RequestKind>(from.kind());
   to.dtype = static_cast<Dtype>(from.dtype());
   to.op = from.op();
   to.root = from.root();
   to.prescale = from.prescale();
   to.postscale = from.postscale();
+  to.device = from.device();
+  return ok_status();
+}
+
+Status Reader::read(const wire::Request& from, Request& to) {
+  FDL_RETURN_IF_ERROR(spend(sizeof(flatbuffers::uoffset_t) * 2));
+  FDL_RETURN_IF_ERROR(read_operation(from, to));
+  FDL_RETURN_IF_ERROR(read(from.name(), to.name));
+  FDL_RETURN_IF_ERROR(read(from.shape(), to.shape));
+  FDL_RETURN_IF_ERROR(read(from.splits(), to.splits));
+  FDL_RETURN_IF_ERROR(read(from.group(), to.group));
   to.group_size = from.group_size();
   to.priority = from.priority();
-  to.device = from.device();
   to.place = from.place();
   const Status fine = check_request(to);
   return fine.ok() ? fine : malformed(fine.text());
@@ -227,8 +234,7 @@ Status check_bucket(const Bucket& bucket, const std::vector<uint32_t>& known) {
 
 Status Reader::read(const wire::Bucket& from, Bucket& to, std::vector<uint32_t>& known) {
   FDL_RETURN_IF_ERROR(spend(sizeof(flatbuffers::uoffset_t) * 2));
-  if (!is_request_kind(from.kind())) return malformed(fmt::format("{} is no kind of operation", from.kind()));
-  if (!is_dtype(from.dtype())) return malformed(fmt::format("{} is no dtype", from.dtype()));
+  FDL_RETURN_IF_ERROR(read_operation(from, to));
   if (!is_op(from.op())) return malformed(fmt::format("{} is no reduce op", from.op()));
   if (from.code() < 0 || from.code() > static_cast<int32_t>(Code::internal)) return malformed("a code is out of range");
   FDL_RETURN_IF_ERROR(read(from.known(), known));
@@ -238,13 +244,6 @@ Status Reader::read(const wire::Bucket& from, Bucket& to, std::vector<uint32_t>&
   if (from.names() != nullptr) {
     for (const flatbuffers::String* name : *from.names()) FDL_RETURN_IF_ERROR(read(name, to.names.emplace_back()));
   }
-  to.kind = static_cast<RequestKind>(from.kind());
-  to.dtype = static_cast<Dtype>(from.dtype());
-  to.op = from.op();
-  to.root = from.root();
-  to.prescale = from.prescale();
-  to.postscale = from.postscale();
-  to.device = from.device();
   to.code = static_cast<Code>(from.code());
   to.culprit = from.culprit();
   to.last_joined = from.last_joined();

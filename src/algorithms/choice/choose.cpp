@@ -104,7 +104,7 @@ constexpr Rule kRules[] = {
     {Collective::barrier, "binomial_tree", [](const Terms& t) { return 2 * t.log2p * t.alpha; }},
 };
 
-std::string time_words(double seconds) {
+std::string duration_text(double seconds) {
   char text[32];
   if (seconds < 1e-3) {
     std::snprintf(text, sizeof text, "%.1f us", seconds * 1e6);
@@ -135,22 +135,22 @@ Terms terms_of(const GroupShape& shape, int64_t bytes) {
           .core = core};
 }
 
-std::string group_words(const GroupShape& shape, int64_t bytes) {
+std::string group_text(const GroupShape& shape, int64_t bytes) {
   return std::to_string(shape.ranks) + (shape.ranks == 1 ? " rank" : " ranks") + " on " + std::to_string(shape.hosts) +
          (shape.hosts == 1 ? " host, " : " hosts, ") + std::to_string(bytes) + " bytes";
 }
 
-Result<Choice> choose_named(Collective collective, const GroupShape& shape, int64_t bytes, std::string_view wanted,
+Result<Choice> choose_named(Collective collective, const GroupShape& shape, int64_t bytes, std::string_view requested,
                             Need need) {
-  FDL_ASSIGN_OR_RETURN(const Algorithm* algorithm, find_algorithm(collective, wanted));
+  FDL_ASSIGN_OR_RETURN(const Algorithm* algorithm, find_algorithm(collective, requested));
   const std::string_view why_not = obstacle(*algorithm, shape.ranks, need);
-  if (why_not.empty()) return Choice{algorithm, std::string(wanted) + " was asked for; " + group_words(shape, bytes)};
+  if (why_not.empty()) return Choice{algorithm, std::string(requested) + " was requested; " + group_text(shape, bytes)};
   std::string able;
   for (const Algorithm& row : catalog()) {
     if (row.collective != collective || !obstacle(row, shape.ranks, need).empty()) continue;
     able += (able.empty() ? "" : ", ") + std::string(row.name);
   }
-  return Status(Code::invalid_argument, std::string(name_of(collective)) + " by " + std::string(wanted) +
+  return Status(Code::invalid_argument, std::string(name_of(collective)) + " by " + std::string(requested) +
                                             " cannot run here (" + std::to_string(shape.ranks) + " ranks): it " +
                                             std::string(why_not) + "; these can: " + able);
 }
@@ -162,17 +162,17 @@ std::optional<Choice> choose_measured(Collective collective, const GroupShape& s
   const MeasuredBest best = best_measured(*sizes, collective, shape.ranks, bytes, need);
   if (best.algorithm == nullptr) return std::nullopt;
   std::string why =
-      group_words(shape, bytes) + ": " + std::string(best.algorithm->name) + " took " + time_words(best.us * 1e-6);
-  if (best.next != nullptr) why += ", " + std::string(best.next->name) + " " + time_words(best.next_us * 1e-6);
+      group_text(shape, bytes) + ": " + std::string(best.algorithm->name) + " took " + duration_text(best.us * 1e-6);
+  if (best.next != nullptr) why += ", " + std::string(best.next->name) + " " + duration_text(best.next_us * 1e-6);
   return Choice{best.algorithm, why + " where it was measured (tuning table)", true};
 }
 
 }  // namespace
 
-Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t bytes, std::string_view wanted,
+Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t bytes, std::string_view requested,
                       bool deterministic, bool commutative, bool even_chunks) {
   const Need need{.rank_order = deterministic || !commutative, .uneven = !even_chunks};
-  if (wanted != "auto") return choose_named(collective, shape, bytes, wanted, need);
+  if (requested != "auto") return choose_named(collective, shape, bytes, requested, need);
   if (auto measured = choose_measured(collective, shape, bytes, need)) return *measured;
   const Terms terms = terms_of(shape, bytes);
   const Algorithm* best = nullptr;
@@ -194,14 +194,14 @@ Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t by
   }
   if (best == nullptr) {
     return Status(Code::unsupported, std::string(name_of(collective)) + " has no algorithm for " +
-                                         group_words(shape, bytes) +
+                                         group_text(shape, bytes) +
                                          (need.rank_order ? " that folds in rank order" : ""));
   }
   char model[96];
   std::snprintf(model, sizeof model, " (alpha %.1f us, %.2f GB/s%s)", terms.alpha * 1e6, 1e-9 / shape.beta_s,
                 need.rank_order ? ", rank order only" : "");
-  std::string why = group_words(shape, bytes) + ": " + std::string(best->name) + " should take " + time_words(best_s);
-  if (next != nullptr) why += ", " + std::string(next->name) + " " + time_words(next_s);
+  std::string why = group_text(shape, bytes) + ": " + std::string(best->name) + " should take " + duration_text(best_s);
+  if (next != nullptr) why += ", " + std::string(next->name) + " " + duration_text(next_s);
   return Choice{best, why + model};
 }
 

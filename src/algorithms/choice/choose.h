@@ -32,10 +32,12 @@ struct Choice {
 };
 
 // Returns the algorithm that the group's table measured as fastest, if the table has one that can run; otherwise the
-// cheapest one by the model. `bytes` is as in simulate(). `wanted` is "auto" or a name. A name that does not exist or
-// cannot run on this group is an error that lists the names that can. `deterministic` and a non-commutative operation
-// restrict the choice to rank order. Rows that need chunks of one size are candidates only with `even_chunks`.
-Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t bytes, std::string_view wanted = "auto",
-                      bool deterministic = false, bool commutative = true, bool even_chunks = false);
+// cheapest one by the model. `bytes` is as in simulate(). `requested` is "auto" or a name. A name that does not exist
+// or cannot run on this group is an error that lists the names that can. `deterministic` and a non-commutative
+// operation restrict the choice to rank order. Rows that need chunks of one size are candidates only with
+// `even_chunks`.
+Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t bytes,
+                      std::string_view requested = "auto", bool deterministic = false, bool commutative = true,
+                      bool even_chunks = false);
 
 }  // namespace fdl

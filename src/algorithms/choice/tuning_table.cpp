@@ -132,7 +132,7 @@ std::string TuningTable::text() const {
   for (const auto& [place, sizes] : rows_) {
     for (const auto& [bytes, ways] : sizes) {
       text += padded(std::string(name_of(place.collective)), 15) + padded(place.transport, 10) +
-              padded(ranks_words(place.hosts, place.ranks_per_host), 6) + padded(std::to_string(bytes), 11);
+              padded(ranks_text(place.hosts, place.ranks_per_host), 6) + padded(std::to_string(bytes), 11);
       for (const auto& [way, us] : ways) text += " " + way + "=" + time_text(us);
       text += "\n";
     }
@@ -178,7 +178,7 @@ std::optional<double> measured_us(const TuningTable::Sizes& sizes, std::string_v
   return *us_below + (*us_above - *us_below) * way_up;
 }
 
-std::string ranks_words(int hosts, int ranks_per_host) {
+std::string ranks_text(int hosts, int ranks_per_host) {
   return (hosts == 1 ? "" : std::to_string(hosts) + "x") + std::to_string(ranks_per_host);
 }
 

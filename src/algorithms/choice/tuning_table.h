@@ -68,6 +68,6 @@ class TuningTable {
 std::optional<double> measured_us(const TuningTable::Sizes& sizes, std::string_view way, int64_t bytes);
 
 // "2", "2x4".
-std::string ranks_words(int hosts, int ranks_per_host);
+std::string ranks_text(int hosts, int ranks_per_host);
 
 }  // namespace fdl

@@ -32,15 +32,14 @@ constexpr Peer kFirstPeer = 2;
 constexpr std::size_t kMostStrangers = 128;   // connections that belong to no member yet
 constexpr double kStrangerTimeout_s = 5;      // time until a stranger must have become a member
 constexpr std::size_t kMostUnsent = 320_MiB;  // for a rank that does not read; more than the store holds
-constexpr double kPauseWithoutDescriptors_s = 0.1;
-constexpr double kFarewell_s = 1;  // limit for sending the last messages
+constexpr double kAnnounceEnd_s = 1;          // limit for sending the last messages
 
 struct Connection {
   UniqueFd fd;  // during the handshake; afterwards `socket` owns the descriptor
   std::unique_ptr<Introduction> introduction;
   std::unique_ptr<FramedSocket> socket;
   bool is_member = false;
-  bool wants_write = false;
+  bool watches_write = false;
 
   int descriptor() const { return socket ? socket->fd() : fd.get(); }
   bool is_silent() const { return introduction && !introduction->received_anything(); }
@@ -63,7 +62,7 @@ class CoordinatorServer final : public Coordinator {
         stop_(std::move(stop)),
         membership_(options, listener_->address(), own_process(), now_ns()) {}
 
-  Status watch_listener() { return poller_.add(listener_->fd(), kListenerToken); }
+  Status watch_listener() { return listener_->watch(poller_, kListenerToken); }
   Status watch_stop() { return poller_.add(stop_.fd(), kStopToken); }
 
   std::string address() const override { return listener_->address(); }
@@ -83,7 +82,7 @@ class CoordinatorServer final : public Coordinator {
   Deadline next_deadline() const;
   void accept_all();
   void take_in(UniqueFd fd);
-  void make_room_for_one_more();
+  void evict_if_full();
   void drop_expired_strangers();
   void drop_stranger(Peer peer);
 
@@ -97,7 +96,7 @@ class CoordinatorServer final : public Coordinator {
   void watch(Peer peer, Connection& connection, bool write);
   void close(Peer peer);
   void note_emptiness();
-  void say_farewell();
+  void announce_end();
 
   const CoordinatorOptions options_;
   const std::unique_ptr<CoordinatorListener> listener_;
@@ -111,7 +110,6 @@ class CoordinatorServer final : public Coordinator {
   std::unordered_map<Peer, Connection> connections_;
   std::map<Peer, Deadline> strangers_here_;  // oldest first, because peers are numbered in order
   Peer next_peer_ = kFirstPeer;
-  Deadline accept_again_ = Deadline::never();
 
   Mutex mutex_;
   CondVar emptied_;
@@ -129,17 +127,17 @@ void CoordinatorServer::run() {
         serve(ready[i].token, ready[i]);
       }
     }
-    if (accept_again_.passed() && watch_listener().ok()) accept_again_ = Deadline::never();
+    listener_->resume(poller_);
     membership_.tick(now_ns());
     drop_expired_strangers();
     deliver();
     note_emptiness();
   }
-  say_farewell();
+  announce_end();
 }
 
 Deadline CoordinatorServer::next_deadline() const {
-  const Deadline next = membership_.next().earlier(accept_again_);
+  const Deadline next = membership_.next().earlier(listener_->pause_ends());
   return strangers_here_.empty() ? next : next.earlier(strangers_here_.begin()->second);
 }
 
@@ -147,27 +145,18 @@ Deadline CoordinatorServer::next_deadline() const {
 
 // Accepts all pending connections. Unix connections of other users are closed at once.
 void CoordinatorServer::accept_all() {
-  while (true) {
-    auto fd = accept_one(listener_->fd());
-    if (!fd.ok()) {
-      // The connection stays in the kernel's queue and keeps the listener readable, so pause polling it.
-      log_warning("coordinator: {}; new connections wait", fd.status().text());
-      poller_.remove(listener_->fd());
-      accept_again_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
-      return;
-    }
-    if (!*fd) return;
-    if (CoordinatorListener::is_foreign(fd->get())) {
+  while (UniqueFd fd = listener_->accept(poller_, "coordinator")) {
+    if (CoordinatorListener::is_foreign(fd.get())) {
       strangers_.fetch_add(1, std::memory_order_relaxed);
     } else {
-      take_in(fd.take());
+      take_in(std::move(fd));
     }
   }
 }
 
 // Adds a stranger and begins its handshake.
 void CoordinatorServer::take_in(UniqueFd fd) {
-  make_room_for_one_more();
+  evict_if_full();
   const Peer peer = next_peer_++;
   if (!poller_.add(fd.get(), peer).ok()) return;
   Connection connection;
@@ -180,7 +169,7 @@ void CoordinatorServer::take_in(UniqueFd fd) {
 }
 
 // Closes the stranger that has been silent for longest: a rank sends its proof as soon as it has the greeting.
-void CoordinatorServer::make_room_for_one_more() {
+void CoordinatorServer::evict_if_full() {
   if (strangers_here_.size() < kMostStrangers) return;
   for (const auto& [peer, timeout] : strangers_here_) {
     if (connections_.at(peer).is_silent()) return drop_stranger(peer);
@@ -217,7 +206,7 @@ bool CoordinatorServer::introduce(Peer peer, Connection& connection) {
     drop_stranger(peer);
     return false;
   }
-  watch(peer, connection, connection.introduction->wants_to_send());
+  watch(peer, connection, connection.introduction->has_output());
   if (!*through) return false;
   connection.socket = std::make_unique<FramedSocket>(
       std::move(connection.fd), connection.introduction->introduced().session_key, Direction::to_coordinator);
@@ -278,8 +267,8 @@ bool CoordinatorServer::flush(Peer peer, Connection& connection) {
 }
 
 void CoordinatorServer::watch(Peer peer, Connection& connection, bool write) {
-  if (connection.wants_write == write) return;
-  connection.wants_write = write;
+  if (connection.watches_write == write) return;
+  connection.watches_write = write;
   if (!poller_.change(connection.descriptor(), peer, true, write).ok())
     log_error("coordinator: cannot watch a connection");
 }
@@ -301,11 +290,11 @@ void CoordinatorServer::note_emptiness() {
   emptied_.notify_all();
 }
 
-// Announces the end to all members and sends what is still queued, within kFarewell_s.
-void CoordinatorServer::say_farewell() {
+// Announces the end to all members and sends what is still queued, within kAnnounceEnd_s.
+void CoordinatorServer::announce_end() {
   membership_.end();
   deliver();
-  const Deadline deadline = Deadline::after_seconds(kFarewell_s);
+  const Deadline deadline = Deadline::after_seconds(kAnnounceEnd_s);
   for (auto& [peer, connection] : connections_) {
     while (connection.socket && connection.socket->unsent_bytes() > 0 && connection.socket->flush() &&
            connection.socket->unsent_bytes() > 0) {

@@ -25,7 +25,7 @@ constexpr uint64_t kSenderToken = 1;
 constexpr double kAnswer_s = 30;  // limit for the coordinator's answer to a publish
 constexpr double kGrace_s = 2;    // for the coordinator's own timeout error, which is more precise than a local one
 constexpr int64_t kPause_ns = 20'000'000;  // before the next attempt to connect
-constexpr double kLastWords_s = 0.5;       // for a leave message that did not fit into the socket at once
+constexpr double kLeaveFlush_s = 0.5;      // for a leave message that did not fit into the socket at once
 
 std::string describe(const CoordinatorClient::Hello& hello) {
   return fmt::format("rank {} on {} (process {})", hello.rank, hello.host_name, hello.process_id);
@@ -52,9 +52,9 @@ class SocketClient final : public CoordinatorClient {
   Result<std::string> fetch_from(const std::vector<int>& world_ranks, std::string_view key, Deadline deadline) override;
   void probe(const std::vector<int>& world_ranks) override;
   void report(const std::string& comm, const Status& why) override;
-  void ask(const std::string& comm, uint64_t question, const std::vector<int>& world_ranks,
-           int64_t timeout_ns) override;
-  void tell(const CoordinatorEvent& asked, int64_t begun, bool waiting) override;
+  void query_progress(const std::string& comm, uint64_t query, const std::vector<int>& world_ranks,
+                      int64_t timeout_ns) override;
+  void reply_progress(const CoordinatorEvent& query, int64_t begun, bool waiting) override;
   void leave() override;
 
  private:
@@ -73,7 +73,7 @@ class SocketClient final : public CoordinatorClient {
   void send(const CoordinatorMessage& message) FDL_REQUIRES(mutex_);
   void send_and_wake(const CoordinatorMessage& message) FDL_REQUIRES(mutex_);
   const Status* first_gone_of(const std::vector<int>& ranks) const FDL_REQUIRES(mutex_);
-  Result<CoordinatorMessage> ask(CoordinatorMessage question, const std::vector<int>& of, Deadline deadline)
+  Result<CoordinatorMessage> send_request(CoordinatorMessage request, const std::vector<int>& of, Deadline deadline)
       FDL_EXCLUDES(mutex_);
 
   const Hello hello_;
@@ -100,7 +100,7 @@ class SocketClient final : public CoordinatorClient {
 
 SocketClient::~SocketClient() {
   MutexLock lock(mutex_);
-  const Deadline deadline = Deadline::after_seconds(kLastWords_s);
+  const Deadline deadline = Deadline::after_seconds(kLeaveFlush_s);
   while (left_ && coordinator_lost_.ok() && socket_.flush() && socket_.unsent_bytes() > 0) {
     if (!wait_writable(socket_.fd(), deadline)) break;
   }
@@ -129,7 +129,7 @@ Status SocketClient::wait_for_welcome(Deadline deadline) {
       MutexLock lock(mutex_);
       if (!refusal_.ok()) return refusal_;
       if (welcome_) return {};
-      if (!coordinator_lost_.ok()) return coordinator_lost_.while_doing("saying hello");
+      if (!coordinator_lost_.ok()) return coordinator_lost_.while_doing("sending the hello");
     }
     if (!wait_readable(poller_.fd(), deadline)) {
       return Status(Code::timeout,
@@ -175,9 +175,9 @@ void SocketClient::handle(CoordinatorMessage message) {
       server_ = std::move(message.members);
       break;
     case Kind::reply:
-      if (const auto asker = pending_.find(message.id); asker != pending_.end()) {
-        asker->second->message = std::move(message);
-        asker->second->is_here = true;
+      if (const auto waiting = pending_.find(message.id); waiting != pending_.end()) {
+        waiting->second->message = std::move(message);
+        waiting->second->is_here = true;
         answered_.notify_all();
       }
       break;
@@ -197,19 +197,19 @@ void SocketClient::handle(CoordinatorMessage message) {
       add_event(
           {.kind = CoordinatorEvent::Kind::comm_failed, .rank = message.rank, .comm = message.key, .why = message.why});
       break;
-    case Kind::asked:
-      add_event({.kind = CoordinatorEvent::Kind::asked,
+    case Kind::relayed_query:
+      add_event({.kind = CoordinatorEvent::Kind::progress_query,
                  .rank = message.rank,
                  .comm = std::move(message.key),
                  .why = {},
-                 .question = message.id});
+                 .query = message.id});
       break;
     case Kind::answer:
-      add_event({.kind = CoordinatorEvent::Kind::told,
+      add_event({.kind = CoordinatorEvent::Kind::progress_reply,
                  .rank = message.rank,
                  .comm = std::move(message.key),
                  .why = {},
-                 .question = message.id,
+                 .query = message.id,
                  .begun = message.number,
                  .waiting = message.value == kWaiting});
       break;
@@ -283,36 +283,36 @@ const Status* SocketClient::first_gone_of(const std::vector<int>& ranks) const {
 
 // Sends a request and blocks until its reply. It fails early if one of the ranks `of` is gone or the coordinator is
 // lost. A request without a reply is cancelled with `forget`.
-Result<CoordinatorMessage> SocketClient::ask(CoordinatorMessage question, const std::vector<int>& of,
-                                             Deadline deadline) {
+Result<CoordinatorMessage> SocketClient::send_request(CoordinatorMessage request, const std::vector<int>& of,
+                                                      Deadline deadline) {
   Answer answer;
   MutexLock lock(mutex_);
   if (left_) return Status(Code::shut_down, fmt::format("{} has left the coordinator", describe(hello_)));
-  question.id = ++last_id_;
-  pending_.emplace(question.id, &answer);
-  send_and_wake(question);
+  request.id = ++last_id_;
+  pending_.emplace(request.id, &answer);
+  send_and_wake(request);
   answered_.wait(mutex_, deadline, [&]() FDL_REQUIRES(mutex_) {
     return answer.is_here || !coordinator_lost_.ok() || first_gone_of(of) != nullptr;
   });
-  pending_.erase(question.id);
+  pending_.erase(request.id);
   if (answer.is_here) {
     if (!answer.message.why.ok()) return answer.message.why;
     return std::move(answer.message);
   }
   if (!coordinator_lost_.ok()) return coordinator_lost_;
   CoordinatorMessage forget{.kind = Kind::forget};
-  forget.id = question.id;
+  forget.id = request.id;
   send_and_wake(forget);
   if (const Status* gone = first_gone_of(of)) return *gone;
   return Status(Code::timeout, "the coordinator did not answer in time");
 }
 
 Result<std::vector<CoordinatorClient::Hello>> SocketClient::wait_for_all(Deadline deadline) {
-  CoordinatorMessage question{.kind = Kind::wait};
-  question.number = deadline.remaining_ns();
+  CoordinatorMessage request{.kind = Kind::wait};
+  request.number = deadline.remaining_ns();
   const Deadline grace =
       deadline.is_never() ? deadline : Deadline::after_ns(deadline.remaining_ns() + seconds_to_ns(kGrace_s));
-  FDL_ASSIGN_OR_RETURN(CoordinatorMessage answer, ask(std::move(question), {}, grace));
+  FDL_ASSIGN_OR_RETURN(CoordinatorMessage answer, send_request(std::move(request), {}, grace));
   return std::move(answer.members);
 }
 
@@ -323,10 +323,10 @@ Status SocketClient::publish(std::string_view key, std::string_view value) {
                               "under keys of at most {} bytes",
                               key, value.size(), kMostKey));
   }
-  CoordinatorMessage question{.kind = Kind::publish};
-  question.key = key;
-  question.value = value;
-  return ask(std::move(question), {}, Deadline::after_seconds(kAnswer_s)).status();
+  CoordinatorMessage request{.kind = Kind::publish};
+  request.key = key;
+  request.value = value;
+  return send_request(std::move(request), {}, Deadline::after_seconds(kAnswer_s)).status();
 }
 
 Result<std::string> SocketClient::fetch_from(const std::vector<int>& world_ranks, std::string_view key,
@@ -335,9 +335,9 @@ Result<std::string> SocketClient::fetch_from(const std::vector<int>& world_ranks
     return Status(Code::invalid_argument, fmt::format("the key has {} bytes, limit {}", key.size(), kMostKey));
   }
   const int64_t began = now_ns();
-  CoordinatorMessage question{.kind = Kind::fetch};
-  question.key = key;
-  auto answer = ask(std::move(question), world_ranks, deadline);
+  CoordinatorMessage request{.kind = Kind::fetch};
+  request.key = key;
+  auto answer = send_request(std::move(request), world_ranks, deadline);
   if (answer.ok()) return std::move(answer->value);
   if (answer.status().code() != Code::timeout) return answer.status();
   return Status(Code::timeout, fmt::format("no rank published '{}' within {:.3g} s", key,
@@ -345,10 +345,10 @@ Result<std::string> SocketClient::fetch_from(const std::vector<int>& world_ranks
 }
 
 void SocketClient::probe(const std::vector<int>& world_ranks) {
-  CoordinatorMessage question{.kind = Kind::probe};
-  question.ranks = world_ranks;
+  CoordinatorMessage request{.kind = Kind::probe};
+  request.ranks = world_ranks;
   MutexLock lock(mutex_);
-  send_and_wake(question);
+  send_and_wake(request);
 }
 
 void SocketClient::report(const std::string& comm, const Status& why) {
@@ -360,11 +360,11 @@ void SocketClient::report(const std::string& comm, const Status& why) {
   send_and_wake(message);
 }
 
-void SocketClient::ask(const std::string& comm, uint64_t question, const std::vector<int>& world_ranks,
-                       int64_t timeout_ns) {
+void SocketClient::query_progress(const std::string& comm, uint64_t query, const std::vector<int>& world_ranks,
+                                  int64_t timeout_ns) {
   if (comm.size() > kMostKey) return;  // the coordinator would reject it
-  CoordinatorMessage message{.kind = Kind::ask};
-  message.id = question;
+  CoordinatorMessage message{.kind = Kind::progress_query};
+  message.id = query;
   message.number = timeout_ns;
   message.ranks = world_ranks;
   message.key = comm;
@@ -372,12 +372,12 @@ void SocketClient::ask(const std::string& comm, uint64_t question, const std::ve
   send_and_wake(message);
 }
 
-void SocketClient::tell(const CoordinatorEvent& asked, int64_t begun, bool waiting) {
-  CoordinatorMessage message{.kind = Kind::told};
-  message.id = asked.question;
+void SocketClient::reply_progress(const CoordinatorEvent& query, int64_t begun, bool waiting) {
+  CoordinatorMessage message{.kind = Kind::progress_reply};
+  message.id = query.query;
   message.number = begun;
-  message.rank = asked.rank;
-  message.key = asked.comm;
+  message.rank = query.rank;
+  message.key = query.comm;
   if (waiting) message.value = kWaiting;
   MutexLock lock(mutex_);
   send_and_wake(message);

@@ -21,14 +21,14 @@ struct CoordinatorEvent {
     left,              // `rank` has left in good order
     comm_failed,       // `comm` failed on some rank; `why` is the same on every rank
     coordinator_lost,  // the connection to the coordinator ended; `why` names the process that served it
-    asked,             // `rank` queries this rank's progress with `comm`; answer with tell()
-    told,              // `rank` has answered `question`
+    progress_query,    // `rank` queries this rank's progress with `comm`; answer with reply_progress()
+    progress_reply,    // `rank` has answered `query`
   };
   Kind kind = Kind::lost;
   int rank = -1;
   std::string comm;
   Status why;
-  uint64_t question = 0;
+  uint64_t query = 0;
   int64_t begun = -1;    // collectives on devices that `rank` has called; -1: it has no such communicator
   bool waiting = false;  // some of them have not run yet
 };
@@ -75,12 +75,12 @@ class CoordinatorClient {
   // Reports that a communicator failed on this rank. The coordinator checks the reported rank (lost, left, or alive but
   // unreachable) and sends one failure decision to all ranks.
   virtual void report(const std::string& comm, const Status& why) = 0;
-  // Queries how many collectives of a communicator these ranks have begun. Each answer is a `told` event, also for a
-  // rank that has left. While another rank's query about the same communicator is valid, this one gets no answers. A
-  // query is valid for `timeout_ns`; the rank must repeat it before then.
-  virtual void ask(const std::string& comm, uint64_t question, const std::vector<int>& world_ranks,
-                   int64_t timeout_ns) = 0;
-  virtual void tell(const CoordinatorEvent& asked, int64_t begun, bool waiting) = 0;
+  // Queries how many collectives of a communicator these ranks have begun. Each answer is a `progress_reply` event,
+  // also for a rank that has left. While another rank's query about the same communicator is valid, this one gets no
+  // answers. A query is valid for `timeout_ns`; the rank must repeat it before then.
+  virtual void query_progress(const std::string& comm, uint64_t query, const std::vector<int>& world_ranks,
+                              int64_t timeout_ns) = 0;
+  virtual void reply_progress(const CoordinatorEvent& query, int64_t begun, bool waiting) = 0;
   // Announces that this rank leaves: closing the connection is then not a loss.
   virtual void leave() = 0;
 };

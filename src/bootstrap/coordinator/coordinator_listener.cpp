@@ -10,6 +10,7 @@
 #include <fstream>
 #include <map>
 
+#include "base/log.h"
 #include "base/mutex.h"
 #include "bootstrap/rendezvous/rendezvous.h"
 #include "system/addresses.h"
@@ -17,6 +18,8 @@
 
 namespace fdl {
 namespace {
+
+constexpr double kPauseWithoutDescriptors_s = 0.1;
 
 // Coordinators of this process by name. Intentionally leaked, because a coordinator may outlive static objects.
 struct Names {
@@ -53,12 +56,12 @@ Result<Listening> listen_at_port(const std::string& host, int port, const std::s
   return listen_at({host_and_port(host == "localhost" ? "127.0.0.1" : host, port)});
 }
 
-Rendezvous::Door with_port(Rendezvous::Door address, int port_base) {
+Rendezvous::Endpoint with_port(Rendezvous::Endpoint address, int port_base) {
   if (address.last_port == 0) address.first_port = address.last_port = port_base;
   return address;
 }
 
-Result<Listening> listen_at_first_free(const Rendezvous::Door& address, const std::string& interfaces) {
+Result<Listening> listen_at_first_free(const Rendezvous::Endpoint& address, const std::string& interfaces) {
   Status last;
   for (int port = address.first_port; port <= address.last_port; ++port) {
     auto listening = listen_at_port(address.host, port, interfaces);
@@ -114,7 +117,7 @@ Result<std::unique_ptr<CoordinatorListener>> CoordinatorListener::open(const std
   switch (rendezvous.kind) {
     case Rendezvous::Kind::tcp:
       FDL_RETURN_IF_ERROR(
-          take(listen_at_first_free(with_port(rendezvous.doors.front(), port_base), interfaces), false));
+          take(listen_at_first_free(with_port(rendezvous.endpoints.front(), port_base), interfaces), false));
       break;
     case Rendezvous::Kind::unix_socket:
       FDL_RETURN_IF_ERROR(take(listen_at({"unix:@" + rendezvous.name}), true));
@@ -158,6 +161,24 @@ bool CoordinatorListener::is_foreign(int connection) {
   socklen_t length = sizeof credentials;
   return ::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0 ||
          credentials.uid != ::geteuid();
+}
+
+Status CoordinatorListener::watch(Poller& poller, uint64_t token) {
+  token_ = token;
+  return poller.add(fd_.get(), token_);
+}
+
+UniqueFd CoordinatorListener::accept(Poller& poller, std::string_view server) {
+  auto accepted = accept_one(fd_.get());
+  if (accepted.ok()) return accepted.take();
+  log_warning("{}: {}; new connections wait", server, accepted.status().text());
+  poller.remove(fd_.get());
+  pause_ends_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
+  return {};
+}
+
+void CoordinatorListener::resume(Poller& poller) {
+  if (pause_ends_.passed() && poller.add(fd_.get(), token_).ok()) pause_ends_ = Deadline::never();
 }
 
 Result<std::string> find_in_memory(const std::string& name, Deadline deadline) {

@@ -1,12 +1,15 @@
 // CoordinatorListener owns the socket on which a coordinator listens, and the file or name to remove when it closes.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/status.h"
 #include "system/fd.h"
+#include "system/poller.h"
 
 namespace fdl {
 
@@ -26,6 +29,18 @@ class CoordinatorListener {
   // Returns whether the peer of a Unix connection runs as another user. Always false over TCP.
   static bool is_foreign(int connection);
 
+  // ---- The thread that accepts ----
+  // Adds the listener to the poller.
+  Status watch(Poller& poller, uint64_t token);
+  // Returns a pending connection, or an empty descriptor if none is left. If descriptors or memory are short,
+  // connections stay in the kernel's queue and keep the listener readable; it therefore leaves the poller until
+  // resume(). `server` begins the warning.
+  UniqueFd accept(Poller& poller, std::string_view server);
+  // When resume() is due; never if the listener is watched.
+  Deadline pause_ends() const { return pause_ends_; }
+  // Watches the listener again after a pause.
+  void resume(Poller& poller);
+
  private:
   CoordinatorListener() = default;
 
@@ -34,6 +49,8 @@ class CoordinatorListener {
   std::string written_;      // the content of the file, or the address registered under the name in this process
   std::string file_;         // removed at the end if it still holds written_
   std::string memory_name_;  // within this process
+  uint64_t token_ = 0;       // in the poller
+  Deadline pause_ends_ = Deadline::never();
 };
 
 // Returns the address registered under memory://name. Waits until a coordinator of this process has registered it.

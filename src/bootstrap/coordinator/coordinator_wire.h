@@ -32,13 +32,14 @@ struct CoordinatorMessage {
     leave = 8,
     pong = 9,  // id: of the ping
     // from a node of an elastic job, to the leading node (cli/elastic/elastic_member.h)
-    node_hello = 10,    // members[0]: rank: the node's number or -1, size: its capacity in ranks; key: pod; value: node
-    node_asked = 11,    // id: the worker; rank: the rank whose loss it saw, or -1
-    node_ended = 12,    // id: the worker; number: the exit code, or minus the signal
-    node_leaving = 13,  // the node has been requested to end
+    node_hello = 10,  // members[0]: rank: the node's number or -1, size: its capacity in ranks; key: pod; value: node
+    node_requests = 11,  // id: the worker; rank: the rank whose loss it detected, or -1
+    node_ended = 12,     // id: the worker; number: the exit code, or minus the signal
+    node_leaving = 13,   // the node has been requested to end
     // from a rank, about an ordered communicator without progress
-    ask = 14,   // key: the communicator; id: the query; ranks: the queried ones; number: its validity in ns
-    told = 15,  // key, id; rank: the querying one; number: collectives begun, or -1: unknown; value: empty, or kWaiting
+    progress_query = 14,  // key: the communicator; id: the query; ranks: the queried ones; number: its validity in ns
+    progress_reply =
+        15,  // key, id; rank: the querying one; number: collectives begun, or -1: unknown; value: empty, or kWaiting
     // from the coordinator
     welcome = 32,      // key: the name of the serving process
     refused = 33,      // why
@@ -49,15 +50,15 @@ struct CoordinatorMessage {
     left = 38,         // rank, why
     comm_failed = 39,  // key: the communicator; why
     coordinator_ends = 40,
-    asked = 48,   // key, id; rank: the querying one
-    answer = 49,  // key, id, number, value; rank: the answering one
+    relayed_query = 48,  // key, id; rank: the querying one
+    answer = 49,         // key, id, number, value; rank: the answering one
     // to a node
     node_welcome = 41,  // rank: its number; key: the leading node
     node_waits = 42,    // key: the reason for the wait
     node_start = 43,    // id: the worker; rank: its current name; number: of restarts so far
     node_rename = 44,   // id: the worker; rank
     node_kill = 45,     // id: the worker
-    node_says = 46,     // id: the worker; key: a line of input for it
+    node_input = 46,    // id: the worker; key: a line of input for it
     node_ends = 47,     // number: the exit code; key: why
   };
 
@@ -84,7 +85,7 @@ enum class Direction : uint8_t { to_coordinator = 1, from_coordinator = 2 };
 constexpr std::size_t most_payload(Direction direction) {
   return direction == Direction::to_coordinator ? 1_MiB : 64_MiB;
 }
-// The value of `told` if queued collectives have not run on the answering rank's device.
+// The value of `progress_reply` if queued collectives have not run on the answering rank's device.
 inline constexpr std::string_view kWaiting = "waiting";
 // The limit of keys of facts and of communicators, in bytes.
 inline constexpr std::size_t kMostKey = 4096;

@@ -39,7 +39,7 @@ class Attempt {
   std::string failure_text() const { return fmt::format("{}: {}", address_.text, failure_.text()); }
 
   pollfd interest() const {
-    const bool write = !connected_ || introduction_.wants_to_send();
+    const bool write = !connected_ || introduction_.has_output();
     return {fd_.get(), static_cast<short>(connected_ ? POLLIN | (write ? POLLOUT : 0) : POLLOUT), 0};
   }
 
@@ -113,7 +113,7 @@ std::unique_ptr<FoundCoordinator> try_at_once(const std::vector<Address>& addres
 }
 
 // One list for each address of the host; each list holds all ports of the range.
-std::vector<std::vector<Address>> addresses_of(const Rendezvous::Door& server, Round& round) {
+std::vector<std::vector<Address>> addresses_of(const Rendezvous::Endpoint& server, Round& round) {
   auto resolved = resolve(server.host, server.first_port);
   if (!resolved.ok()) {
     round.failures += (round.failures.empty() ? "" : "; ") + resolved.status().text();
@@ -158,7 +158,7 @@ std::unique_ptr<FoundCoordinator> try_once(const Rendezvous& rendezvous, std::st
   if (place->kind == Rendezvous::Kind::unix_socket) {
     return try_at_once({{"unix:@" + place->name}}, job_key, mine, deadline, round);
   }
-  for (const Rendezvous::Door& server : place->doors) {
+  for (const Rendezvous::Endpoint& server : place->endpoints) {
     round.single = round.single && server.first_port == server.last_port;
     for (const std::vector<Address>& list : addresses_of(server, round)) {
       if (auto found = try_at_once(list, job_key, mine, deadline, round)) return found;
@@ -183,7 +183,7 @@ Result<FoundCoordinator> find_coordinator(const std::string& rendezvous, const s
     if (auto found = try_once(parsed, job_key, mine, Deadline::after_ns(timeout).earlier(deadline), round)) {
       return std::move(*found);
     }
-    // An overloaded coordinator may drop this connection during the handshake, which looks like a refusal. Three
+    // An overloaded coordinator may drop this connection during the handshake, which is reported as a refusal. Three
     // refusals in a row count as real.
     refused_in_a_row = round.refusals > 0 ? refused_in_a_row + 1 : 0;
     if (round.single && refused_in_a_row == 3) {

@@ -86,13 +86,13 @@ Status JobMembership::refusal_of(const CoordinatorClient::Hello& hello) const {
   };
   if (hello.size != options_.size) {
     return Status(Code::mismatch,
-                  fmt::format("rank {} ({}) says that the job has {} ranks, but the coordinator ({}) was "
+                  fmt::format("rank {} ({}) was started for {} ranks, but the coordinator ({}) was "
                               "started for {}; give all ranks the same size",
                               hello.rank, place(hello), hello.size, options_.server_name, options_.size));
   }
   if (hello.rank < 0 || hello.rank >= options_.size) {
     return Status(Code::invalid_argument,
-                  fmt::format("{} says that it is rank {} of {}", place(hello), hello.rank, options_.size));
+                  fmt::format("{} claims to be rank {} of {}", place(hello), hello.rank, options_.size));
   }
   const Member& member = members_[static_cast<std::size_t>(hello.rank)];
   if (member.state == Member::State::absent) {
@@ -271,9 +271,9 @@ Status JobMembership::receive(Peer peer, CoordinatorMessage message, int64_t now
       if (message.why.ok()) return Status(Code::transport, "coordinator: a report without a failure");
       report(member->hello.rank, message.key, message.why, now_ns);
       return {};
-    case Kind::ask:
-      return ask(*member, message, now_ns);
-    case Kind::told:
+    case Kind::progress_query:
+      return relay_query(*member, message, now_ns);
+    case Kind::progress_reply:
       forward_answer(member->hello.rank, message);
       return {};
     case Kind::leave:

@@ -78,8 +78,8 @@ class JobMembership {
 
   // One rank at a time queries how many collectives of a communicator the others have begun.
   struct Query {
-    int asker = -1;
-    uint64_t question = 0;
+    int rank = -1;
+    uint64_t id = 0;
     int64_t until_ns = 0;      // from then on another rank may query
     std::set<int> unanswered;  // queried ranks that have not answered
   };
@@ -109,8 +109,8 @@ class JobMembership {
   void fetch(Peer peer, const CoordinatorMessage& message);
   void report(int reporter, const std::string& comm, const Status& why, int64_t now_ns);
   void examine(FailureReport failure_report, int64_t now_ns);
-  Status ask(const Member& asker, const CoordinatorMessage& message, int64_t now_ns);
-  bool may_query(const std::string& comm, int asker, int64_t now_ns);
+  Status relay_query(const Member& from, const CoordinatorMessage& message, int64_t now_ns);
+  bool may_query(const std::string& comm, int rank, int64_t now_ns);
   void forward_answer(int answering, const CoordinatorMessage& message);
   void ping(Member& member, int64_t now_ns);
   void pong(Member& member, uint64_t id, int64_t now_ns);

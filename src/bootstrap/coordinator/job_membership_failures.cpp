@@ -1,4 +1,4 @@
-// JobMembership finds failed ranks: it forwards questions about late ranks, pings suspected ones, and decides which
+// JobMembership finds failed ranks: it relays queries about late ranks, pings suspected ones, and decides which
 // rank a failure report is about.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -22,47 +22,47 @@ constexpr int64_t kLongestClaim_ns = 3'600'000'000'000;
 
 // Only one waiter queries the late ranks: all would get the same answers. A departed rank counts as having begun
 // nothing.
-Status JobMembership::ask(const Member& asker, const CoordinatorMessage& message, int64_t now_ns) {
+Status JobMembership::relay_query(const Member& from, const CoordinatorMessage& message, int64_t now_ns) {
   if (message.key.size() > kMostKey || message.ranks.size() > members_.size()) {
     return Status(
         Code::transport,
         fmt::format("coordinator: query too large: the key has {} bytes (limit {}), the list {} ranks (limit {})",
                     message.key.size(), kMostKey, message.ranks.size(), members_.size()));
   }
-  if (!may_query(message.key, asker.hello.rank, now_ns)) return {};
+  if (!may_query(message.key, from.hello.rank, now_ns)) return {};
   Query& query = queries_[message.key];
-  query = {.asker = asker.hello.rank,
-           .question = message.id,
+  query = {.rank = from.hello.rank,
+           .id = message.id,
            .until_ns = now_ns + std::clamp<int64_t>(message.number, 0, kLongestClaim_ns),
            .unanswered = {}};
   for (const int rank : message.ranks) {
     const Member* member = member_at(rank);
     if (member == nullptr || !query.unanswered.insert(rank).second) continue;
     if (member->state != Member::State::present) {
-      CoordinatorMessage none{.kind = Kind::told};
+      CoordinatorMessage none{.kind = Kind::progress_reply};
       none.id = message.id;
       none.number = -1;
-      none.rank = query.asker;
+      none.rank = query.rank;
       none.key = message.key;
       forward_answer(rank, none);
       continue;
     }
-    CoordinatorMessage question{.kind = Kind::asked};
-    question.id = message.id;
-    question.rank = query.asker;
-    question.key = message.key;
-    send(member->peer, std::move(question));
+    CoordinatorMessage relayed{.kind = Kind::relayed_query};
+    relayed.id = message.id;
+    relayed.rank = query.rank;
+    relayed.key = message.key;
+    send(member->peer, std::move(relayed));
   }
   return {};
 }
 
-// Returns whether `asker` may replace the current query of a communicator: its own, an expired one, or one whose rank
+// Returns whether `rank` may replace the current query of a communicator: its own, an expired one, or one whose rank
 // is gone. A new communicator needs a free entry; expired entries are removed first.
-bool JobMembership::may_query(const std::string& comm, int asker, int64_t now_ns) {
+bool JobMembership::may_query(const std::string& comm, int rank, int64_t now_ns) {
   const auto found = queries_.find(comm);
   if (found != queries_.end()) {
-    const bool is_here = member_at(found->second.asker)->state == Member::State::present;
-    return found->second.asker == asker || !is_here || found->second.until_ns <= now_ns;
+    const bool is_here = member_at(found->second.rank)->state == Member::State::present;
+    return found->second.rank == rank || !is_here || found->second.until_ns <= now_ns;
   }
   if (queries_.size() < kMostQueries) return true;
   std::erase_if(queries_, [&](const auto& one) { return one.second.until_ns <= now_ns; });
@@ -72,26 +72,26 @@ bool JobMembership::may_query(const std::string& comm, int asker, int64_t now_ns
 // Forwards an answer to the querying rank. Ignores unsolicited and duplicate answers.
 void JobMembership::forward_answer(int answering, const CoordinatorMessage& message) {
   const auto found = queries_.find(message.key);
-  if (found == queries_.end() || found->second.asker != message.rank || found->second.question != message.id) return;
+  if (found == queries_.end() || found->second.rank != message.rank || found->second.id != message.id) return;
   if (found->second.unanswered.erase(answering) == 0) return;
-  const Member& asker = *member_at(message.rank);
-  if (asker.state != Member::State::present) return;
+  const Member& querying = *member_at(message.rank);
+  if (querying.state != Member::State::present) return;
   CoordinatorMessage answer{.kind = Kind::answer};
   answer.id = message.id;
   answer.number = message.number;
   answer.rank = answering;
   answer.key = message.key;
   if (message.value == kWaiting) answer.value = kWaiting;
-  send(asker.peer, std::move(answer));
+  send(querying.peer, std::move(answer));
 }
 
 // ---- Failure detection ----
 
 // Sends a ping with a new number. The time for the reply begins with the first unanswered ping.
 void JobMembership::ping(Member& member, int64_t now_ns) {
-  CoordinatorMessage question{.kind = Kind::ping};
-  question.id = ++member.last_ping;
-  send(member.peer, std::move(question));
+  CoordinatorMessage ping{.kind = Kind::ping};
+  ping.id = ++member.last_ping;
+  send(member.peer, std::move(ping));
   if (member.pong_until.is_never()) member.pong_until = Deadline::at_ns(now_ns + seconds_to_ns(options_.lost_after_s));
 }
 

@@ -25,9 +25,9 @@ class Reader {
   void skip_space() {
     while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) ++at_;
   }
-  bool take(char wanted) {
+  bool take(char expected) {
     skip_space();
-    if (at_ == text_.size() || text_[at_] != wanted) return false;
+    if (at_ == text_.size() || text_[at_] != expected) return false;
     ++at_;
     return true;
   }

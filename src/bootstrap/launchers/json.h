@@ -20,7 +20,7 @@ struct Json {
   std::vector<Json> items;
   std::vector<JsonMember> members;  // in source order
 
-  bool is(Kind wanted) const { return kind == wanted; }
+  bool is(Kind expected) const { return kind == expected; }
   // Returns null if this is not an object or has no such member.
   const Json* member(std::string_view name) const;
 };

@@ -48,7 +48,7 @@ const char* compare(const ProcessRow& row, const Identity& other, const Variable
   chosen.also_saw.push_back(fmt::format("{}={}", row.rank, other.rank));
   if (other.rank == chosen.rank && other.size == chosen.size) return decision.agreeing.push_back(&row), "agrees";
   if (numbers_the_nodes_of(other, chosen)) return "numbers nodes";
-  decision.conflicts.push_back(fmt::format("{} and {} say rank {} of {}", variables.quote(row.rank),
+  decision.conflicts.push_back(fmt::format("{} and {} give rank {} of {}", variables.quote(row.rank),
                                            variables.quote(row.size), other.rank, other.size));
   return "contradicts";
 }
@@ -141,7 +141,7 @@ Status refuse_to_be_alone(const std::string& what, const char* why) {
   return Status(Code::invalid_argument,
                 fmt::format("{} ({}): this process is probably one of several, but nothing gives its rank and size; "
                             "start it with `farandole run`, or set FARANDOLE_RANK and FARANDOLE_SIZE (0 and 1 for a "
-                            "process of its own); in pods that are numbered FARANDOLE_NNODES says how many there are",
+                            "process of its own); in pods that are numbered FARANDOLE_NNODES gives their number",
                             what, why));
 }
 
@@ -210,9 +210,10 @@ std::vector<std::string> oddities_of(const Decision& decision, const Variables& 
   std::vector<std::string> oddities;
   const Identity& chosen = *decision.identity;
   if (!decision.conflicts.empty()) {
-    oddities.push_back(fmt::format(
-        "launchers contradict each other: {} says rank {} of {}, but {}; unset what is left over from another launcher",
-        chosen.source, chosen.rank, chosen.size, fmt::join(decision.conflicts, ", and ")));
+    oddities.push_back(
+        fmt::format("launchers contradict each other: {} gives rank {} of {}, but {}; unset what is left over from "
+                    "another launcher",
+                    chosen.source, chosen.rank, chosen.size, fmt::join(decision.conflicts, ", and ")));
   }
   const bool whole_world_here = !decision.agreeing.empty() && chosen.source != "farandole" &&
                                 chosen.local_size == chosen.size && chosen.rank == 0;

@@ -37,7 +37,7 @@ Status read_node_count(const Variables& variables, const char* name, NodeFacts& 
 
 Status read_processes(const Variables& variables, const char* name, NodeFacts& node) {
   const std::string text = variables.text(name);
-  if (text == "auto" || text == "gpu" || text == "cpu") return node.process_word = text, Status();
+  if (text == "auto" || text == "gpu" || text == "cpu") return node.process_text = text, Status();
   FDL_ASSIGN_OR_RETURN(const int count, variables.number(name));
   node.processes = std::max(0, count);
   return {};
@@ -46,8 +46,8 @@ Status read_processes(const Variables& variables, const char* name, NodeFacts& n
 // Reads "host:port" or "[::1]:port". A port that is missing or does not parse counts as none.
 void read_address(const std::string& text, NodeFacts& node) {
   if (const auto parsed = parse_rendezvous("tcp://" + text); parsed.ok()) {
-    node.host = parsed->doors.front().host;
-    node.port = parsed->doors.front().first_port;
+    node.host = parsed->endpoints.front().host;
+    node.port = parsed->endpoints.front().first_port;
   } else {
     node.host = text;
   }
@@ -278,7 +278,7 @@ const std::vector<NodeRow>& node_rows() {
       {"volcano", "VC_TASK_INDEX", "VC_<TASK>_NUM", read_volcano,
        "A pod of a Volcano job with the plugins env and svc."},
       {"indexed-job", "JOB_COMPLETION_INDEX", "FARANDOLE_NNODES", read_indexed_job,
-       "A pod of a Kubernetes Indexed Job or JobSet, which must say how many there are."},
+       "A pod of a Kubernetes Indexed Job or JobSet, which must give their number."},
       {"hostname", "FARANDOLE_RANK_FROM", "FARANDOLE_NNODES", read_host_name,
        "FARANDOLE_RANK_FROM=hostname: a pod of a StatefulSet."},
       {"elastic-pet", "PET_RDZV_ENDPOINT", "PET_NNODES", read_elastic_pet,
@@ -316,7 +316,7 @@ std::string facts_of(const NodeFacts& node) {
 Result<std::string> place_of_node_zero(const NodeFacts& node, int port_base) {
   if (node.host.empty()) {
     return Status(Code::invalid_argument,
-                  fmt::format("{} numbers this node, but nothing says where node 0 is; set FARANDOLE_RENDEZVOUS="
+                  fmt::format("{} numbers this node, but nothing gives the address of node 0; set FARANDOLE_RENDEZVOUS="
                               "tcp://<name of node 0's pod>:<port> on all nodes",
                               node.variable));
   }
@@ -329,7 +329,7 @@ std::string NodeFacts::line() const {
   std::string text = fmt::format("node {}/{}", node_rank, node_count);
   if (fewest_nodes > 0) text += fmt::format(" (at least {})", fewest_nodes);
   if (processes > 0) text += fmt::format(" of {} process{}", processes, processes == 1 ? "" : "es");
-  if (!process_word.empty() && processes == 0) text += fmt::format(" of '{}' processes", process_word);
+  if (!process_text.empty() && processes == 0) text += fmt::format(" of '{}' processes", process_text);
   text += " source=" + source;
   if (!host.empty()) text += " node 0 is " + (port > 0 ? host_and_port(host, port) : host);
   return text;

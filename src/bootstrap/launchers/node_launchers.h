@@ -24,13 +24,13 @@ struct NodeFacts {
   int node_count = -1;       // of an elastic job: the maximum
   int fewest_nodes = -1;     // of an elastic job: the minimum
   int processes = 0;         // on each node; 0: not given
-  std::string process_word;  // instead of a number: "auto", "gpu", "cpu"
+  std::string process_text;  // instead of a number: "auto", "gpu", "cpu"
   std::string host;          // of node 0; empty: not given
   int port = 0;              // on that host, for the launcher's own purposes; 0: none
   std::string job;           // a fact that is equal on all nodes and differs between jobs; the key is derived from it
   std::string name_prefix;   // the pod of node 3 is called <prefix>3; empty: not known
 
-  bool is_one_process_a_node() const { return processes == 1 || (processes == 0 && process_word.empty()); }
+  bool is_one_process_a_node() const { return processes == 1 || (processes == 0 && process_text.empty()); }
   // "node 1/4 of 8 processes source=pet"
   std::string line() const;
 };

@@ -17,7 +17,7 @@ std::optional<int> parse_port(std::string_view text) {
 }
 
 // "host:29501", "[::1]:29501" or "host:29501-29516"
-std::optional<Rendezvous::Door> parse_server(std::string_view text) {
+std::optional<Rendezvous::Endpoint> parse_server(std::string_view text) {
   const auto colon = text.rfind(':');
   if (colon == std::string_view::npos) return std::nullopt;
   std::string_view host = text.substr(0, colon);
@@ -31,7 +31,7 @@ std::optional<Rendezvous::Door> parse_server(std::string_view text) {
   const auto first = parse_port(ports.substr(0, dash));
   const auto last = dash == std::string_view::npos ? first : parse_port(ports.substr(dash + 1));
   if (host.empty() || !first || !last || *last < *first) return std::nullopt;
-  return Rendezvous::Door{std::string(host), *first, *last};
+  return Rendezvous::Endpoint{std::string(host), *first, *last};
 }
 
 bool take_prefix(std::string_view& text, std::string_view prefix) {
@@ -40,7 +40,7 @@ bool take_prefix(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-bool parse_servers(std::string_view text, std::vector<Rendezvous::Door>& servers) {
+bool parse_servers(std::string_view text, std::vector<Rendezvous::Endpoint>& servers) {
   while (true) {
     const auto comma = text.find(',');
     const auto server = parse_server(text.substr(0, comma));
@@ -60,14 +60,14 @@ bool coordinator_is_there(std::string_view text) {
 Result<Rendezvous> parse_rendezvous(std::string_view text) {
   const std::string_view whole = text;
   Rendezvous result;
-  if (const auto question = text.find('?'); question != std::string_view::npos) {
+  if (const auto mark = text.find('?'); mark != std::string_view::npos) {
     result.coordinator_is_there = coordinator_is_there(text);
-    text = text.substr(0, question);
+    text = text.substr(0, mark);
   }
   bool good = false;
   if (take_prefix(text, "tcp://")) {
     result.kind = Rendezvous::Kind::tcp;
-    good = parse_servers(text, result.doors);
+    good = parse_servers(text, result.endpoints);
   } else if (take_prefix(text, "unix:@")) {
     result.kind = Rendezvous::Kind::unix_socket;
     good = !text.empty() && text.size() < 100;

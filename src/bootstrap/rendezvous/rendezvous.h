@@ -20,15 +20,15 @@ namespace fdl {
 struct Rendezvous {
   enum class Kind { tcp, unix_socket, file, memory };
   // A host and a range of ports, both ends included.
-  struct Door {
+  struct Endpoint {
     std::string host;
     int first_port = 0;
     int last_port = 0;
   };
 
   Kind kind = Kind::tcp;
-  std::vector<Door> doors;  // tcp
-  std::string name;         // the abstract name without '@', the file's path, or the name within the process
+  std::vector<Endpoint> endpoints;  // tcp
+  std::string name;                 // the abstract name without '@', the file's path, or the name within the process
   bool coordinator_is_there = false;
 };
 

@@ -57,7 +57,7 @@ Result<std::string> place_from(const Variables& variables, const char* host_vari
 // The error for launchers that do not publish an address of rank 0.
 Status several_hosts_need_an_address(const char* launcher) {
   return Status(Code::invalid_argument,
-                fmt::format("{} does not tell ranks on several hosts where rank 0 is; set FARANDOLE_RENDEZVOUS="
+                fmt::format("{} does not give ranks on several hosts the address of rank 0; set FARANDOLE_RENDEZVOUS="
                             "tcp://<host of rank 0>:<free port> and FARANDOLE_JOB_KEY=<16 or more secret characters> "
                             "on all ranks, or start with `farandole run`",
                             launcher));
@@ -127,9 +127,10 @@ Result<std::string> torchrun_place(const Variables& variables, const Identity& i
 Result<std::string> open_mpi_place(const Variables& variables, const Identity& identity) {
   if (!is_on_one_host(identity)) return several_hosts_need_an_address("Open MPI");
   if (!variables.has("PMIX_NAMESPACE")) {
-    return Status(Code::invalid_argument,
-                  "PMIX_NAMESPACE is not set, so this Open MPI does not tell its jobs apart; set FARANDOLE_RENDEZVOUS="
-                  "tcp://localhost:<free port> on all ranks");
+    return Status(
+        Code::invalid_argument,
+        "PMIX_NAMESPACE is not set, so jobs of this Open MPI cannot be distinguished; set FARANDOLE_RENDEZVOUS="
+        "tcp://localhost:<free port> on all ranks");
   }
   return place_on_this_host(open_mpi_facts(variables));
 }

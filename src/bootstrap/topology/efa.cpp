@@ -115,12 +115,12 @@ std::string why_no_efa(const EfaFacts& facts) {
   }
   if (!facts.devices.others.empty()) {
     return fmt::format(
-        "{} and {} are mixed: a hostPath mount of /dev/infiniband shows foreign devices; ask for "
+        "{} and {} are mixed: a hostPath mount of /dev/infiniband shows foreign devices; request "
         "vpc.amazonaws.com/efa instead",
         fmt::join(efa, ", "), fmt::join(facts.devices.others, ", "));
   }
   if (!facts.device_nodes) {
-    return fmt::format("{} is on the node, but /dev/infiniband is not in this pod: ask for vpc.amazonaws.com/efa",
+    return fmt::format("{} is on the node, but /dev/infiniband is not in this pod: request vpc.amazonaws.com/efa",
                        fmt::join(efa, ", "));
   }
   if (static_cast<int>(efa.size()) < facts.expected) {

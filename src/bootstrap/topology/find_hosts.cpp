@@ -2,7 +2,7 @@
 // succeeded.
 //
 //   lowest rank L                                every other candidate r
-//   publish  hosts/L/door      its Unix socket   fetch it, connect (which succeeds or fails at once)
+//   publish  hosts/L/socket    its Unix socket   fetch it, connect (which succeeds or fails at once)
 //   fetch    hosts/L/knock/r   from each         publish  hosts/L/knock/r   whether it is connected
 //   accept as many, prove the key, pass memory   prove the key, map the memory, answer through it
 //   publish  hosts/L/members   the successful    fetch it, as does every rank of the world
@@ -115,7 +115,7 @@ Status lead(const Trial& trial, int world_size) {
   auto offer = make_offer(world_size);
   // If no memory can be offered, that is no error: then every rank is a host of its own.
   const std::string address = offer.ok() ? offer->listening.addresses.front().text : "";
-  FDL_RETURN_IF_ERROR(trial.exchange.publish(trial.key("door"), address));
+  FDL_RETURN_IF_ERROR(trial.exchange.publish(trial.key("socket"), address));
   std::vector<int> members;
   if (offer.ok()) {
     FDL_ASSIGN_OR_RETURN(members, accept_candidates(trial, *offer));
@@ -144,7 +144,7 @@ Status map_and_answer(const Trial& trial, int rank, int fd) {
 }
 
 Status follow(const Trial& trial, int rank) {
-  FDL_ASSIGN_OR_RETURN(const std::string address, trial.exchange.fetch(trial.key("door"), trial.deadline));
+  FDL_ASSIGN_OR_RETURN(const std::string address, trial.exchange.fetch(trial.key("socket"), trial.deadline));
   if (address.empty()) return {};
   const std::vector<Address> addresses = {{address}};
   auto fd = connect_any(addresses, trial.timeout());

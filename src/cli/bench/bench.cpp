@@ -15,7 +15,7 @@ namespace fdl {
 namespace {
 
 // The command line, not yet checked.
-struct Wanted {
+struct Arguments {
   std::string collective = "allreduce";
   int ranks = 2;
   std::string transport = "auto";
@@ -26,65 +26,67 @@ struct Wanted {
   bool launched = false;
 };
 
-Result<BenchOptions> understand(const Wanted& wanted) {
-  BenchOptions options{.collective_name = wanted.collective,
-                       .ranks = wanted.ranks,
-                       .transport = wanted.transport,
-                       .algorithm = wanted.algorithm,
-                       .json = wanted.json,
-                       .launched = wanted.launched};
+Result<BenchOptions> parse(const Arguments& arguments) {
+  BenchOptions options{.collective_name = arguments.collective,
+                       .ranks = arguments.ranks,
+                       .transport = arguments.transport,
+                       .algorithm = arguments.algorithm,
+                       .json = arguments.json,
+                       .launched = arguments.launched};
   bool known = false;
   for (int kind = 0; kind < kCollectiveCount; ++kind) {
-    if (name_of(static_cast<Collective>(kind)) != wanted.collective) continue;
+    if (name_of(static_cast<Collective>(kind)) != arguments.collective) continue;
     options.collective = static_cast<fdl_collective>(kind);
     known = true;
   }
   if (!known) {
-    return Status(Code::invalid_argument, "--collective '" + wanted.collective +
+    return Status(Code::invalid_argument, "--collective '" + arguments.collective +
                                               "' is none of allreduce, reduce, broadcast, allgather, reduce_scatter, "
                                               "alltoall, gather, scatter, barrier");
   }
-  const auto dtype = dtype_named(wanted.dtype);
+  const auto dtype = dtype_named(arguments.dtype);
   if (!dtype)
-    return Status(Code::invalid_argument, "--dtype '" + wanted.dtype + "' is not a dtype; try float32, bfloat16");
+    return Status(Code::invalid_argument, "--dtype '" + arguments.dtype + "' is not a dtype; try float32, bfloat16");
   options.dtype = static_cast<fdl_dtype>(*dtype);
-  for (std::size_t begin = 0; begin <= wanted.sizes.size();) {
-    const std::size_t end = std::min(wanted.sizes.find(',', begin), wanted.sizes.size());
-    auto bytes = parse_bytes(wanted.sizes.substr(begin, end - begin));
-    if (!bytes.ok()) return bytes.status().while_doing("reading --sizes " + wanted.sizes);
+  for (std::size_t begin = 0; begin <= arguments.sizes.size();) {
+    const std::size_t end = std::min(arguments.sizes.find(',', begin), arguments.sizes.size());
+    auto bytes = parse_bytes(arguments.sizes.substr(begin, end - begin));
+    if (!bytes.ok()) return bytes.status().while_doing("reading --sizes " + arguments.sizes);
     options.sizes.push_back(*bytes);
     begin = end + 1;
   }
   return options;
 }
 
-int bench(const Wanted& wanted) {
-  auto options = understand(wanted);
+int bench(const Arguments& arguments) {
+  auto options = parse(arguments);
   if (!options.ok()) {
     fmt::print(stderr, "farandole bench: {}\n", options.status().text());
     return kExitUsage;
   }
-  if (wanted.launched) return bench_rank(*options, -1);  // the launcher has started the other ranks
-  const bool threads = runs_in_threads(wanted.transport);
+  if (arguments.launched) return bench_rank(*options, -1);  // the launcher has started the other ranks
+  const bool threads = runs_in_threads(arguments.transport);
   options->rendezvous = fresh_rendezvous(threads, "bench");
-  return run_local_ranks(wanted.ranks, threads, [&](int rank) { return bench_rank(*options, rank); });
+  return run_local_ranks(arguments.ranks, threads, [&](int rank) { return bench_rank(*options, rank); });
 }
 
 }  // namespace
 
 void add_bench(CLI::App& app, Work& work) {
-  auto wanted = std::make_shared<Wanted>();
+  auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("bench", "Time a collective on this host, beside the machine's limits");
-  command->add_option("--collective", wanted->collective, "Which collective")->capture_default_str();
-  command->add_option("--ranks", wanted->ranks, "How many ranks")->check(CLI::Range(1, 1024))->capture_default_str();
-  command->add_option("--transport", wanted->transport, "shm, tcp, loopback (threads) or auto")->capture_default_str();
-  command->add_option("--algorithm", wanted->algorithm, "As `farandole explain` names them")->capture_default_str();
-  command->add_option("--sizes", wanted->sizes, "Bytes: 4,64K,1M")->capture_default_str();
-  command->add_option("--dtype", wanted->dtype, "float32, bfloat16, int64 ...")->capture_default_str();
-  command->add_flag("--launched", wanted->launched,
-                    "This process is one rank, as its launcher says: farandole run ... -- farandole bench --launched");
-  command->add_flag("--json", wanted->json, "One JSON object a line");
-  command->callback([&work, wanted] { work = [wanted] { return bench(*wanted); }; });
+  command->add_option("--collective", arguments->collective, "Which collective")->capture_default_str();
+  command->add_option("--ranks", arguments->ranks, "How many ranks")->check(CLI::Range(1, 1024))->capture_default_str();
+  command->add_option("--transport", arguments->transport, "shm, tcp, loopback (threads) or auto")
+      ->capture_default_str();
+  command->add_option("--algorithm", arguments->algorithm, "As `farandole explain` names them")->capture_default_str();
+  command->add_option("--sizes", arguments->sizes, "Bytes: 4,64K,1M")->capture_default_str();
+  command->add_option("--dtype", arguments->dtype, "float32, bfloat16, int64 ...")->capture_default_str();
+  command->add_flag(
+      "--launched", arguments->launched,
+      "This process is one rank, which its launcher numbers: farandole run ... -- farandole bench --launched");
+  command->add_flag("--json", arguments->json, "One JSON object a line");
+  command->callback([&work, arguments] { work = [arguments] { return bench(*arguments); }; });
 }
 
 }  // namespace fdl

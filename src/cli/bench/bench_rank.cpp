@@ -257,21 +257,21 @@ void print_line(const BenchOptions& options, const char* transports, const Line&
 
 }  // namespace
 
-int bench_rank(const BenchOptions& wanted_options, int rank) {
+int bench_rank(const BenchOptions& all_options, int rank) {
   OpenedWorld opened;
-  if (!open_world(wanted_options, rank, opened)) return fail(rank);
+  if (!open_world(all_options, rank, opened)) return fail(rank);
   fdl_world_facts facts{};
   facts.struct_size = sizeof facts;
   if (fdl_world_info(opened.world, &facts) != FDL_OK) return fail(rank);
-  BenchOptions options = wanted_options;
+  BenchOptions options = all_options;
   options.ranks = facts.size;
   options.several_hosts = facts.local_size < facts.size;
   rank = facts.rank;
   const bool over_tcp = std::string(facts.transports) == "tcp" && !options.launched;
   const double copy_GBps = options.json ? 0 : copy_bandwidth(opened.comm);
   if (rank == 0 && !options.json) print_header(options, facts.transports, copy_GBps);
-  for (const std::size_t wanted : options.sizes) {
-    const Extent extent = call_of(options).extent_of(wanted);
+  for (const std::size_t size : options.sizes) {
+    const Extent extent = call_of(options).extent_of(size);
     const std::size_t bytes = call_of(options).bytes_of(extent);
     if (const int code = check_size(options, rank, opened.comm, extent); code != kExitOk) return code;
     Line line{.bytes = bytes};

@@ -55,9 +55,9 @@ Finding check_name(const std::string& name, bool is_needed) {
 }
 
 // A refused connection shows that the host is reachable; a timeout hints at a closed port.
-Finding check_rendezvous(const Rendezvous::Door& door) {
-  const std::string what = fmt::format("rendezvous {}", host_and_port(door.host, door.first_port));
-  const auto addresses = resolve(door.host, door.first_port);
+Finding check_rendezvous(const Rendezvous::Endpoint& endpoint) {
+  const std::string what = fmt::format("rendezvous {}", host_and_port(endpoint.host, endpoint.first_port));
+  const auto addresses = resolve(endpoint.host, endpoint.first_port);
   if (!addresses.ok()) return {Severity::bad, what, addresses.status().text(), "see the name above"};
   const auto fd = connect_any(*addresses, Deadline::after_seconds(kTimeout_s));
   if (fd.ok()) return {Severity::good, what, "a process listens there", ""};
@@ -88,14 +88,14 @@ std::vector<Finding> check_peers(const Environment& environment, const Config& c
   }
   std::vector<Finding> findings;
   if (rendezvous) {
-    for (const Rendezvous::Door& door : rendezvous->doors) {
-      findings.push_back(check_name(door.host, true));
-      names.erase(door.host);
+    for (const Rendezvous::Endpoint& endpoint : rendezvous->endpoints) {
+      findings.push_back(check_name(endpoint.host, true));
+      names.erase(endpoint.host);
     }
   }
   for (const std::string& name : names) findings.push_back(check_name(name, false));
   if (rendezvous) {
-    for (const Rendezvous::Door& door : rendezvous->doors) findings.push_back(check_rendezvous(door));
+    for (const Rendezvous::Endpoint& endpoint : rendezvous->endpoints) findings.push_back(check_rendezvous(endpoint));
   }
   return findings;
 }

@@ -28,7 +28,7 @@ constexpr int kNeighbours = 4;
 constexpr double kSlowerThan = 2;  // times the median: this is reported as a warning
 constexpr double kSkew_s = 0.5;    // clocks that differ by less are not reported
 
-// What each rank tells all others, as bytes.
+// What each rank sends to all others, as bytes.
 struct Card {
   std::array<char, 96> name{};  // of the pod or host
   int cross_rank = 0;

@@ -105,12 +105,12 @@ void ElasticJob::read_count() {
   if (std::sscanf(text->c_str(), "%d %c", &count, &rest) != 1 || count < 1) {
     const std::string quoted = text->substr(0, std::min<std::size_t>(text->find('\n'), 40));
     return log_elastic(
-        fmt::format("'{}' says '{}', which is no number of ranks; nothing changes", options_.count_file, quoted));
+        fmt::format("'{}' contains '{}', which is no number of ranks; nothing changes", options_.count_file, quoted));
   }
-  const int before = generations_.wanted();
-  generations_.want(count);
-  if (generations_.wanted() != before)
-    log_elastic(fmt::format("{} ranks are wanted, not {}", generations_.wanted(), before));
+  const int before = generations_.target();
+  generations_.set_target(count);
+  if (generations_.target() != before)
+    log_elastic(fmt::format("the target is {} ranks, not {}", generations_.target(), before));
 }
 
 // ---- Workers of all nodes ----
@@ -137,7 +137,7 @@ void ElasticJob::send_line(int worker, const std::string& line) {
   const int place = generations_.place_of(worker);
   if (place == 0) return listener_->send_line(worker, line);
   if (const auto peer = nodes_.peer_of(place)) {
-    port_->send(*peer, {.kind = Kind::node_says, .id = static_cast<uint64_t>(worker), .key = line});
+    port_->send(*peer, {.kind = Kind::node_input, .id = static_cast<uint64_t>(worker), .key = line});
   }
 }
 
@@ -198,7 +198,7 @@ bool ElasticJob::note_end(int worker, const Ending& ending) {
 void ElasticJob::stop(const std::string& why) {
   if (is_over_) return;
   for (const int worker : generations_.members()) send_line(worker, "hosts removed");
-  end_job(kExitPeerLost, 0, 0, fmt::format("{} was told to end, and leads the job", place_name(0)), true);
+  end_job(kExitPeerLost, 0, 0, fmt::format("{} was requested to end, and leads the job", place_name(0)), true);
   why_ended_ = why;
 }
 
@@ -271,7 +271,7 @@ std::vector<WorkerGroup::Action> ElasticJob::take_actions() {
 }
 
 // If one rank is the cause, only its node ends with its exit code. The other nodes end with another code, so that a
-// controller can tell collateral ends from the failure.
+// controller can distinguish collateral ends from the failure.
 void ElasticJob::give_up_for(const Generations::GiveUp& reason) {
   switch (reason.reason) {
     case Generations::Reason::too_few:

@@ -34,11 +34,11 @@ class ElasticJob final : public WorkerGroup {
   };
   struct Options {
     Generations::Limits limits;
-    CoordinatorOptions coordinator;    // of each generation, except for its size and address
-    std::string count_file{};          // --np-file, which holds the wanted number of ranks; empty: the number is fixed
-    double timeout_s = 600;            // a worker that keeps members waiting for longer is killed
-    Nodes::Node own{};                 // this node
-    std::optional<Several> several{};  // set if the job has several nodes
+    CoordinatorOptions coordinator;  // of each generation, except for its size and address
+    std::string count_file{};        // --np-file, which contains the target number of ranks; empty: the number is fixed
+    double timeout_s = 600;          // a worker that keeps members waiting for longer is killed
+    Nodes::Node own{};               // this node
+    std::optional<Several> several{};                // set if the job has several nodes
     std::map<std::string, std::string> variables{};  // for ranks, in addition to those that identify them
   };
 
@@ -107,7 +107,7 @@ class ElasticJob final : public WorkerGroup {
   std::vector<int> own_;           // workers started on this node, indexed as the supervisor indexes them
   std::unique_ptr<CoordinatorThread> coordinator_;
   Deadline coordinator_ends_ = Deadline::never();  // set when a member is lost
-  std::map<int, Deadline> reported_lost_;          // members that others saw lost, and when they are killed
+  std::map<int, Deadline> reported_lost_;          // members whose loss others reported, and when they are killed
   Deadline timeout_ = Deadline::never();           // for all members to request the next generation
   std::string announced_;                          // the last change that members were notified of in this generation
   int restarts_ = 0;

@@ -22,7 +22,7 @@ std::optional<Nodes::Node> node_of(const CoordinatorMessage& message) {
   const CoordinatorClient::Hello& hello = message.members.front();
   if (hello.rank < -1 || hello.size < 1 || hello.size > kMostRoom || hello.host_name.size() > kMostName) return {};
   return Nodes::Node{.number = hello.rank,
-                     .room = hello.size,
+                     .slots = hello.size,
                      .pod = message.key,
                      .node = message.value,
                      .host = hello.host_name,
@@ -59,20 +59,20 @@ void ElasticJob::handle_message(NodePort::Peer peer, const CoordinatorMessage& m
   const auto place = nodes_.number_of(peer);
   if (place && message.kind == Kind::node_leaving) return nodes_.leave(peer, now_ns());
   const int worker = static_cast<int>(std::min<uint64_t>(message.id, 1U << 30));
-  const bool is_about_a_worker = message.kind == Kind::node_asked || message.kind == Kind::node_ended;
+  const bool is_about_a_worker = message.kind == Kind::node_requests || message.kind == Kind::node_ended;
   if (!place || !is_about_a_worker || !generations_.runs(worker) || generations_.place_of(worker) != *place) {
     // The message concerns another node's worker, or is of a kind that nodes do not send.
     port_->hang_up(peer);
     return nodes_.closed(peer, now_ns());
   }
-  if (message.kind == Kind::node_asked) return join(worker, message.rank);
+  if (message.kind == Kind::node_requests) return join(worker, message.rank);
   const int rank = runners_.at(worker).label;
   const Ending ending = ending_of(message);
-  const bool is_leaving = generations_.room_at(*place) == 0;
+  const bool is_leaving = generations_.slots_at(*place) == 0;
   if (note_end(worker, ending) && !is_leaving) {
     log_elastic(fmt::format("rank {} on {} was lost: {}", rank, nodes_.node_at(*place)->name(), ending.text()));
   }
-  if (generations_.room_at(*place) > 0 || is_leaving || generations_.give_up()) return;
+  if (generations_.slots_at(*place) > 0 || is_leaving || generations_.give_up()) return;
   port_->send(
       peer, {.kind = Kind::node_ends, .number = ending.exit_code(), .key = "none of its ranks came as far as init()"});
   port_->hang_up(peer);
@@ -111,12 +111,12 @@ void ElasticJob::apply_orders() {
 void ElasticJob::handle_node_event(const Nodes::Event& event) {
   switch (event.kind) {
     case Nodes::Event::Kind::came:
-      generations_.open_place(event.number, nodes_.node_at(event.number)->room);
+      generations_.open_place(event.number, nodes_.node_at(event.number)->slots);
       return log_elastic(fmt::format("{} is here: {} nodes, {} ranks", place_name(event.number), nodes_.here(),
-                                     generations_.wanted()));
+                                     generations_.target()));
     case Nodes::Event::Kind::leaves:
       generations_.close_place(event.number);
-      return log_elastic(fmt::format("{} was told to end: the others go on without it from their next commit",
+      return log_elastic(fmt::format("{} was requested to end: the others continue without it from their next commit",
                                      place_name(event.number)));
     case Nodes::Event::Kind::gone:
       return lose_node(event);
@@ -135,10 +135,10 @@ void ElasticJob::lose_node(const Nodes::Event& event) {
   }
   if (event.was_leaving && workers.empty()) {
     return log_elastic(
-        fmt::format("node {} has left: {} nodes, {} ranks", event.number, nodes_.here(), generations_.wanted()));
+        fmt::format("node {} has left: {} nodes, {} ranks", event.number, nodes_.here(), generations_.target()));
   }
   log_elastic(fmt::format("node {} was lost with {} ranks ({}): {} nodes, {} ranks are left", event.number,
-                          workers.size(), event.why, nodes_.here(), generations_.wanted()));
+                          workers.size(), event.why, nodes_.here(), generations_.target()));
 }
 
 }  // namespace fdl

@@ -108,7 +108,7 @@ void ElasticMember::introduce() {
   const HostFacts facts = host_facts();
   CoordinatorMessage hello{.kind = Kind::node_hello, .key = options_.own.pod, .value = options_.own.node};
   hello.members = {{.rank = options_.own.number,
-                    .size = options_.own.room,
+                    .size = options_.own.slots,
                     .host_name = facts.host_name,
                     .boot_id = facts.boot_id,
                     .process_id = facts.process_id}};
@@ -169,7 +169,7 @@ bool ElasticMember::handle(const CoordinatorMessage& message) {
         actions_.push_back({.kind = Action::Kind::kill, .worker = found->second.index});
       }
       return true;
-    case Kind::node_says:
+    case Kind::node_input:
       forward(worker, message.key);
       return true;
     case Kind::node_ends:
@@ -190,10 +190,10 @@ void ElasticMember::start(const CoordinatorMessage& message) {
   runners_[worker] = {.index = static_cast<int>(started_.size()), .local = local};
   started_.push_back(worker);
   listener_->expect(worker);
-  auto variables = worker_variables(*listener_, worker, message.rank, std::max(message.rank + 1, options_.own.room),
+  auto variables = worker_variables(*listener_, worker, message.rank, std::max(message.rank + 1, options_.own.slots),
                                     options_.job_key, static_cast<int>(message.number), options_.variables);
   variables["FARANDOLE_LOCAL_RANK"] = std::to_string(local);
-  variables["FARANDOLE_LOCAL_SIZE"] = std::to_string(options_.own.room);
+  variables["FARANDOLE_LOCAL_SIZE"] = std::to_string(options_.own.slots);
   actions_.push_back({.kind = Action::Kind::start,
                       .worker = runners_[worker].index,
                       .rank = message.rank,
@@ -222,7 +222,7 @@ void ElasticMember::end(int code, const std::string& why, bool drain) {
 void ElasticMember::request_generation(int worker, int lost_rank) {
   requesting_.insert(worker);
   if (is_over_) return listener_->send_line(worker, "end " + why_ended_);
-  send({.kind = Kind::node_asked, .id = static_cast<uint64_t>(worker), .rank = lost_rank});
+  send({.kind = Kind::node_requests, .id = static_cast<uint64_t>(worker), .rank = lost_rank});
 }
 
 bool ElasticMember::ended(int index, const Ending& ending) {

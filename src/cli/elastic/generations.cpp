@@ -1,4 +1,4 @@
-// Each event changes the workers or the wanted number of them; the decisions are computed from that state.
+// Each event changes the workers or the target number of them; the decisions are computed from that state.
 #include "cli/elastic/generations.h"
 
 #include <fmt/format.h>
@@ -8,17 +8,17 @@
 
 namespace fdl {
 
-Generations::Generations(const Limits& limits) : limits_(limits) { places_[0].room = limits.ranks; }
+Generations::Generations(const Limits& limits) : limits_(limits) { places_[0].slots = limits.ranks; }
 
 // ---- Places ----
 
-void Generations::want(int ranks) { places_[0].room = std::clamp(ranks, limits_.fewest, limits_.most); }
+void Generations::set_target(int ranks) { places_[0].slots = std::clamp(ranks, limits_.fewest, limits_.most); }
 
-void Generations::open_place(int place, int room) { places_[place] = {.room = room, .closing = false}; }
+void Generations::open_place(int place, int slots) { places_[place] = {.slots = slots, .closing = false}; }
 
 void Generations::close_place(int place) {
   const auto found = places_.find(place);
-  if (found != places_.end()) found->second = {.room = 0, .closing = true};
+  if (found != places_.end()) found->second = {.slots = 0, .closing = true};
 }
 
 bool Generations::lose_place(int place) {
@@ -32,15 +32,15 @@ bool Generations::lose_place(int place) {
   return had_members;
 }
 
-int Generations::wanted() const {
+int Generations::target() const {
   int all = 0;
-  for (const auto& [number, place] : places_) all += place.room;
+  for (const auto& [number, place] : places_) all += place.slots;
   return all;
 }
 
-int Generations::room_at(int place) const {
+int Generations::slots_at(int place) const {
   const auto found = places_.find(place);
-  return found == places_.end() ? 0 : found->second.room;
+  return found == places_.end() ? 0 : found->second.slots;
 }
 
 std::vector<int> Generations::workers_at(int place) const {
@@ -102,11 +102,11 @@ void Generations::decide_after_loss(const Worker& was) {
   } else if (was_member && may_replace) {
     ++replacements_;
   } else {
-    --place.room;
+    --place.slots;
   }
   const bool state_is_left = std::any_of(
       workers_.begin(), workers_.end(), [](const auto& one) { return one.second.joined > 0 && !one.second.dismissed; });
-  const int left = wanted();
+  const int left = target();
   if (generation_ == 0 && workers_.empty()) {
     give_up(Reason::all_failed, "no rank came as far as init()");
   } else if (state_is_held_ && !state_is_left) {
@@ -140,7 +140,7 @@ void Generations::give_up(Reason reason, std::string text) { give_up_ = GiveUp{r
 std::optional<int> Generations::place_to_start_at() const {
   if (!is_in_order()) return std::nullopt;
   for (const auto& [number, place] : places_) {
-    if (!place.closing && staying_at(number) < place.room) return number;
+    if (!place.closing && staying_at(number) < place.slots) return number;
   }
   return std::nullopt;
 }
@@ -148,7 +148,7 @@ std::optional<int> Generations::place_to_start_at() const {
 int Generations::to_start() const {
   int missing = 0;
   for (const auto& [number, place] : places_) {
-    if (!place.closing) missing += std::max(0, place.room - staying_at(number));
+    if (!place.closing) missing += std::max(0, place.slots - staying_at(number));
   }
   return is_in_order() ? missing : 0;
 }
@@ -178,7 +178,7 @@ std::vector<int> Generations::by_seniority() const {
 }
 
 std::optional<Generations::World> Generations::begin() {
-  if (!is_in_order() || to_start() > 0 || wanted() == 0) return std::nullopt;
+  if (!is_in_order() || to_start() > 0 || target() == 0) return std::nullopt;
   const bool all_request = std::all_of(workers_.begin(), workers_.end(),
                                        [](const auto& one) { return one.second.requesting || one.second.dismissed; });
   if (!all_request) return std::nullopt;
@@ -189,7 +189,7 @@ std::optional<Generations::World> Generations::begin() {
   for (const int worker : by_seniority()) {
     Worker& facts = workers_.at(worker);
     facts.requesting = false;
-    if (taken[facts.place] == room_at(facts.place)) {
+    if (taken[facts.place] == slots_at(facts.place)) {
       facts.dismissed = true;
       world.dismissed.push_back(worker);
       continue;
@@ -216,7 +216,7 @@ bool Generations::has_waiting_newcomers() const {
 bool Generations::has_to_shrink() const {
   if (!is_in_order() || generation_ == 0) return false;
   return std::any_of(places_.begin(), places_.end(),
-                     [&](const auto& one) { return staying_at(one.first) > one.second.room; });
+                     [&](const auto& one) { return staying_at(one.first) > one.second.slots; });
 }
 
 bool Generations::is_member(int worker) const { return rank_of(worker).has_value(); }

@@ -8,8 +8,9 @@
 //   generation 1   worker 0 1 2     worker 1 is killed; worker 3 replaces it; 0, 2 and 3 request a generation
 //   generation 2   worker 0 2 3     rank 0 is the worker that has held the state longest
 //
-// Workers run at places (nodes). Each place has room for some workers; place 0 is this launcher's own. Ranks of one
-// place are consecutive. A place that closes releases its workers at the next generation; a lost place loses them.
+// Workers run at places (nodes). Each place has slots, one for each worker that it may run; place 0 is this launcher's
+// own. Ranks of one place are consecutive. A place that closes releases its workers at the next generation; a lost
+// place loses them.
 #pragma once
 
 #include <map>
@@ -25,7 +26,7 @@ class Generations {
   struct Limits {
     int ranks = 1;                // at the beginning, at place 0
     int fewest = 1;               // with fewer ranks the job ends
-    int most = 1;                 // the largest value that want() accepts
+    int most = 1;                 // the largest value that set_target() accepts
     int resets = kNoLimit;        // how often a generation may follow another
     int replacements = kNoLimit;  // how many lost members may be replaced
     int restarts = 0;             // how often all workers may begin anew when no worker holds the state
@@ -44,7 +45,7 @@ class Generations {
   struct World {
     int generation = 0;
     std::vector<int> workers;    // in rank order
-    std::vector<int> dismissed;  // workers that requested it and are no longer wanted
+    std::vector<int> dismissed;  // workers that requested it and are no longer needed
   };
 
   explicit Generations(const Limits& limits);
@@ -53,9 +54,9 @@ class Generations {
   int start(int place = 0);  // returns the number of the worker that the caller starts now
   void requested(int worker);
   bool ended(int worker, bool well);  // true: the end is a loss
-  // Sets the wanted number of ranks at place 0, clamped to the limits.
-  void want(int ranks);
-  void open_place(int place, int room);
+  // Sets the target number of ranks at place 0, clamped to the limits.
+  void set_target(int ranks);
+  void open_place(int place, int slots);
   void close_place(int place);
   // The place and all its workers are lost and are not replaced. Returns whether members were among them.
   bool lose_place(int place);
@@ -71,8 +72,8 @@ class Generations {
   bool has_waiting_newcomers() const;
   bool has_to_shrink() const;
 
-  int wanted() const;  // over all places
-  int room_at(int place) const;
+  int target() const;  // over all places
+  int slots_at(int place) const;
   int place_of(int worker) const { return workers_.at(worker).place; }
   std::vector<int> workers_at(int place) const;
   int restarts() const { return restarts_; }
@@ -87,7 +88,7 @@ class Generations {
 
  private:
   struct Place {
-    int room = 0;          // the wanted number of workers
+    int slots = 0;         // the target number of workers
     bool closing = false;  // its workers are dismissed at the next generation
   };
   struct Worker {

@@ -14,8 +14,7 @@ namespace {
 
 constexpr uint64_t kListener = 0;
 constexpr std::size_t kMostStrangers = 64;
-constexpr double kCloseTimeout_s = 5;  // for a node to read the last messages after hang_up()
-constexpr double kPauseWithoutDescriptors_s = 0.1;
+constexpr double kCloseTimeout_s = 5;       // for a node to read the last messages after hang_up()
 constexpr std::size_t kMostUnsent = 4_MiB;  // a node that reads less than it is sent is dropped
 
 }  // namespace
@@ -24,7 +23,7 @@ Result<std::unique_ptr<NodePort>> NodePort::open(const Options& options) {
   FDL_ASSIGN_OR_RETURN(auto listener,
                        CoordinatorListener::open(options.address, options.interfaces, options.port_base));
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
-  FDL_RETURN_IF_ERROR(poller.add(listener->fd(), kListener));
+  FDL_RETURN_IF_ERROR(listener->watch(poller, kListener));
   return std::unique_ptr<NodePort>(new NodePort(options, std::move(listener), std::move(poller)));
 }
 
@@ -45,25 +44,15 @@ void NodePort::serve() {
 // ---- Strangers ----
 
 void NodePort::accept_all() {
-  while (true) {
-    auto fd = accept_one(listener_->fd());
-    if (!fd.ok()) {
-      // The pending connection stays in the kernel's queue and would wake the poller at once, so stop watching the
-      // listener for a moment.
-      log_warning("the port for nodes: {}; new connections wait", fd.status().text());
-      poller_.remove(listener_->fd());
-      accept_again_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
-      return;
-    }
-    if (!*fd) return;
-    if (CoordinatorListener::is_foreign(fd->get()) || count_strangers() >= kMostStrangers) {
+  while (UniqueFd fd = listener_->accept(poller_, "the port for nodes")) {
+    if (CoordinatorListener::is_foreign(fd.get()) || count_strangers() >= kMostStrangers) {
       ++strangers_;
       continue;
     }
     const Peer peer = next_peer_++;
-    if (!poller_.add(fd->get(), peer).ok()) continue;
+    if (!poller_.add(fd.get(), peer).ok()) continue;
     Connection& connection = connections_[peer];
-    connection.fd = fd.take();
+    connection.fd = std::move(fd);
     connection.introduction = std::make_unique<Introduction>(Introduction::Role::server, options_.job_key, kNodePurpose,
                                                              options_.name.substr(0, 256));
     connection.timeout = Deadline::after_seconds(options_.stranger_timeout_s);
@@ -96,9 +85,9 @@ bool NodePort::introduce(Peer peer, Connection& connection) {
     drop_stranger(peer);
     return false;
   }
-  const bool write = connection.introduction->wants_to_send();
-  if (write != connection.wants_write && poller_.change(connection.fd.get(), peer, true, write).ok()) {
-    connection.wants_write = write;
+  const bool write = connection.introduction->has_output();
+  if (write != connection.watches_write && poller_.change(connection.fd.get(), peer, true, write).ok()) {
+    connection.watches_write = write;
   }
   if (!*through) return false;
   connection.socket = std::make_unique<FramedSocket>(
@@ -136,8 +125,8 @@ void NodePort::flush(Peer peer) {
   connection.socket->flush();
   if (connection.socket->unsent_bytes() > kMostUnsent) return close(peer);
   const bool write = connection.socket->unsent_bytes() > 0;
-  if (write != connection.wants_write && poller_.change(connection.socket->fd(), peer, true, write).ok()) {
-    connection.wants_write = write;
+  if (write != connection.watches_write && poller_.change(connection.socket->fd(), peer, true, write).ok()) {
+    connection.watches_write = write;
   }
   // The other end reads everything and closes. Closing here could discard data that it has not read yet.
   if (connection.is_closing && !write) ::shutdown(connection.socket->fd(), SHUT_WR);
@@ -163,13 +152,13 @@ void NodePort::close(Peer peer) {
 }
 
 Deadline NodePort::next() const {
-  Deadline next = accept_again_;
+  Deadline next = listener_->pause_ends();
   for (const auto& [peer, connection] : connections_) next = next.earlier(connection.timeout);
   return next;
 }
 
 void NodePort::tick() {
-  if (accept_again_.passed() && poller_.add(listener_->fd(), kListener).ok()) accept_again_ = Deadline::never();
+  listener_->resume(poller_);
   std::vector<Peer> over;
   for (const auto& [peer, connection] : connections_) {
     if (connection.timeout.passed()) over.push_back(peer);

@@ -62,7 +62,7 @@ class NodePort {
     std::unique_ptr<FramedSocket> socket;
     bool has_sent_hello = false;  // false: a stranger
     bool is_closing = false;
-    bool wants_write = false;
+    bool watches_write = false;
     Deadline timeout = Deadline::never();
   };
 
@@ -84,7 +84,6 @@ class NodePort {
   std::map<Peer, Connection> connections_;
   std::vector<Received> received_;
   int64_t strangers_ = 0;
-  Deadline accept_again_ = Deadline::never();
 };
 
 }  // namespace fdl

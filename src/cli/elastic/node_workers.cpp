@@ -24,7 +24,7 @@ Result<std::string> coordinator_address_of(const RunPlan& plan, const Config& co
   FDL_ASSIGN_OR_RETURN(const Rendezvous rendezvous, parse_rendezvous(plan.rendezvous));
   if (rendezvous.kind == Rendezvous::Kind::unix_socket) return std::string("unix");
   const std::string host =
-      rendezvous.kind == Rendezvous::Kind::tcp ? rendezvous.doors.front().host : std::string("0.0.0.0");
+      rendezvous.kind == Rendezvous::Kind::tcp ? rendezvous.endpoints.front().host : std::string("0.0.0.0");
   if (config.port_base == 0) return "tcp://" + host_and_port(host, 0);
   const auto first = config.port_base + 1;
   const auto last = config.port_base + std::max<int64_t>(config.port_count, 2) - 1;
@@ -63,7 +63,7 @@ bool is_to_lead(const RunPlan& plan, double timeout_s) {
 Result<bool> is_own_address(const std::string& rendezvous) {
   FDL_ASSIGN_OR_RETURN(const Rendezvous parsed, parse_rendezvous(rendezvous));
   if (parsed.kind != Rendezvous::Kind::tcp) return true;  // other kinds do not name another host
-  FDL_ASSIGN_OR_RETURN(const auto named, resolve(parsed.doors.front().host, 1));
+  FDL_ASSIGN_OR_RETURN(const auto named, resolve(parsed.endpoints.front().host, 1));
   FDL_ASSIGN_OR_RETURN(const auto own, addresses_of_interfaces("", 1, true));
   return std::any_of(named.begin(), named.end(), [&](const Address& one) {
     return host_of(one).starts_with("127.") || host_of(one) == "[::1]" ||
@@ -77,7 +77,7 @@ Result<std::unique_ptr<WorkerGroup>> make_node_workers(const RunPlan& plan, cons
   const HostFacts facts = host_facts();
   Nodes::Node own;
   own.number = plan.node_rank;
-  own.room = plan.ranks_per_node;
+  own.slots = plan.ranks_per_node;
   own.pod = here.in_pod ? here.pod : "";
   own.node = here.node;
   own.host = facts.host_name;

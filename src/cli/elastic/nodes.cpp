@@ -61,15 +61,15 @@ void Nodes::assign(Member& member, Peer peer, const Node& node, int64_t now_ns) 
   member.node.number = number;
   orders_.push_back({.kind = Order::Kind::welcome, .peer = peer, .number = number});
   events_.push_back({.kind = Event::Kind::came, .number = number});
-  settle(now_ns);
+  await_arrivals(now_ns);
   count_again(now_ns);
 }
 
 // Restarts the period in which further nodes may arrive before the first generation begins.
-void Nodes::settle(int64_t now_ns) {
+void Nodes::await_arrivals(int64_t now_ns) {
   if (has_begun_) return;
-  is_settled_ = false;
-  settles_ = after(now_ns, limits_.settle_s);
+  arrivals_are_over_ = false;
+  arrivals_end_ = after(now_ns, limits_.arrival_period_s);
 }
 
 // Empties the member and gives it to the first waiting node that may have it.
@@ -117,7 +117,7 @@ void Nodes::claim(Peer peer, const Node& node, int64_t now_ns) {
   waiting_.push_back({peer, node});
   if (member.state == Member::State::leaving) {
     const std::string text =
-        fmt::format("node {} waits until {}, which was told to end, is gone", node.number, member.node.name());
+        fmt::format("node {} waits until {}, which was requested to end, is gone", node.number, member.node.name());
     orders_.push_back({.kind = Order::Kind::wait, .peer = peer, .text = text});
   } else if (node.number == 0) {
     answered(0, now_ns);  // the leader is alive: it is this process
@@ -170,7 +170,7 @@ void Nodes::suspect(int number, int64_t now_ns) {
 
 void Nodes::began() {
   has_begun_ = true;
-  settles_ = Deadline::never();
+  arrivals_end_ = Deadline::never();
 }
 
 void Nodes::tick(int64_t now_ns) {
@@ -179,9 +179,9 @@ void Nodes::tick(int64_t now_ns) {
     orders_.push_back({.kind = Order::Kind::hang_up, .peer = member.peer});
     release(member, fmt::format("it did not answer for {:g} s", limits_.lost_after_s), now_ns);
   }
-  if (is_over(settles_, now_ns)) {
-    settles_ = Deadline::never();
-    is_settled_ = true;
+  if (is_over(arrivals_end_, now_ns)) {
+    arrivals_end_ = Deadline::never();
+    arrivals_are_over_ = true;
   }
   if (give_up_ || !is_over(timeout_, now_ns)) return;
   timeout_ = Deadline::never();
@@ -207,22 +207,22 @@ void Nodes::tick(int64_t now_ns) {
 void Nodes::count_again(int64_t now_ns) {
   if (here() >= limits_.fewest) {
     timeout_ = Deadline::never();
-    if (!is_settled_ && settles_.is_never()) settle(now_ns);
+    if (!arrivals_are_over_ && arrivals_end_.is_never()) await_arrivals(now_ns);
     return;
   }
   if (has_begun_) timeout_ = after(now_ns, limits_.timeout_s);
   had_begun_ = had_begun_ || has_begun_;
-  has_begun_ = is_settled_ = false;
-  settles_ = Deadline::never();
+  has_begun_ = arrivals_are_over_ = false;
+  arrivals_end_ = Deadline::never();
 }
 
 bool Nodes::are_ready() const {
   if (here() < limits_.fewest) return false;
-  return has_begun_ || is_settled_ || here() == limits_.most;
+  return has_begun_ || arrivals_are_over_ || here() == limits_.most;
 }
 
 Deadline Nodes::next() const {
-  Deadline next = timeout_.earlier(settles_);
+  Deadline next = timeout_.earlier(arrivals_end_);
   for (const Member& member : members_) next = next.earlier(member.answer_until);
   return next;
 }

@@ -1,10 +1,10 @@
 // Nodes decides which nodes (pods) belong to an elastic job. It is pure: it uses no processes or sockets, and the
 // caller passes the time.
 //
-// A node is a launcher with room for some ranks. Node 0 leads; the others arrive over connections (peers). The job has
-// a fixed number of members, and a node takes the member of its own number, or else the first empty one. A node that
-// finds none waits. When two nodes claim one number, the present one is queried: if it answers, the newcomer is
-// refused; if it stays silent, its pod is gone, and the newcomer replaces it.
+// A node is a launcher with slots, one for each rank that it may run. Node 0 leads; the others arrive over connections
+// (peers). The job has a fixed number of members, and a node takes the member of its own number, or else the first
+// empty one. A node that finds none waits. When two nodes claim one number, the present one is queried: if it answers,
+// the newcomer is refused; if it stays silent, its pod is gone, and the newcomer replaces it.
 //
 //   member   empty -> taken -> leaving -> empty      a pod that is terminated announces it first
 //                          \-> empty                 lost
@@ -25,7 +25,7 @@ class Nodes {
   struct Limits {
     int fewest = 1;
     int most = 1;
-    double settle_s = 1;               // how long others may still arrive after `fewest` have, before the job begins
+    double arrival_period_s = 1;       // how long others may still arrive after `fewest` have, before the job begins
     double start_s = 30;               // until `fewest` have arrived at the start
     double timeout_s = 600;            // until `fewest` are present again after a loss
     double lost_after_s = 1;           // a queried node that is silent for longer is lost
@@ -34,7 +34,7 @@ class Nodes {
   };
   struct Node {
     int number = -1;  // -1: the leader assigns one
-    int room = 1;     // how many ranks it runs
+    int slots = 1;    // how many ranks it runs
     std::string pod;
     std::string node;  // the cluster's node, where known
     std::string host;
@@ -108,7 +108,7 @@ class Nodes {
   Member* member_of(Peer peer);
   Member* free_member(const Node& node);
   void assign(Member& member, Peer peer, const Node& node, int64_t now_ns);
-  void settle(int64_t now_ns);
+  void await_arrivals(int64_t now_ns);
   void release(Member& member, const std::string& why, int64_t now_ns);
   void claim(Peer peer, const Node& node, int64_t now_ns);  // of a number that a present node has
   void query(Member& member, int64_t now_ns);               // whether it is alive
@@ -120,8 +120,8 @@ class Nodes {
   std::vector<Waiting> waiting_;  // in order of arrival
   bool has_begun_ = false;        // a generation has begun since there were too few nodes
   bool had_begun_ = false;        // one had begun before there were too few
-  bool is_settled_ = false;
-  Deadline settles_ = Deadline::never();
+  bool arrivals_are_over_ = false;
+  Deadline arrivals_end_ = Deadline::never();
   Deadline timeout_ = Deadline::never();
   std::optional<GiveUp> give_up_;
   std::vector<Order> orders_;

@@ -2,10 +2,10 @@
 // admits only processes of the same user.
 //
 // A worker requests a generation:
-//     join WORKER RANK      RANK: the rank that it saw lost, or -1
+//     join WORKER RANK      RANK: the rank whose loss it detected, or -1
 // It gets one of these lines when all workers have requested it:
 //     world GENERATION RANK SIZE LOCAL_RANK LOCAL_SIZE RENDEZVOUS    or    removed    or    end WHY
-// It gets `hosts added` or `hosts removed` when a new generation is wanted although nothing failed.
+// It gets `hosts added` or `hosts removed` when a new generation is needed although nothing failed.
 #pragma once
 
 #include <map>

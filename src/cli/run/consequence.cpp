@@ -13,7 +13,7 @@ struct Row {
   std::string_view beginning;  // of the sentence, anywhere in a line
   std::string_view end;        // follows the beginning in the same line
   int exit_code;
-  const char* words;
+  const char* text;
 };
 
 // The sentences are written in bootstrap/; a change there needs a change here.
@@ -28,11 +28,11 @@ constexpr Row kRows[] = {
 
 Consequence consequence_of(const std::deque<std::string>& last_lines) {
   for (const Row& row : kRows) {
-    const bool is_said = std::any_of(last_lines.begin(), last_lines.end(), [&](const std::string& line) {
+    const bool is_found = std::any_of(last_lines.begin(), last_lines.end(), [&](const std::string& line) {
       const auto end = line.find(row.end);
       return end != std::string::npos && line.find(row.beginning) <= end;
     });
-    if (is_said) return {row.exit_code, row.words};
+    if (is_found) return {row.exit_code, row.text};
   }
   return {};
 }

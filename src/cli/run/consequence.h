@@ -1,4 +1,4 @@
-// Consequence tells whether a failed rank was the cause, or ended because other ranks were lost or did not arrive.
+// Consequence determines whether a failed rank was the cause, or ended because other ranks were lost or did not arrive.
 #pragma once
 
 #include <deque>
@@ -8,7 +8,7 @@ namespace fdl {
 
 struct Consequence {
   int exit_code = 0;  // of ExitCode (cli/subcommands.h); 0: the rank's own end is the cause
-  std::string words;  // "another rank was lost"
+  std::string text;   // "another rank was lost"
 };
 
 // Examines the last lines that the rank wrote. They contain the library's error text if the program did not catch it.

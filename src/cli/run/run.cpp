@@ -108,19 +108,19 @@ Outcome run_once(const Job& job, int restart) {
   std::string rendezvous = plan.rendezvous;
   std::unique_ptr<CoordinatorThread> coordinator_thread;
   if (plan.serves()) {
-    CoordinatorOptions wanted = coordinator_options(job.config, job.key);
-    wanted.size = plan.ranks_per_node * plan.nodes;
-    wanted.address = plan.nodes > 1 ? rendezvous : "unix:@farandole-" + random_hex(12);
-    wanted.serves_again = true;
+    CoordinatorOptions coordinator_of_job = coordinator_options(job.config, job.key);
+    coordinator_of_job.size = plan.ranks_per_node * plan.nodes;
+    coordinator_of_job.address = plan.nodes > 1 ? rendezvous : "unix:@farandole-" + random_hex(12);
+    coordinator_of_job.serves_again = true;
     for (const std::string& pod : plan.pods) {
-      for (int local = 0; local < plan.ranks_per_node; ++local) wanted.expected_hosts.push_back(pod);
+      for (int local = 0; local < plan.ranks_per_node; ++local) coordinator_of_job.expected_hosts.push_back(pod);
     }
     if (const auto timeout = plan.variables.find("FARANDOLE_START_TIMEOUT_S"); timeout != plan.variables.end()) {
-      wanted.start_timeout_s = std::strtod(timeout->second.c_str(), nullptr);
+      coordinator_of_job.start_timeout_s = std::strtod(timeout->second.c_str(), nullptr);
     }
-    auto coordinator = Coordinator::open(wanted);
+    auto coordinator = Coordinator::open(coordinator_of_job);
     if (!coordinator.ok())
-      return {fail(coordinator.status().while_doing("serving " + wanted.address).text(), kExitRendezvous)};
+      return {fail(coordinator.status().while_doing("serving " + coordinator_of_job.address).text(), kExitRendezvous)};
     if (plan.nodes == 1) rendezvous = (*coordinator)->address();
     coordinator_thread = std::make_unique<CoordinatorThread>(coordinator.take());
   }

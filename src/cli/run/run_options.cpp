@@ -12,16 +12,16 @@ void declare_world(CLI::App& command, RunOptions& o) {
   command.add_option("-n,--np,--num-proc,--nproc-per-node", o.processes,
                      "Ranks on this host: a number; auto: one for each GPU, or core where there is none; gpu; cpu");
   command.add_option("--nnodes", o.nodes,
-                     "Hosts (pods) of the job: N, or MIN:MAX of an elastic one; else as the launcher says, else 1");
-  command.add_option("--node-rank", o.node_rank, "Which of them this is; else as the launcher says")
+                     "Hosts (pods) of the job: N, or MIN:MAX of an elastic one; else the launcher's value, else 1");
+  command.add_option("--node-rank", o.node_rank, "Which of them this is; else the launcher's value")
       ->check(CLI::Range(0, 65535));
   command.add_option("--rendezvous,--rdzv-endpoint", o.rendezvous,
-                     "host:port of the node with --node-rank 0; else as the launcher says");
+                     "host:port of the node with --node-rank 0; else the launcher's value");
   command.add_option("--master-addr", o.master_host, "The host of --rendezvous, as torchrun has it");
   command.add_option("--master-port", o.master_port, "The port of --rendezvous, as torchrun has it")
       ->check(CLI::Range(1, 65535));
   command.add_option("--rdzv-id", o.job_id, "Name of the job: nodes with different ones do not meet");
-  command.add_flag("--standalone", o.standalone, "One host, whatever the launcher says");
+  command.add_flag("--standalone", o.standalone, "One host, whatever the launcher's variables are");
   command.add_option("--max-restarts", o.restarts, "How often all ranks are started again")
       ->check(CLI::NonNegativeNumber);
   command.add_flag("-m,--module", o.is_module, "The command is a Python module: python -m MODULE");
@@ -117,7 +117,7 @@ void declare_run_options(CLI::App& command, RunOptions& options) {
   declare_without_meaning(command, options);
 }
 
-std::vector<std::string> complete_run_words(const std::vector<std::string>& words, const Environment& environment) {
+std::vector<std::string> complete_run_arguments(const std::vector<std::string>& words, const Environment& environment) {
   RunOptions unused;
   CLI::App app;
   declare_run_options(app, unused);

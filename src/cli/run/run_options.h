@@ -57,6 +57,6 @@ void declare_run_options(CLI::App& command, RunOptions& options);
 
 // Normalizes the words of `farandole run`'s own options: underscores become dashes, and -np becomes --np. Appends the
 // environment's values of options that are not given (FARANDOLE_RUN_<OPTION>, then torchrun's PET_<OPTION>).
-std::vector<std::string> complete_run_words(const std::vector<std::string>& words, const Environment& environment);
+std::vector<std::string> complete_run_arguments(const std::vector<std::string>& words, const Environment& environment);
 
 }  // namespace fdl

@@ -90,7 +90,7 @@ Status set_nodes(const PlanInputs& inputs, const std::optional<NodeFacts>& node,
     plan.node_rank = -1;
   } else if (plan.nodes > 1 && !node) {
     return inputs.refuse(fmt::format(
-        "--nnodes {}: nothing says which of them this is; give --node-rank, or start it where pods are numbered (an "
+        "--nnodes {}: nothing gives the number of this one; give --node-rank, or start it where pods are numbered (an "
         "Indexed Job, a StatefulSet with FARANDOLE_RANK_FROM=hostname; see `farandole env --explain`)",
         plan.nodes));
   } else if (plan.nodes > 1) {
@@ -106,7 +106,7 @@ Status set_nodes(const PlanInputs& inputs, const std::optional<NodeFacts>& node,
 // Sets the number of ranks on this node.
 Status set_processes(const PlanInputs& inputs, const std::optional<NodeFacts>& node, RunPlan& plan) {
   std::string word = inputs.options.processes;
-  if (word.empty() && node) word = node->process_word;
+  if (word.empty() && node) word = node->process_text;
   if (word.empty() && node && node->processes > 0) word = std::to_string(node->processes);
   if (word.empty()) return {};
   const Machine& machine = inputs.machine;
@@ -114,8 +114,8 @@ Status set_processes(const PlanInputs& inputs, const std::optional<NodeFacts>& n
     plan.ranks_per_node = *number;
   } else if (word == "gpu" && machine.gpus == 0) {
     return inputs.refuse(
-        "--nproc-per-node gpu, but this pod sees no GPU (no /dev/nvidia<N>, or CUDA_VISIBLE_DEVICES "
-        "is empty); ask for nvidia.com/gpu, or give cpu or a number");
+        "--nproc-per-node gpu, but this pod has no GPU (no /dev/nvidia<N>, or CUDA_VISIBLE_DEVICES "
+        "is empty); request nvidia.com/gpu, or give cpu or a number");
   } else if (word == "auto" || word == "gpu" || word == "cpu") {
     const bool by_gpu = word != "cpu" && machine.gpus > 0;
     plan.ranks_per_node = by_gpu ? machine.gpus : machine.cores;

@@ -147,7 +147,7 @@ void Supervisor::read_stream(std::size_t index) {
 // ---- Ends of ranks ----
 
 std::string Supervisor::failure_text(const Child& child, const Ending& ending) const {
-  const std::string consequence = options_.has_peers_elsewhere ? consequence_of(child.output.last_lines()).words : "";
+  const std::string consequence = options_.has_peers_elsewhere ? consequence_of(child.output.last_lines()).text : "";
   std::string text = fmt::format("rank {} (process {}){} {}: {}", child.rank, child.process.id(),
                                  run_whereabouts().text(), options_.job ? "was lost" : "failed first", ending.text());
   if (!consequence.empty()) text += fmt::format(", as a consequence: {}", consequence);
@@ -178,7 +178,7 @@ void Supervisor::write_report(const Child& child, const Ending& ending) const {
   line.number("rank", static_cast<long long>(child.rank)).number("process", static_cast<long long>(child.process.id()));
   line.number("exit_code", static_cast<long long>(ending.exit_code())).text("ending", ending.text());
   line.text("pod", run_whereabouts().pod).text("node", run_whereabouts().node);
-  line.text("consequence", options_.has_peers_elsewhere ? consequence_of(child.output.last_lines()).words : "");
+  line.text("consequence", options_.has_peers_elsewhere ? consequence_of(child.output.last_lines()).text : "");
   std::ofstream(options_.report) << line.str() << "\n";
 }
 
@@ -267,7 +267,7 @@ void Supervisor::handle_signal(int signal) {
   // A second SIGTERM kills the ranks at once.
   const bool again = signal == SIGTERM && was_terminated_;
   const bool ends = !again && signal != SIGUSR1 && signal != SIGUSR2;
-  if (ends && options_.job) options_.job->stop("farandole run was told to end");  // before its ranks end
+  if (ends && options_.job) options_.job->stop("farandole run was requested to end");  // before its ranks end
   for (Child& child : children_) {
     if (child.running) child.process.signal_group(again ? SIGKILL : signal);
   }

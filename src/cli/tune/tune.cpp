@@ -16,7 +16,7 @@
 namespace fdl {
 namespace {
 
-struct Wanted {
+struct Arguments {
   std::vector<int> ranks;
   std::vector<std::string> transports{"shm", "tcp"};
   std::vector<std::string> collectives;
@@ -32,14 +32,15 @@ constexpr double kThorough_s = 180;
 const std::vector<std::string> kQuickSizes{"64", "4K", "32K", "256K", "2M", "16M"};
 const std::vector<std::string> kThoroughSizes{"64", "512", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M"};
 
-Status understand_collectives(const Wanted& wanted, TuneOptions& options) {
+Status parse_collectives(const Arguments& arguments, TuneOptions& options) {
   for (int kind = 0; kind < kCollectiveCount; ++kind) {
     const std::string name(name_of(static_cast<Collective>(kind)));
-    if (wanted.collectives.empty() || std::ranges::find(wanted.collectives, name) != wanted.collectives.end()) {
+    if (arguments.collectives.empty() ||
+        std::ranges::find(arguments.collectives, name) != arguments.collectives.end()) {
       options.collectives.push_back(static_cast<fdl_collective>(kind));
     }
   }
-  for (const std::string& name : wanted.collectives) {
+  for (const std::string& name : arguments.collectives) {
     const bool known = std::ranges::any_of(
         options.collectives, [&](fdl_collective kind) { return name_of(static_cast<Collective>(kind)) == name; });
     if (!known) return Status(Code::invalid_argument, "--collectives '" + name + "' is not a collective");
@@ -47,9 +48,9 @@ Status understand_collectives(const Wanted& wanted, TuneOptions& options) {
   return {};
 }
 
-Status understand_sizes(const Wanted& wanted, TuneOptions& options) {
-  const std::vector<std::string>& standard = wanted.quick ? kQuickSizes : kThoroughSizes;
-  for (const std::string& text : wanted.sizes.empty() ? standard : wanted.sizes) {
+Status parse_sizes(const Arguments& arguments, TuneOptions& options) {
+  const std::vector<std::string>& standard = arguments.quick ? kQuickSizes : kThoroughSizes;
+  for (const std::string& text : arguments.sizes.empty() ? standard : arguments.sizes) {
     FDL_ASSIGN_OR_RETURN(const std::size_t bytes, parse_bytes(text));
     options.sizes.push_back(std::max<std::size_t>(bytes, 1));
   }
@@ -57,10 +58,10 @@ Status understand_sizes(const Wanted& wanted, TuneOptions& options) {
   return {};
 }
 
-Result<TuneOptions> understand(const Wanted& wanted) {
-  TuneOptions options{.launched = wanted.launched, .output = wanted.output};
-  FDL_RETURN_IF_ERROR(understand_collectives(wanted, options));
-  FDL_RETURN_IF_ERROR(understand_sizes(wanted, options));
+Result<TuneOptions> parse(const Arguments& arguments) {
+  TuneOptions options{.launched = arguments.launched, .output = arguments.output};
+  FDL_RETURN_IF_ERROR(parse_collectives(arguments, options));
+  FDL_RETURN_IF_ERROR(parse_sizes(arguments, options));
   if (options.output.empty()) options.output = own_tuning_file(Environment::of_process());
   if (options.output.empty()) {
     return Status(Code::invalid_argument, "neither XDG_CONFIG_HOME nor HOME is set; give --output");
@@ -74,24 +75,24 @@ std::vector<int> usual_ranks(bool quick) {
   return quick || cores == 2 ? std::vector<int>{cores} : std::vector<int>{2, cores};
 }
 
-int tune(const Wanted& wanted) {
-  auto options = understand(wanted);
+int tune(const Arguments& arguments) {
+  auto options = parse(arguments);
   if (!options.ok()) {
     fmt::print(stderr, "farandole tune: {}\n", options.status().text());
     return kExitUsage;
   }
-  const double seconds = wanted.seconds > 0 ? wanted.seconds : wanted.quick ? kQuick_s : kThorough_s;
-  if (wanted.launched) {
+  const double seconds = arguments.seconds > 0 ? arguments.seconds : arguments.quick ? kQuick_s : kThorough_s;
+  if (arguments.launched) {
     options->seconds = seconds;
-    options->transport = wanted.transports.size() == 1 ? wanted.transports.front() : "auto";
+    options->transport = arguments.transports.size() == 1 ? arguments.transports.front() : "auto";
     return tune_rank(*options, -1);
   }
-  const std::vector<int> all_ranks = wanted.ranks.empty() ? usual_ranks(wanted.quick) : wanted.ranks;
+  const std::vector<int> all_ranks = arguments.ranks.empty() ? usual_ranks(arguments.quick) : arguments.ranks;
   // Each combination gets an equal share of the time that is left when it begins.
   const int64_t end_ns = now_ns() + seconds_to_ns(seconds);
-  std::size_t left = all_ranks.size() * wanted.transports.size();
+  std::size_t left = all_ranks.size() * arguments.transports.size();
   for (const int ranks : all_ranks) {
-    for (const std::string& transport : wanted.transports) {
+    for (const std::string& transport : arguments.transports) {
       const bool threads = runs_in_threads(transport);
       options->ranks = ranks;
       options->transport = transport;
@@ -107,20 +108,21 @@ int tune(const Wanted& wanted) {
 }  // namespace
 
 void add_tune(CLI::App& app, Work& work) {
-  auto wanted = std::make_shared<Wanted>();
+  auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("tune", "Measure what is quickest here, and write the table to choose by");
-  command->add_option("--ranks", wanted->ranks, "How many ranks: 2,4; else two and one a core")
+  command->add_option("--ranks", arguments->ranks, "How many ranks: 2,4; else two and one a core")
       ->delimiter(',')
       ->check(CLI::Range(2, 1024));
-  command->add_option("--transports", wanted->transports, "shm, tcp")->delimiter(',')->capture_default_str();
-  command->add_option("--collectives", wanted->collectives, "allreduce,broadcast ...; else all")->delimiter(',');
-  command->add_option("--sizes", wanted->sizes, "Bytes: 64,64K,1M")->delimiter(',');
-  command->add_flag("--quick", wanted->quick, "Half a minute instead of three");
-  command->add_option("--seconds", wanted->seconds, "About how long in all")->check(CLI::PositiveNumber);
-  command->add_option("--output", wanted->output, "Where to save; else where it is found by itself; -: print it");
-  command->add_flag("--launched", wanted->launched,
-                    "This process is one rank, as its launcher says: farandole run ... -- farandole tune --launched");
-  command->callback([&work, wanted] { work = [wanted] { return tune(*wanted); }; });
+  command->add_option("--transports", arguments->transports, "shm, tcp")->delimiter(',')->capture_default_str();
+  command->add_option("--collectives", arguments->collectives, "allreduce,broadcast ...; else all")->delimiter(',');
+  command->add_option("--sizes", arguments->sizes, "Bytes: 64,64K,1M")->delimiter(',');
+  command->add_flag("--quick", arguments->quick, "Half a minute instead of three");
+  command->add_option("--seconds", arguments->seconds, "About how long in all")->check(CLI::PositiveNumber);
+  command->add_option("--output", arguments->output, "Where to save; else where it is found by itself; -: print it");
+  command->add_flag(
+      "--launched", arguments->launched,
+      "This process is one rank, which its launcher numbers: farandole run ... -- farandole tune --launched");
+  command->callback([&work, arguments] { work = [arguments] { return tune(*arguments); }; });
 }
 
 }  // namespace fdl

@@ -87,7 +87,7 @@ class Tuner {
   }
 
  private:
-  // A trial call finds out whether the collective runs as a whole: otherwise all ranks get FDL_INVALID_ARGUMENT, and no
+  // A trial call shows whether the collective runs as a whole: otherwise all ranks get FDL_INVALID_ARGUMENT, and no
   // communication takes place.
   bool list_ways() {
     ways_.clear();

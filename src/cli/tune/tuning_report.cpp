@@ -64,7 +64,7 @@ std::vector<Line> lines_of(const TuningTable& table, const TuningTable::Place& p
 
 }  // namespace
 
-std::string bytes_words(int64_t bytes) {
+std::string bytes_text(int64_t bytes) {
   constexpr int64_t kMega = int64_t{1} << 20;
   if (bytes >= kMega && bytes % kMega == 0) return fmt::format("{}M", bytes / kMega);
   if (bytes >= 1024 && bytes % 1024 == 0) return fmt::format("{}K", bytes / 1024);
@@ -74,11 +74,11 @@ std::string bytes_words(int64_t bytes) {
 void draw_progress(const TuningTable::Place& place, int64_t bytes, std::size_t done, std::size_t all) {
   constexpr std::size_t kWidth = 30;
   const std::string group_name =
-      fmt::format("{}, {} ranks", place.transport, ranks_words(place.hosts, place.ranks_per_host));
+      fmt::format("{}, {} ranks", place.transport, ranks_text(place.hosts, place.ranks_per_host));
   if (::isatty(STDERR_FILENO) == 1) {
     const std::size_t filled = done * kWidth / std::max<std::size_t>(all, 1);
     fmt::print(stderr, "\r{} [{:#<{}}{:.<{}}] {:>3} %  {:<14} {:>6}", group_name, "", filled, "", kWidth - filled,
-               done * 100 / std::max<std::size_t>(all, 1), name_of(place.collective), bytes_words(bytes));
+               done * 100 / std::max<std::size_t>(all, 1), name_of(place.collective), bytes_text(bytes));
   } else {
     static int last_shown = -1;  // the collective of the last line
     if (last_shown == static_cast<int>(place.collective)) return;
@@ -97,7 +97,7 @@ void print_report(const TuningTable& table) {
   std::string group;
   for (const auto& [place, sizes] : table.rows()) {
     const std::string group_name =
-        fmt::format("{}, {} ranks", place.transport, ranks_words(place.hosts, place.ranks_per_host));
+        fmt::format("{}, {} ranks", place.transport, ranks_text(place.hosts, place.ranks_per_host));
     if (group_name != group) {
       fmt::print("{}{}\n  {:<15} {:>15}  {:<19} {:>20}  {:<19} {:>6}\n", group.empty() ? "" : "\n", group_name,
                  "collective", "bytes", "chosen", "us", "next", "times");
@@ -105,7 +105,7 @@ void print_report(const TuningTable& table) {
     }
     for (const Line& line : lines_of(table, place, sizes)) {
       const bool one = line.first_bytes == line.last_bytes;
-      const std::string bytes = bytes_words(line.first_bytes) + (one ? "" : " .. " + bytes_words(line.last_bytes));
+      const std::string bytes = bytes_text(line.first_bytes) + (one ? "" : " .. " + bytes_text(line.last_bytes));
       const std::string us =
           one ? fmt::format("{:.4g}", line.first_us) : fmt::format("{:.4g} .. {:.4g}", line.first_us, line.last_us);
       fmt::print("  {:<15} {:>15}  {:<19} {:>20}", name_of(place.collective), bytes, line.way, us);

@@ -17,6 +17,6 @@ void end_progress();
 void print_report(const TuningTable& table);
 
 // "4", "64K", "1M".
-std::string bytes_words(int64_t bytes);
+std::string bytes_text(int64_t bytes);
 
 }  // namespace fdl

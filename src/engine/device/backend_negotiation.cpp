@@ -22,15 +22,15 @@ uint64_t number_of(std::string_view text) {
 
 }  // namespace
 
-DeviceCollectives::Word DeviceCollectives::Word::of(const Status& status) {
-  Word word;
-  if (status.ok()) return word;
-  word.code = static_cast<int32_t>(status.code());
-  std::strncpy(word.text, status.text().c_str(), sizeof word.text - 1);
-  return word;
+DeviceCollectives::StatusReport DeviceCollectives::StatusReport::of(const Status& status) {
+  StatusReport report;
+  if (status.ok()) return report;
+  report.code = static_cast<int32_t>(status.code());
+  std::strncpy(report.text, status.text().c_str(), sizeof report.text - 1);
+  return report;
 }
 
-Status DeviceCollectives::Word::status() const {
+Status DeviceCollectives::StatusReport::status() const {
   return code == 0 ? Status() : Status(static_cast<Code>(code), std::string(text, ::strnlen(text, sizeof text)));
 }
 
@@ -124,7 +124,7 @@ Status DeviceCollectives::choose_backend() {
   // The first rank of each library group makes its id. Its failure is sent with the id, so no rank waits in vain.
   if (library_group_of(me).first == me) {
     auto made = library_->make_id();
-    id_.word = Word::of(made.status());
+    id_.report = StatusReport::of(made.status());
     if (made.ok()) id_.id = *made;
   }
   gather(&id_, sizeof id_, all_ids_.data());
@@ -134,7 +134,7 @@ Status DeviceCollectives::choose_backend() {
 // Distributes the id and joins the library. join() returns at once; the ranks then exchange whether it succeeded.
 Status DeviceCollectives::join_library() {
   for (std::size_t i = 0; i < all_ids_.size(); ++i) {
-    const Status made = all_ids_[i].word.status();
+    const Status made = all_ids_[i].report.status();
     if (!made.ok()) return reject_library(made.while_doing(fmt::format("{} made an id for all", name_of_member(i))));
   }
   stage_ = Stage::joins;
@@ -143,7 +143,7 @@ Status DeviceCollectives::join_library() {
   auto joined = library_->join(
       all_ids_[library_group.first].id, static_cast<int>((me - library_group.first) / library_group.apart),
       library_group.of(members()), device_, Deadline::after_seconds(parts_.config->start_timeout_s));
-  outcome_ = Word::of(joined.status());
+  outcome_ = StatusReport::of(joined.status());
   if (joined.ok()) joined_ = joined.take();
   gather(&outcome_, sizeof outcome_, all_outcomes_.data());
   return {};
@@ -248,9 +248,9 @@ Result<bool> DeviceCollectives::advance_scratch() {
     if (!host_outcome_.done) return moved;
     FDL_RETURN_IF_ERROR(host_outcome_.status.while_doing("exchanging the sizes of scratch buffers"));
     const std::size_t least = least_scratch();
-    const auto has_more = [least](const ScratchWord& word) { return word.bytes > least; };
-    if (std::none_of(all_scratch_words_.begin(), all_scratch_words_.end(), has_more)) break;
-    if (has_more(scratch_word_)) FDL_RETURN_IF_ERROR(scratch_->shrink(least));
+    const auto has_more = [least](const ScratchReport& report) { return report.bytes > least; };
+    if (std::none_of(all_scratch_reports_.begin(), all_scratch_reports_.end(), has_more)) break;
+    if (has_more(scratch_report_)) FDL_RETURN_IF_ERROR(scratch_->shrink(least));
     exchange_scratch();
   }
   FDL_RETURN_IF_ERROR(keep_scratch());
@@ -262,10 +262,10 @@ Result<bool> DeviceCollectives::advance_scratch() {
 
 void DeviceCollectives::exchange_scratch() {
   scratch_step_ = ScratchStep::agreeing;
-  scratch_word_ = {.bytes = scratch_->bytes(), .is_librarys = scratch_->has_librarys()};
+  scratch_report_ = {.bytes = scratch_->bytes(), .is_librarys = scratch_->has_librarys()};
   // A single rank has its own answer at once.
-  if (members().size() > 1) return gather(&scratch_word_, sizeof scratch_word_, all_scratch_words_.data());
-  all_scratch_words_[0] = scratch_word_;
+  if (members().size() > 1) return gather(&scratch_report_, sizeof scratch_report_, all_scratch_reports_.data());
+  all_scratch_reports_[0] = scratch_report_;
   host_outcome_ = {};
   host_outcome_.finish();
 }
@@ -273,16 +273,16 @@ void DeviceCollectives::exchange_scratch() {
 // A rank without device memory takes pinned host memory, so it does not limit the other ranks.
 std::size_t DeviceCollectives::least_scratch() const {
   std::size_t least = DeviceScratch::size_for(*scratch_bytes_);
-  for (const ScratchWord& word : all_scratch_words_) {
-    if (word.bytes > 0) least = std::min<std::size_t>(least, word.bytes);
+  for (const ScratchReport& report : all_scratch_reports_) {
+    if (report.bytes > 0) least = std::min<std::size_t>(least, report.bytes);
   }
   return least;
 }
 
 // Registers the buffer of the agreed size. It is mapped alike only if the library allocated it on all ranks.
 Status DeviceCollectives::keep_scratch() {
-  const bool all_have_librarys = std::all_of(all_scratch_words_.begin(), all_scratch_words_.end(),
-                                             [](const ScratchWord& word) { return word.is_librarys != 0; });
+  const bool all_have_librarys = std::all_of(all_scratch_reports_.begin(), all_scratch_reports_.end(),
+                                             [](const ScratchReport& report) { return report.is_librarys != 0; });
   FDL_RETURN_IF_ERROR(scratch_->keep(least_scratch(), all_have_librarys));
   log_shortage();
   return {};

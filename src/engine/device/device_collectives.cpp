@@ -43,8 +43,8 @@ DeviceCollectives::DeviceCollectives(Parts parts, Device& device, Poller poller)
       all_facts_(parts_.members->size()),
       all_ids_(parts_.members->size()),
       all_outcomes_(parts_.members->size()),
-      all_scratch_words_(parts_.members->size()),
-      all_registration_words_(parts_.members->size()) {}
+      all_scratch_reports_(parts_.members->size()),
+      all_registration_reports_(parts_.members->size()) {}
 
 // The library must unregister the scratch buffer before its collectives end; the buffer itself ends after them.
 DeviceCollectives::~DeviceCollectives() {
@@ -75,15 +75,15 @@ void DeviceCollectives::launch_group(std::span<const Call> calls, Completion& co
 }
 
 // A scratch request or a symmetric allocation takes the place of a collective, also in the negotiation.
-void DeviceCollectives::make_room(const CollectiveSpec& spec, std::size_t& bytes, void*& memory,
-                                  Completion& completion) {
+void DeviceCollectives::request_scratch(const CollectiveSpec& spec, std::size_t& bytes, void*& memory,
+                                        Completion& completion) {
   scratch_bytes_ = &bytes;
   scratch_memory_ = &memory;
   start_or_negotiate(spec, completion);
 }
 
-void DeviceCollectives::hold(const CollectiveSpec& spec, SymmetricAllocation& symmetric_allocation,
-                             Completion& completion) {
+void DeviceCollectives::register_symmetric(const CollectiveSpec& spec, SymmetricAllocation& symmetric_allocation,
+                                           Completion& completion) {
   symmetric_allocation_ = &symmetric_allocation;
   start_or_negotiate(spec, completion);
 }
@@ -205,9 +205,9 @@ Status DeviceCollectives::status() const {
   return library_->status_of(*by_library_);
 }
 
-DeviceLibrary::Work DeviceCollectives::look_at_work() {
+DeviceLibrary::Work DeviceCollectives::poll_work() {
   if (by_library_ == nullptr || !ended_.ok()) return {};
-  return library_->look_at_work(*by_library_);
+  return library_->poll_work(*by_library_);
 }
 
 bool DeviceCollectives::takes_segments(const CollectiveSpec& spec) const {

@@ -44,7 +44,7 @@ class DeviceCollectives final : public Collectives {
     const std::vector<Member>* members = nullptr;
     GroupShape shape;
     const Config* config = nullptr;
-    // Called when the library is first needed; an error says why there is none. Empty: there is none.
+    // Called when the library is first needed; an error gives the reason if there is none. Empty: there is none.
     std::function<Result<DeviceLibrary*>()> library;
     StagedCollectives::HostRunner choose_host;
     // Makes the collectives on host memory for the side that the library does not run: of the ranks with this local
@@ -70,17 +70,18 @@ class DeviceCollectives final : public Collectives {
   // bytes. `bytes` becomes the size that was agreed on: the same on all ranks, less where a rank has no more. The
   // buffer is valid for work on the spec's stream until the next request or the end of this object. The stream lives as
   // long and is the same for each request. A repeated request tries to allocate again.
-  void make_room(const CollectiveSpec& spec, std::size_t& bytes, void*& memory, Completion& completion);
+  void request_scratch(const CollectiveSpec& spec, std::size_t& bytes, void*& memory, Completion& completion);
 
   // Starts, in the same way, a symmetric allocation for the rank's own tensors. If one rank has no memory, all ranks
   // get the same refusal. Also unregisters memory that was released on all ranks by then.
-  void hold(const CollectiveSpec& spec, SymmetricAllocation& symmetric_allocation, Completion& completion);
+  void register_symmetric(const CollectiveSpec& spec, SymmetricAllocation& symmetric_allocation,
+                          Completion& completion);
 
   // Why the collectives have ended, including failures that occurred while nothing was in flight.
   Status status() const;
 
   // How far the device is with the library's queued work. Called while no thread drives; status() has the errors.
-  DeviceLibrary::Work look_at_work();
+  DeviceLibrary::Work poll_work();
 
   // Whether the ranks have chosen a backend. After that: whether such a collective is staged through the host, and
   // otherwise what runs it and by which algorithm, where there is a choice.
@@ -100,27 +101,27 @@ class DeviceCollectives final : public Collectives {
  private:
   enum class Stage : uint8_t { unknown, facts, id, joins, negotiated };
   // A rank's status for the other ranks. It is sent as bytes, so the text is stored in place and may be cut.
-  struct Word {
+  struct StatusReport {
     int32_t code = 0;
     char text[508] = {};
 
-    static Word of(const Status& status);
+    static StatusReport of(const Status& status);
     Status status() const;
   };
-  struct IdWord {
-    Word word;
+  struct IdReport {
+    StatusReport report;
     DeviceLibrary::Id id{};
   };
 
   // What a rank reports of its scratch buffer.
-  struct ScratchWord {
+  struct ScratchReport {
     uint64_t bytes = 0;        // 0: it has none
     uint64_t is_librarys = 0;  // the library allocated it
   };
 
   // What a rank reports during a symmetric allocation: its status, and registrations that are unused on this rank.
-  struct RegistrationWord {
-    Word word;
+  struct RegistrationReport {
+    StatusReport report;
     int64_t is_librarys = 0;
     std::array<int64_t, 63> unused{};  // numbers of allocations, filled up with -1
   };
@@ -200,12 +201,12 @@ class DeviceCollectives final : public Collectives {
   std::vector<std::size_t> counts_;
   DeviceFacts facts_;
   std::vector<DeviceFacts> all_facts_;
-  IdWord id_;
-  std::vector<IdWord> all_ids_;
-  Word outcome_;
-  std::vector<Word> all_outcomes_;
-  ScratchWord scratch_word_;
-  std::vector<ScratchWord> all_scratch_words_;
+  IdReport id_;
+  std::vector<IdReport> all_ids_;
+  StatusReport outcome_;
+  std::vector<StatusReport> all_outcomes_;
+  ScratchReport scratch_report_;
+  std::vector<ScratchReport> all_scratch_reports_;
 
   // The collective in flight.
   CollectiveSpec spec_;
@@ -223,8 +224,8 @@ class DeviceCollectives final : public Collectives {
   SymmetricAllocation* symmetric_allocation_ = nullptr;
   std::shared_ptr<SymmetricMemory> taken_;
   bool group_is_through_ = false;  // all work that was queued before the request has run
-  RegistrationWord registration_word_;
-  std::vector<RegistrationWord> all_registration_words_;
+  RegistrationReport registration_report_;
+  std::vector<RegistrationReport> all_registration_reports_;
   std::vector<int64_t> to_forget_;
   Status ended_;  // not OK once the object has failed or was interrupted
   mutable std::set<std::string, std::less<>> names_;

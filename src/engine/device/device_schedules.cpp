@@ -52,8 +52,8 @@ bool DeviceSchedules::can(const CollectiveSpec& spec) const {
 Result<Choice> DeviceSchedules::choose_for(const CollectiveSpec& spec) const {
   const auto bytes = static_cast<int64_t>(known_bytes(spec, shape_.ranks));
   const Need need = need_of(spec, config_.deterministic);
-  const auto try_it = [&](std::string_view wanted) {
-    return choose(spec.collective, shape_, bytes, wanted, need.rank_order, true, !need.uneven);
+  const auto try_it = [&](std::string_view requested) {
+    return choose(spec.collective, shape_, bytes, requested, need.rank_order, true, !need.uneven);
   };
   if (!is_auto(spec.algorithm)) return try_it(spec.algorithm);
   auto configured = try_it(config_.algorithm);

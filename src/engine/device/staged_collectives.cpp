@@ -87,12 +87,13 @@ void StagedCollectives::start(const CollectiveSpec& spec, Buffers buffers, Compl
   if (size_ == 1) return completion.finish(run_alone(spec, buffers));
   const auto captured = device_.is_captured(spec.stream);
   if (captured.ok() && *captured) {
-    return completion.finish(Status(
-        Code::unsupported,
-        fmt::format("{} through the host's memory cannot be captured into a graph, for the host has to run it each "
-                    "time: leave it out of the capture, or let NCCL run it (device_collectives=nccl says why it does "
-                    "not)",
-                    name_of(spec.collective))));
+    return completion.finish(
+        Status(Code::unsupported,
+               fmt::format(
+                   "{} through the host's memory cannot be captured into a graph, for the host has to run it each "
+                   "time: leave it out of the capture, or let NCCL run it (device_collectives=nccl reports why it does "
+                   "not)",
+                   name_of(spec.collective))));
   }
   completion_ = &completion;
   spec_ = spec;

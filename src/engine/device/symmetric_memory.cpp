@@ -33,17 +33,17 @@ Result<std::shared_ptr<SymmetricMemory>> SymmetricMemory::take(Device& device, D
 }
 
 // Everything that needs the stream is queued now, because the stream may be gone when the memory is destroyed.
-void SymmetricMemory::let_go() {
+void SymmetricMemory::release() {
   // If the event cannot be set, the device has failed and uses no memory any more.
   static_cast<void>(device_.set(last_use_, stream_));
   auto notifier = CompletionNotifier::take();
   if (notifier.ok() && device_.ring(stream_, notifier->event()).ok()) notifier_.emplace(notifier.take());
   // Release order: a thread that reads the flag as set also reads notifier_.
-  let_go_.store(true, std::memory_order_release);
+  released_.store(true, std::memory_order_release);
 }
 
 bool SymmetricMemory::is_unused() const {
-  if (!is_let_go()) return false;
+  if (!is_released()) return false;
   const auto is_through = device_.reached(last_use_);
   return is_through.ok() && *is_through;
 }
@@ -61,7 +61,7 @@ bool SymmetricMemory::wait_through() const {
 
 // The device releases its own memory in the order of the stream. A library does not, so its memory must be unused.
 SymmetricMemory::~SymmetricMemory() {
-  if (!is_let_go()) let_go();
+  if (!is_released()) release();
   if (library_ == nullptr) {
     device_.release_after(stream_, memory_);
   } else if (wait_through()) {

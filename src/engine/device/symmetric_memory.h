@@ -16,7 +16,7 @@
 namespace fdl {
 
 // Its holder and, while the library has it registered, the group share it. It is destroyed with the last reference,
-// once the work that was queued on the holder's stream before let_go() has run.
+// once the work that was queued on the holder's stream before release() has run.
 class SymmetricMemory {
  public:
   // Allocates from the library if there is one and it has memory, otherwise from the device. Both outlive the memory,
@@ -32,9 +32,9 @@ class SymmetricMemory {
   bool is_librarys() const { return library_ != nullptr; }
 
   // The holder has queued its last use. May be called from any thread, once.
-  void let_go();
-  // For the group: whether let_go() was called, and whether the work queued before it has run.
-  bool is_let_go() const { return let_go_.load(std::memory_order_acquire); }
+  void release();
+  // For the group: whether release() was called, and whether the work queued before it has run.
+  bool is_released() const { return released_.load(std::memory_order_acquire); }
   bool is_unused() const;
 
  private:
@@ -49,8 +49,8 @@ class SymmetricMemory {
   void* const memory_;
   const std::size_t bytes_;
   const DeviceEvent last_use_;
-  std::optional<CompletionNotifier> notifier_;  // rings after the last use; set by let_go()
-  std::atomic<bool> let_go_{false};
+  std::optional<CompletionNotifier> notifier_;  // rings after the last use; set by release()
+  std::atomic<bool> released_{false};
 };
 
 // A symmetric allocation that all ranks of a group request together, and its result: memory on all ranks or on none.
@@ -60,7 +60,7 @@ struct SymmetricAllocation {
   std::shared_ptr<SymmetricMemory> memory = nullptr;  // null: refused
   Status refusal = {};                                // the same on all ranks
   int64_t number = -1;                                // identifies the allocation in its group, the same on all ranks
-  bool is_known = false;                              // the library has registered it on all ranks
+  bool is_registered = false;                         // the library has registered it on all ranks
 };
 
 }  // namespace fdl

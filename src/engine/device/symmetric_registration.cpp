@@ -18,7 +18,7 @@ DeviceLibrary* DeviceCollectives::registering_library() const {
 // The group's queued work may still use memory that its holder has released, so it must run first.
 Status DeviceCollectives::begin_registration() {
   const bool any_is_free =
-      std::any_of(registered_.begin(), registered_.end(), [](const auto& each) { return each.second->is_let_go(); });
+      std::any_of(registered_.begin(), registered_.end(), [](const auto& each) { return each.second->is_released(); });
   scratch_step_ = any_is_free ? ScratchStep::emptying : ScratchStep::exchanging;
   if (registering_library() != nullptr) FDL_RETURN_IF_ERROR(scratch_->note_other_use(spec_.stream));
   if (!any_is_free) exchange_registration();
@@ -30,14 +30,14 @@ void DeviceCollectives::exchange_registration() {
   scratch_step_ = ScratchStep::exchanging;
   DeviceLibrary* const library = registering_library();
   auto taken = SymmetricMemory::take(device_, library, symmetric_allocation_->stream, symmetric_allocation_->bytes);
-  registration_word_ = {.word = Word::of(taken.status())};
+  registration_report_ = {.report = StatusReport::of(taken.status())};
   if (taken.ok()) taken_ = taken.take();
-  registration_word_.is_librarys = taken_ != nullptr && taken_->is_librarys() ? 1 : 0;
+  registration_report_.is_librarys = taken_ != nullptr && taken_->is_librarys() ? 1 : 0;
   list_unused();
   if (members().size() > 1) {
-    gather(&registration_word_, sizeof registration_word_, all_registration_words_.data());
+    gather(&registration_report_, sizeof registration_report_, all_registration_reports_.data());
   } else {
-    all_registration_words_[0] = registration_word_;
+    all_registration_reports_[0] = registration_report_;
     host_outcome_ = {};
     host_outcome_.finish();
   }
@@ -45,7 +45,7 @@ void DeviceCollectives::exchange_registration() {
 
 // Up to 63 numbers fit into the message; the rest is listed at a later allocation.
 void DeviceCollectives::list_unused() {
-  auto& unused = registration_word_.unused;
+  auto& unused = registration_report_.unused;
   unused.fill(-1);
   if (!group_is_through_) return;
   auto next = unused.begin();
@@ -80,19 +80,19 @@ Result<bool> DeviceCollectives::advance_registration() {
 // which are those that every rank lists as unused.
 void DeviceCollectives::read_registrations() {
   symmetric_allocation_->number = next_number_++;
-  for (std::size_t i = 0; i < all_registration_words_.size() && symmetric_allocation_->refusal.ok(); ++i) {
-    const Status one = all_registration_words_[i].word.status();
+  for (std::size_t i = 0; i < all_registration_reports_.size() && symmetric_allocation_->refusal.ok(); ++i) {
+    const Status one = all_registration_reports_[i].report.status();
     if (one.ok()) continue;
     symmetric_allocation_->refusal =
         Status::blame(members()[i].world_rank, members()[i].host_name, one.code(),
                       fmt::format("{} has no memory for the group: {}", name_of_member(i), one.text()));
   }
   to_forget_.clear();
-  for (const int64_t number : registration_word_.unused) {
-    const auto names_it = [number](const RegistrationWord& word) {
-      return std::find(word.unused.begin(), word.unused.end(), number) != word.unused.end();
+  for (const int64_t number : registration_report_.unused) {
+    const auto names_it = [number](const RegistrationReport& report) {
+      return std::find(report.unused.begin(), report.unused.end(), number) != report.unused.end();
     };
-    if (number >= 0 && std::all_of(all_registration_words_.begin(), all_registration_words_.end(), names_it)) {
+    if (number >= 0 && std::all_of(all_registration_reports_.begin(), all_registration_reports_.end(), names_it)) {
       to_forget_.push_back(number);
     }
   }
@@ -112,9 +112,10 @@ Result<bool> DeviceCollectives::forget_unused() {
 
 Status DeviceCollectives::keep_registration() {
   if (!symmetric_allocation_->refusal.ok()) return {};
-  symmetric_allocation_->is_known = std::all_of(all_registration_words_.begin(), all_registration_words_.end(),
-                                                [](const RegistrationWord& word) { return word.is_librarys != 0; });
-  if (symmetric_allocation_->is_known) {
+  symmetric_allocation_->is_registered =
+      std::all_of(all_registration_reports_.begin(), all_registration_reports_.end(),
+                  [](const RegistrationReport& report) { return report.is_librarys != 0; });
+  if (symmetric_allocation_->is_registered) {
     FDL_RETURN_IF_ERROR(library_->enroll(*by_library_, taken_->get(), taken_->bytes(), true));
     registered_[symmetric_allocation_->number] = taken_;
   }

@@ -125,7 +125,7 @@ void BoundSchedule::bind_step(std::size_t index) {
 // whole before a send of this rank releases its memory needs all its slots, because its peer may wait for the same.
 void BoundSchedule::plan_staging(const SlicingLimits& limits) {
   std::size_t largest = 0;
-  std::size_t wanted = 0;
+  std::size_t requested = 0;
   std::size_t least = 0;
   for (std::size_t lane = 0; lane < ordered->lanes.size(); ++lane) {
     std::size_t in_lane = 0;
@@ -135,7 +135,7 @@ void BoundSchedule::plan_staging(const SlicingLimits& limits) {
       in_lane += steps[at].slices;
       largest = std::max(largest, std::min(steps[at].bytes, slice_bytes));
     }
-    wanted += in_lane;
+    requested += in_lane;
     least += in_lane > 0 ? 1 : 0;
   }
   const std::size_t lanes_that_reduce = least;
@@ -148,7 +148,7 @@ void BoundSchedule::plan_staging(const SlicingLimits& limits) {
     }
   }
   slot_bytes = largest;
-  slot_count = largest == 0 ? wanted : std::min(wanted, std::max(least, limits.staging_bytes / largest));
+  slot_count = largest == 0 ? requested : std::min(requested, std::max(least, limits.staging_bytes / largest));
 }
 
 }  // namespace fdl

@@ -49,7 +49,7 @@ HierarchicalCollectives::HierarchicalCollectives(std::unique_ptr<Collectives> in
       poller_(std::move(poller)),
       name_(fmt::format("{} inside hosts, {} between", inside_->name(), between_->name())),
       shares_(static_cast<std::size_t>(place.local_size)),
-      asked_(shares_.size()) {
+      counts_(shares_.size()) {
   memory_.runner = inside_.get();
   network_.runner = between_.get();
 }
@@ -62,9 +62,9 @@ bool HierarchicalCollectives::can(const CollectiveSpec& spec) const {
   switch (spec.collective) {
     case Collective::allreduce: {
       if (spec.deterministic || !spec.reduction.commutative() || !between_->can(part)) return false;
-      share_out(spec.count, asked_);
+      share_out(spec.count, counts_);
       part.collective = Collective::reduce_scatter;
-      part.counts = asked_;
+      part.counts = counts_;
       if (!inside_->can(part)) return false;
       part.collective = Collective::allgather;
       return inside_->can(part);

@@ -81,7 +81,7 @@ class HierarchicalCollectives final : public Collectives {
   // Counts by local rank: those of the inside stage in flight, and separate ones for can(), which may be called
   // meanwhile.
   std::vector<std::size_t> shares_;
-  mutable std::vector<std::size_t> asked_;
+  mutable std::vector<std::size_t> counts_;
 
   CollectiveSpec spec_;  // the collective in flight
   Buffers buffers_;

@@ -16,8 +16,8 @@ class SymmetricPlaces {
  public:
   void add(const SymmetricAllocation& symmetric_allocation) {
     MutexLock lock(mutex_);
-    spots_[address(symmetric_allocation.memory->get())] = {symmetric_allocation.memory->bytes(),
-                                                           symmetric_allocation.number, symmetric_allocation.is_known};
+    spots_[address(symmetric_allocation.memory->get())] = {
+        symmetric_allocation.memory->bytes(), symmetric_allocation.number, symmetric_allocation.is_registered};
     any_.store(true, std::memory_order_relaxed);
   }
   void remove(const void* memory) {

@@ -249,10 +249,10 @@ void Runtime::on_event(const CoordinatorEvent& event) {
       }
       interrupt_comms([&](const Communicator& comm) { return comm.id() == event.comm; }, event.why);
       break;
-    case CoordinatorEvent::Kind::asked:
+    case CoordinatorEvent::Kind::progress_query:
       answer_device_query(event);
       break;
-    case CoordinatorEvent::Kind::told:
+    case CoordinatorEvent::Kind::progress_reply:
       take_device_answer(event);
       break;
     case CoordinatorEvent::Kind::coordinator_lost:

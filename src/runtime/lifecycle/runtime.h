@@ -64,7 +64,7 @@ struct GroupMemory {
 
   void let_go() {
     places->remove(memory->get());
-    memory->let_go();
+    memory->release();
     memory.reset();
   }
 };

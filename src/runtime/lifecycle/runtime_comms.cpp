@@ -88,7 +88,7 @@ int64_t Runtime::watch_devices(int64_t now_ns) {
 
 // Empty while the application's own thread drives the communicator; that thread reports failures itself.
 std::optional<Communicator::DeviceWork> Runtime::read_device_work(OrderedComm& comm) {
-  auto work = comm.comm->look_at_device_work();
+  auto work = comm.comm->poll_device_work();
   if (work && !work->failure.ok()) report(comm, work->failure);
   return work;
 }
@@ -103,7 +103,7 @@ std::optional<Communicator::DeviceWork> Runtime::check_device_work(OrderedComm& 
   if (actions.query != 0) {
     const std::vector<int> asked = others(communicator.members());
     coordinator_client_->probe(asked);
-    coordinator_client_->ask(communicator.id(), actions.query, asked, comm.watch->claim_ns());
+    coordinator_client_->query_progress(communicator.id(), actions.query, asked, comm.watch->claim_ns());
   }
   if (!actions.warning.empty()) {
     warnings.push_back(actions.warning);
@@ -127,15 +127,16 @@ OrderedComm* Runtime::comm_of(const std::string& id) {
 void Runtime::answer_device_query(const CoordinatorEvent& event) {
   MutexLock lock(mutex_);
   OrderedComm* comm = comm_of(event.comm);
-  if (comm == nullptr) return coordinator_client_->tell(event, -1, false);
+  if (comm == nullptr) return coordinator_client_->reply_progress(event, -1, false);
   const auto work = read_device_work(*comm);
-  coordinator_client_->tell(event, static_cast<int64_t>(comm->comm->begun_on_device()), work && work->in_flight);
+  coordinator_client_->reply_progress(event, static_cast<int64_t>(comm->comm->begun_on_device()),
+                                      work && work->in_flight);
 }
 
 void Runtime::take_device_answer(const CoordinatorEvent& event) {
   MutexLock lock(mutex_);
   OrderedComm* comm = comm_of(event.comm);
-  if (comm != nullptr) comm->watch->on_answer(event.rank, event.question, {event.begun, event.waiting});
+  if (comm != nullptr) comm->watch->on_answer(event.rank, event.query, {event.begun, event.waiting});
 }
 
 }  // namespace fdl

@@ -134,7 +134,7 @@ class Server final : public MetricsServer {
 }  // namespace fdl
 
 extern "C" __attribute__((visibility("default"))) fdl::MetricsServer* fdl_metrics_serve(
-    std::shared_ptr<const fdl::Metrics> metrics, int port, std::string& why) {
+    const std::shared_ptr<const fdl::Metrics>& metrics, int port, std::string& why) {
   // "+" listens on IPv4 and IPv6; it fails on a machine that has only one of them.
   for (const char* address : {"+", "0.0.0.0:", "[::]:"}) {
     try {

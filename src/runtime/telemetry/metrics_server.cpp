@@ -25,7 +25,7 @@ Status cannot(int port, const std::string& why) {
 
 }  // namespace
 
-Result<std::unique_ptr<MetricsServer>> serve_metrics(std::shared_ptr<const Metrics> metrics, int port) {
+Result<std::unique_ptr<MetricsServer>> serve_metrics(const std::shared_ptr<const Metrics>& metrics, int port) {
   void* module = ::dlopen((own_folder() + kMetricsModule).c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed
   if (module == nullptr) {
     const char* why = ::dlerror();
@@ -44,7 +44,7 @@ Result<std::unique_ptr<MetricsServer>> serve_metrics(std::shared_ptr<const Metri
   pthread_sigmask(SIG_SETMASK, &all, &before);
   ::sigaction(SIGPIPE, nullptr, &pipe);
   std::string why;
-  std::unique_ptr<MetricsServer> server(entry_point(std::move(metrics), port, why));
+  std::unique_ptr<MetricsServer> server(entry_point(metrics, port, why));
   ::sigaction(SIGPIPE, &pipe, nullptr);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (server == nullptr) return cannot(port, why + " (is the port taken?); set FARANDOLE_METRICS_PORT to a free one");

@@ -17,11 +17,11 @@ class MetricsServer {
 
 // Loads the module from the folder of this library, and listens on all addresses. A job does not fail for want of
 // metrics: the caller logs the status and goes on.
-Result<std::unique_ptr<MetricsServer>> serve_metrics(std::shared_ptr<const Metrics> metrics, int port);
+Result<std::unique_ptr<MetricsServer>> serve_metrics(const std::shared_ptr<const Metrics>& metrics, int port);
 
 // The module's entry point; returns null, and the reason in `why`, if it cannot listen.
 inline constexpr const char* kMetricsModule = "libfarandole_metrics.so";
 inline constexpr const char* kMetricsEntryPoint = "fdl_metrics_serve";
-using MetricsEntryPoint = MetricsServer* (*)(std::shared_ptr<const Metrics> metrics, int port, std::string& why);
+using MetricsEntryPoint = MetricsServer* (*)(const std::shared_ptr<const Metrics>& metrics, int port, std::string& why);
 
 }  // namespace fdl

@@ -14,24 +14,24 @@ std::string words(ChunkRange range) {
 }
 
 // The parts of a table cell: "send 3 >1", "recv_reduce 2 <0", "copy 1 = in1".
-std::string brief_words(ChunkRange range) {
+std::string brief_text(ChunkRange range) {
   const char* space = range.space == Space::input ? "in" : range.space == Space::scratch ? "tmp" : "";
   std::string text = space + std::to_string(range.first);
   if (range.count > 1) text += "-" + std::to_string(range.first + range.count - 1);
   return text;
 }
 
-std::string brief_words(const Step& step) {
+std::string brief_text(const Step& step) {
   const std::string kind(name_of(step.kind));
   switch (step.kind) {
     case StepKind::send:
-      return kind + " " + brief_words(step.source) + " >" + std::to_string(step.peer);
+      return kind + " " + brief_text(step.source) + " >" + std::to_string(step.peer);
     case StepKind::recv:
     case StepKind::recv_reduce:
-      return kind + " " + brief_words(step.target) + " <" + std::to_string(step.peer);
+      return kind + " " + brief_text(step.target) + " <" + std::to_string(step.peer);
     case StepKind::copy:
     case StepKind::reduce:
-      return kind + " " + brief_words(step.target) + " = " + brief_words(step.source);
+      return kind + " " + brief_text(step.target) + " = " + brief_text(step.source);
   }
   return kind;
 }
@@ -118,7 +118,7 @@ std::string describe(const std::vector<Schedule>& schedules) {
     width += 2;
     for (std::string& line : lines) line.resize(width, ' ');
     lines[0] += "rank " + std::to_string(schedule.rank);
-    for (std::size_t row = 0; row < schedule.steps.size(); ++row) lines[row + 1] += brief_words(schedule.steps[row]);
+    for (std::size_t row = 0; row < schedule.steps.size(); ++row) lines[row + 1] += brief_text(schedule.steps[row]);
     for (const std::string& line : lines) width = std::max(width, line.size());
   }
   std::string text;

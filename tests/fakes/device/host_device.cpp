@@ -81,7 +81,7 @@ HostDevice::HostDevice(Options options)
 }
 
 HostDevice::~HostDevice() {
-  let_go();
+  resume();
   std::vector<std::unique_ptr<HostStream>> streams;
   {
     MutexLock lock(mutex_);
@@ -389,17 +389,17 @@ void HostDevice::fail(const Status& why) {
   (void)fail_device(why);
 }
 
-void HostDevice::hold(Stream stream) {
+void HostDevice::pause(Stream stream) {
   MutexLock lock(mutex_);
-  (void)push(stream, [this, held_at = let_go_] {
+  (void)push(stream, [this, paused_at = resumes_] {
     MutexLock again(mutex_);
-    changed_.wait(mutex_, Deadline::never(), [&] { return let_go_ > held_at || !failure_.ok(); });
+    changed_.wait(mutex_, Deadline::never(), [&] { return resumes_ > paused_at || !failure_.ok(); });
   });
 }
 
-void HostDevice::let_go() {
+void HostDevice::resume() {
   MutexLock lock(mutex_);
-  ++let_go_;
+  ++resumes_;
   changed_.notify_all();
 }
 
@@ -444,13 +444,13 @@ bool HostDevice::failed() const {
 std::string HostDevice::left_over() const {
   MutexLock lock(mutex_);
   std::string text;
-  const auto tell = [&](std::size_t count, const char* what) {
+  const auto report = [&](std::size_t count, const char* what) {
     if (count > 0) text += std::to_string(count) + what;
   };
-  tell(blocks_held_, " blocks of the device's memory ");
-  tell(pinned_.size(), " blocks of pinned memory ");
-  tell(live_streams_.size(), " streams ");
-  tell(events_.size(), " events ");
+  report(blocks_held_, " blocks of the device's memory ");
+  report(pinned_.size(), " blocks of pinned memory ");
+  report(live_streams_.size(), " streams ");
+  report(events_.size(), " events ");
   return text;
 }
 

@@ -86,9 +86,9 @@ class HostDevice final : public Device {
   // Makes the device fail before the nth copy or reduction from now on runs. Queued work then never runs.
   void fail_work(int nth, Status why);
   void fail(const Status& why);
-  // Work that is queued on the stream after this waits until let_go().
-  void hold(Stream stream);
-  void let_go();
+  // Work that is queued on the stream after this waits until resume().
+  void pause(Stream stream);
+  void resume();
   void capture(Stream stream, bool on);
   // Releases memory that no work uses, so that it can be allocated again at once.
   void release_now(void* memory);
@@ -148,7 +148,7 @@ class HostDevice final : public Device {
   std::map<Call, Plan> planned_ FDL_GUARDED_BY(mutex_);
   int work_left_ FDL_GUARDED_BY(mutex_) = 0;  // until the planned failure; 0: none
   Status planned_failure_ FDL_GUARDED_BY(mutex_);
-  uint64_t let_go_ FDL_GUARDED_BY(mutex_) = 0;
+  uint64_t resumes_ FDL_GUARDED_BY(mutex_) = 0;
   std::mt19937_64 random_ FDL_GUARDED_BY(mutex_);
 };
 

@@ -407,11 +407,11 @@ void HostLibrary::remove_all_of(const Collectives& joined) {
 
 Result<bool> HostLibrary::dismiss(Collectives& joined, void* memory) {
   MutexLock lock(mutex_);
-  if (++asked_[memory] <= options_.busy_dismissals) {
+  if (++dismissals_[memory] <= options_.busy_dismissals) {
     static_cast<HostGroup&>(joined).ring_soon();
     return false;
   }
-  asked_.erase(memory);
+  dismissals_.erase(memory);
   enrolled_.erase(memory);
   return true;
 }

@@ -69,7 +69,7 @@ class HostLibrary final : public DeviceLibrary {
   Status broken_ FDL_GUARDED_BY(mutex_);
   std::map<void*, std::pair<const Collectives*, std::string>> enrolled_ FDL_GUARDED_BY(mutex_);
   std::map<void*, std::size_t> blocks_ FDL_GUARDED_BY(mutex_);  // allocated blocks and their bytes
-  std::map<void*, int> asked_ FDL_GUARDED_BY(mutex_);
+  std::map<void*, int> dismissals_ FDL_GUARDED_BY(mutex_);
 };
 
 }  // namespace fdl::test

@@ -481,7 +481,7 @@ Core& core_of(fdl::nccl::Comm comm) {
   return *reinterpret_cast<Core*>(comm);
 }
 
-Outcome look_at_devices(Core& core) {
+Outcome poll_devices(Core& core) {
   auto& board = core.rendezvous->state();
   for (int a = 0; a < core.size; ++a) {
     for (int b = 0; b < a; ++b) {
@@ -501,7 +501,7 @@ Outcome state_of(Core& core) {
   if (!core.joined) {
     if (setting("hang_at_start") != 0 || !core.rendezvous->complete()) return Outcome::in_progress;
     core.joined = true;
-    core.async = look_at_devices(core);
+    core.async = poll_devices(core);
     if (core.async != Outcome::success) return core.async;
   }
   if (!core.deferred.empty()) {

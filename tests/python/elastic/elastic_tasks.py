@@ -135,7 +135,7 @@ def begins_again_by_itself():
 
 
 def grows(folder):
-    """The number of ranks that are wanted changes while it runs; steps go on until that has happened."""
+    """The target number of ranks changes while it runs; steps go on until that has happened."""
     farandole.init()
     state = elastic.ObjectState(step=0, sizes=[])
 

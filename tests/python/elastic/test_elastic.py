@@ -142,14 +142,14 @@ def test_the_job_follows_the_number_in_the_np_file(tmp_path):
     (last,) = job.all_with("steps")
     # No rank was lost, so no step is lost. Ranks whose peers only leave need no synchronisation.
     assert last["worker"] == 0 and last["steps"] == max(one["enters"] for one in job.all_with("enters"))
-    assert "3 ranks are wanted, not 2" in job.errors and "1 ranks are wanted, not 3" in job.errors, job.report
+    assert "the target is 3 ranks, not 2" in job.errors and "the target is 1 ranks, not 3" in job.errors, job.report
     assert job.errors.count("removed from the elastic job, and ends") == 2 and "was lost" not in job.errors, job.report
 
 
 def test_an_invalid_number_in_the_np_file_is_ignored(tmp_path):
     job = Done(f"-np 1 --np-file {tmp_path}/wanted", "writes_nonsense", tmp_path)
     assert job.code == 0, job.report
-    assert f"'{tmp_path}/wanted' says 'many', which is no number of ranks; nothing changes" in job.errors, job.report
+    assert f"'{tmp_path}/wanted' contains 'many', which is no number of ranks; nothing changes" in job.errors, job.report
     assert Done("-np 1 --np-file /no/such/folder/x", "grows").code == 200
 
 

@@ -172,9 +172,8 @@ def test_a_terminated_node_leaves_at_a_commit_and_the_others_lose_no_step(job):
     (left,) = second.all_with("left")
     assert 0 < left["left"] <= len(steps) and 0 < left["seconds"] <= 25, job.report
     printed = first.words + second.words
-    assert (
-        "was told to end: the others go on without it from their next commit" in printed and "was lost" not in printed
-    ), job.report
+    assert "was requested to end: the others continue without it from their next commit" in printed, job.report
+    assert "was lost" not in printed, job.report
     assert "node 1 has left: 2 nodes, 2 ranks" in first.words, job.report
 
 
@@ -239,7 +238,7 @@ def test_when_the_leading_node_is_terminated_all_leave_at_one_commit(job):
     assert [one["left"] for one in first.all_with("left")] == [one["left"] for one in second.all_with("left")] != [], (
         job.report
     )
-    assert "was told to end, and leads the job" in second.words, job.report
+    assert "was requested to end, and leads the job" in second.words, job.report
 
 
 # ---- Too few, too many, strangers ------------------------------------------------------------------------------------

@@ -226,7 +226,7 @@ def test_env_rejects_contradictions(environment, words):
 
 @pytest.mark.parametrize("variables, lines", [
     ({}, ["devices: cuda: 8 devices, the first cuda:0 (",
-          f"collectives on devices: NCCL 2.32.3 ({fake_devices.NCCL}, as nccl_library says): own_memory, registration, "
+          f"collectives on devices: NCCL 2.32.3 ({fake_devices.NCCL}, set by nccl_library): own_memory, registration, "
           "symmetric"]),
     ({"FAKE_NCCL_VERSION": "21705", "FAKE_CUDA_DEVICES": "1"},
      ["devices: cuda: 1 device, cuda:0", f"collectives on devices: nccl: {fake_devices.NCCL} is NCCL 2.17.5, "

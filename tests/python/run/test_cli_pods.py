@@ -113,7 +113,7 @@ def test_auto_is_one_rank_per_gpu_or_core_and_is_printed():
     assert printed(done.stdout) == [f"[{r}] {r}/3 local {r} node 0/1" for r in range(3)], done.stderr
     assert "3 processes a node: 'auto', and this one has 3 GPUs" in done.stderr
     done = run("--nproc-per-node", "gpu", "--", "true", environment={"CUDA_VISIBLE_DEVICES": ""})
-    assert done.returncode == 64 and "sees no GPU" in done.stderr
+    assert done.returncode == 64 and "has no GPU" in done.stderr
 
 
 def test_a_script_and_a_module_are_given_to_python_as_torchrun_does(tmp_path):
@@ -133,7 +133,7 @@ def test_a_script_and_a_module_are_given_to_python_as_torchrun_does(tmp_path):
     [
         ({"JOB_COMPLETION_INDEX": "4", "FARANDOLE_NNODES": "4"}, [], 78, "not below the 4 nodes"),
         ({"PET_NODE_RANK": "1"}, [], 78, "PET_NNODES is not set"),
-        ({"FARANDOLE_NODE_RANK": "1", "FARANDOLE_NNODES": "2"}, [], 78, "nothing says where node 0 is"),
+        ({"FARANDOLE_NODE_RANK": "1", "FARANDOLE_NNODES": "2"}, [], 78, "nothing gives the address of node 0"),
         ({}, ["--nnodes", "2", "--node-rank", "1", "--rendezvous", "m:1"], 78, "FARANDOLE_JOB_KEY_FILE"),
         ({"FARANDOLE_JOB_KEY_FILE": "/no/such"}, [], 78, "cannot be read from FARANDOLE_JOB_KEY_FILE"),
         ({"FARANDOLE_PORT_BASE": "65535"}, [], 78, "FARANDOLE_PORT_BASE = '65535'"),

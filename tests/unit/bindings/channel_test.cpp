@@ -198,7 +198,7 @@ void wait_for_the_last_of(std::size_t count, World& me, bool first_is_driven) {
     EXPECT_LT(clock_ns() - begin_ns, 2'000'000'000) << "the wait returned with the operation, not at its deadline";
     EXPECT_FALSE(queue.is_done(*jobs.front()));
     std::optional<Failure> diagnosis;
-    for (int asked = 0; !diagnosis && asked < 100; ++asked)
+    for (int tries = 0; !diagnosis && tries < 100; ++tries)
       diagnosis = queue.diagnose();  // the driver needs a core to answer
     EXPECT_TRUE(diagnosis);
     const Failure found = diagnosis.value_or(Failure());

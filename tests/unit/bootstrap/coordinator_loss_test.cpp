@@ -87,11 +87,11 @@ TEST(Alive, ResumedRankReadsTheSameLossAsTheOthers) {
   CoordinatorOptions options = options_for(2);
   options.lost_after_s = 0.1;
   RunningCoordinator coordinator(options);
-  auto asker = join(coordinator->address(), 0, 2);
+  auto prober = join(coordinator->address(), 0, 2);
   auto client = CoordinatorClient::connect(coordinator->address(), kKey, hello_of(1, 2), Deadline::after_seconds(10));
   ASSERT_TRUE(client.ok());
-  (*asker)->probe({1});
-  const auto event = asker->next_event();
+  (*prober)->probe({1});
+  const auto event = prober->next_event();
   ASSERT_TRUE(event);
   Rank resumed(client.take());
   EXPECT_EQ(first_text(resumed.next_event()), event->why.text());
@@ -191,33 +191,33 @@ TEST(Reports, KeepOperationPhaseAndGroup) {
 TEST(Queries, ReturnOneAnswerOfEachQueriedRank) {
   RunningCoordinator coordinator(options_for(3));
   auto ranks = join_all(coordinator->address(), 3);
-  (*ranks[2])->ask("all comm 0", 5, {0, 1}, 60'000'000'000);
-  for (const std::size_t asked : {0, 1}) {
-    const auto question = ranks[asked]->next_event();
-    ASSERT_TRUE(question);
-    EXPECT_EQ(question->kind, CoordinatorEvent::Kind::asked);
-    EXPECT_EQ(question->rank, 2);
-    EXPECT_EQ(question->comm, "all comm 0");
-    (*ranks[asked])->tell(*question, asked == 0 ? -1 : 41, asked == 1);
+  (*ranks[2])->query_progress("all comm 0", 5, {0, 1}, 60'000'000'000);
+  for (const std::size_t replying : {0, 1}) {
+    const auto query = ranks[replying]->next_event();
+    ASSERT_TRUE(query);
+    EXPECT_EQ(query->kind, CoordinatorEvent::Kind::progress_query);
+    EXPECT_EQ(query->rank, 2);
+    EXPECT_EQ(query->comm, "all comm 0");
+    (*ranks[replying])->reply_progress(*query, replying == 0 ? -1 : 41, replying == 1);
     const auto answer = ranks[2]->next_event();
     ASSERT_TRUE(answer);
-    EXPECT_EQ(answer->kind, CoordinatorEvent::Kind::told);
-    EXPECT_EQ(answer->rank, static_cast<int>(asked));
+    EXPECT_EQ(answer->kind, CoordinatorEvent::Kind::progress_reply);
+    EXPECT_EQ(answer->rank, static_cast<int>(replying));
     EXPECT_EQ(answer->comm, "all comm 0");
-    EXPECT_EQ(answer->question, 5u);
-    EXPECT_EQ(answer->begun, asked == 0 ? -1 : 41);
-    EXPECT_EQ(answer->waiting, asked == 1);
+    EXPECT_EQ(answer->query, 5u);
+    EXPECT_EQ(answer->begun, replying == 0 ? -1 : 41);
+    EXPECT_EQ(answer->waiting, replying == 1);
   }
 }
 
 TEST(Queries, WithATooLongCommunicatorNameAreNotSent) {
   RunningCoordinator coordinator(options_for(2));
   auto ranks = join_all(coordinator->address(), 2);
-  (*ranks[0])->ask(std::string(10'000, 'x'), 1, {1}, 0);
-  (*ranks[0])->ask("short", 2, {1}, 0);
-  const auto question = ranks[1]->next_event();
-  ASSERT_TRUE(question);
-  EXPECT_EQ(question->comm, "short");
+  (*ranks[0])->query_progress(std::string(10'000, 'x'), 1, {1}, 0);
+  (*ranks[0])->query_progress("short", 2, {1}, 0);
+  const auto query = ranks[1]->next_event();
+  ASSERT_TRUE(query);
+  EXPECT_EQ(query->comm, "short");
 }
 
 // ---- The end of the coordinator ----

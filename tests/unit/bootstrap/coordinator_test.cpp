@@ -140,7 +140,7 @@ TEST(Coordinator, RejectsAnotherSize) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), Code::mismatch);
   EXPECT_EQ(refused.status().text(),
-            "rank 1 (process 101 on host-b) says that the job has 4 ranks, but the coordinator "
+            "rank 1 (process 101 on host-b) was started for 4 ranks, but the coordinator "
             "(farandole run on host-a) was started for 2; give all ranks the same size");
 }
 
@@ -169,7 +169,7 @@ TEST(Coordinator, RejectsARankOutsideOfTheJob) {
   const auto refused =
       CoordinatorClient::connect(coordinator->address(), kKey, hello_of(2, 2), Deadline::after_seconds(10));
   ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.status().text(), "process 102 on host-c says that it is rank 2 of 2");
+  EXPECT_EQ(refused.status().text(), "process 102 on host-c claims to be rank 2 of 2");
 }
 
 TEST(Coordinator, RejectsAWrongKeyBeforeTheDeadline) {

@@ -129,14 +129,14 @@ TEST(Hosts, SilentRankIsATimeout) {
   MapExchange other;
   const auto follower = find_hosts(1, {facts, facts}, kKey, other, Deadline::after_seconds(0.05));
   ASSERT_FALSE(follower.ok());
-  EXPECT_THAT(follower.status().text(), HasSubstr("hosts/0/door"));
+  EXPECT_THAT(follower.status().text(), HasSubstr("hosts/0/socket"));
 }
 
 TEST(Hosts, InvalidMemberListOfTheLeaderIsAnError) {
   for (const char* nonsense : {"", "7", "x", "0,1,9"}) {
     MapExchange exchange;
     const HostFacts facts{"a", "kernel", 1};
-    ASSERT_TRUE(exchange.publish("hosts/0/door", "").ok());
+    ASSERT_TRUE(exchange.publish("hosts/0/socket", "").ok());
     ASSERT_TRUE(exchange.publish("hosts/0/members", nonsense).ok());
     const auto world = find_hosts(1, {facts, facts}, kKey, exchange, Deadline::after_seconds(10));
     ASSERT_FALSE(world.ok()) << nonsense;
@@ -147,7 +147,7 @@ TEST(Hosts, InvalidMemberListOfTheLeaderIsAnError) {
 TEST(Hosts, UnreachableLeaderResultsInASeparateHost) {
   MapExchange exchange;
   const HostFacts facts{"a", "kernel", 1};
-  ASSERT_TRUE(exchange.publish("hosts/0/door", "unix:@farandole-nobody-is-here").ok());
+  ASSERT_TRUE(exchange.publish("hosts/0/socket", "unix:@farandole-no-such-socket").ok());
   ASSERT_TRUE(exchange.publish("hosts/0/members", "0").ok());
   const auto world = find_hosts(1, {facts, facts}, kKey, exchange, Deadline::after_seconds(10));
   ASSERT_TRUE(world.ok()) << world.status().text();

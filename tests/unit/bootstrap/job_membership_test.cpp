@@ -62,19 +62,19 @@ class JobMembershipTest : public ::testing::Test {
     message.why = Status::blame(culprit, "h", Code::transport, "stuck");
     EXPECT_TRUE(receive(from, message, now).ok());
   }
-  Status ask(int from, uint64_t question, std::vector<int> ranks, int64_t now, const std::string& comm = "c") {
-    CoordinatorMessage message{.kind = Kind::ask};
-    message.id = question;
+  Status query(int from, uint64_t id, std::vector<int> ranks, int64_t now, const std::string& comm = "c") {
+    CoordinatorMessage message{.kind = Kind::progress_query};
+    message.id = id;
     message.number = kSecond;  // the validity of the query
     message.ranks = std::move(ranks);
     message.key = comm;
     return receive(from, message, now);
   }
-  void tell(int from, int asker, uint64_t question, int64_t begun, const std::string& value = "") {
-    CoordinatorMessage message{.kind = Kind::told};
-    message.id = question;
+  void reply(int from, int querying_rank, uint64_t id, int64_t begun, const std::string& value = "") {
+    CoordinatorMessage message{.kind = Kind::progress_reply};
+    message.id = id;
     message.number = begun;
-    message.rank = asker;
+    message.rank = querying_rank;
     message.key = "c";
     message.value = value;
     EXPECT_TRUE(receive(from, message).ok());
@@ -84,7 +84,7 @@ class JobMembershipTest : public ::testing::Test {
     for (const JobMembership::Outgoing& one : membership_.take_outgoing()) {
       std::string line = std::to_string(one.peer - 10) + ":" + name_of(one.message.kind);
       const CoordinatorMessage& message = one.message;
-      if (message.kind == Kind::asked)
+      if (message.kind == Kind::relayed_query)
         line += " " + message.key + std::to_string(message.id) + " by " + std::to_string(message.rank);
       if (message.kind == Kind::answer) {
         line += " " + message.key + std::to_string(message.id) + " of " + std::to_string(message.rank) + ": " +
@@ -110,8 +110,8 @@ class JobMembershipTest : public ::testing::Test {
         return "comm_failed";
       case Kind::welcome:
         return "welcome";
-      case Kind::asked:
-        return "asked";
+      case Kind::relayed_query:
+        return "relayed";
       case Kind::answer:
         return "answer";
       default:
@@ -352,26 +352,26 @@ TEST_F(JobMembershipTest, IgnoresMessagesOfALostRank) {
 
 TEST_F(JobMembershipTest, ForwardsAQueryAndItsAnswers) {
   all_arrive();
-  EXPECT_TRUE(ask(0, 7, {1, 2}, 0).ok());
-  EXPECT_THAT(sent(), ElementsAre("1:asked c7 by 0", "2:asked c7 by 0"));
-  tell(2, 0, 7, 41);
-  tell(1, 0, 7, 42, "waiting");
+  EXPECT_TRUE(query(0, 7, {1, 2}, 0).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:relayed c7 by 0", "2:relayed c7 by 0"));
+  reply(2, 0, 7, 41);
+  reply(1, 0, 7, 42, "waiting");
   EXPECT_THAT(sent(), ElementsAre("0:answer c7 of 2: 41", "0:answer c7 of 1: 42waiting"));
 }
 
 TEST_F(JobMembershipTest, OneRankQueriesUntilItsQueryExpires) {
   all_arrive();
-  EXPECT_TRUE(ask(0, 1, {1, 2}, 0).ok());
-  EXPECT_TRUE(ask(1, 1, {0, 2}, kSecond / 2).ok());
-  EXPECT_THAT(sent(), ElementsAre("1:asked c1 by 0", "2:asked c1 by 0"));
-  EXPECT_TRUE(ask(1, 2, {2}, kSecond / 2, "another").ok());
-  EXPECT_THAT(sent(), ElementsAre("2:asked another2 by 1"));
-  EXPECT_TRUE(ask(0, 2, {2}, kSecond / 2).ok());
-  EXPECT_TRUE(ask(1, 3, {2}, kSecond).ok());
-  EXPECT_THAT(sent(), ElementsAre("2:asked c2 by 0")) << "a repeated query is valid again";
-  EXPECT_TRUE(ask(1, 4, {2}, 2 * kSecond).ok());
-  EXPECT_THAT(sent(), ElementsAre("2:asked c4 by 1"));
-  tell(2, 0, 2, 41);
+  EXPECT_TRUE(query(0, 1, {1, 2}, 0).ok());
+  EXPECT_TRUE(query(1, 1, {0, 2}, kSecond / 2).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:relayed c1 by 0", "2:relayed c1 by 0"));
+  EXPECT_TRUE(query(1, 2, {2}, kSecond / 2, "another").ok());
+  EXPECT_THAT(sent(), ElementsAre("2:relayed another2 by 1"));
+  EXPECT_TRUE(query(0, 2, {2}, kSecond / 2).ok());
+  EXPECT_TRUE(query(1, 3, {2}, kSecond).ok());
+  EXPECT_THAT(sent(), ElementsAre("2:relayed c2 by 0")) << "a repeated query is valid again";
+  EXPECT_TRUE(query(1, 4, {2}, 2 * kSecond).ok());
+  EXPECT_THAT(sent(), ElementsAre("2:relayed c4 by 1"));
+  reply(2, 0, 2, 41);
   EXPECT_THAT(sent(), IsEmpty()) << "the query was replaced";
 }
 
@@ -379,13 +379,13 @@ TEST_F(JobMembershipTest, AnswersForDepartedRanks) {
   all_arrive();
   EXPECT_TRUE(receive(2, {.kind = Kind::leave}).ok());
   sent();
-  EXPECT_TRUE(ask(0, 1, {1, 2}, 0).ok());
-  EXPECT_THAT(sent(), ElementsAre("1:asked c1 by 0", "0:answer c1 of 2: -1"));
+  EXPECT_TRUE(query(0, 1, {1, 2}, 0).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:relayed c1 by 0", "0:answer c1 of 2: -1"));
   EXPECT_TRUE(receive(0, {.kind = Kind::leave}).ok());
   sent();
-  tell(1, 0, 1, 3);
+  reply(1, 0, 1, 3);
   EXPECT_THAT(sent(), IsEmpty()) << "the querying rank has left";
-  EXPECT_TRUE(ask(1, 1, {0}, 1).ok());
+  EXPECT_TRUE(query(1, 1, {0}, 1).ok());
   EXPECT_THAT(sent(), ElementsAre("1:answer c1 of 0: -1")) << "and does not block other queries";
 }
 
@@ -393,36 +393,36 @@ TEST_F(JobMembershipTest, AnswersForDepartedRanks) {
 
 TEST_F(JobMembershipTest, AcceptsOneAnswerOfEachQueriedRank) {
   all_arrive();
-  tell(1, 0, 1, 5);
-  EXPECT_TRUE(ask(0, 1, {1, 77, -4}, 0).ok());
-  EXPECT_THAT(sent(), ElementsAre("1:asked c1 by 0"));
-  EXPECT_TRUE(ask(0, 1, {1, 1}, 0).ok());
-  EXPECT_THAT(sent(), ElementsAre("1:asked c1 by 0"));
-  tell(2, 0, 1, 5);   // was not queried
-  tell(1, 0, 2, 5);   // another query
-  tell(1, 2, 1, 5);   // another querying rank
-  tell(1, 99, 1, 5);  // a rank that does not exist
+  reply(1, 0, 1, 5);
+  EXPECT_TRUE(query(0, 1, {1, 77, -4}, 0).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:relayed c1 by 0"));
+  EXPECT_TRUE(query(0, 1, {1, 1}, 0).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:relayed c1 by 0"));
+  reply(2, 0, 1, 5);   // was not queried
+  reply(1, 0, 2, 5);   // another query
+  reply(1, 2, 1, 5);   // another querying rank
+  reply(1, 99, 1, 5);  // a rank that does not exist
   EXPECT_THAT(sent(), IsEmpty());
-  tell(1, 0, 1, 5, "something that is not defined");
-  tell(1, 0, 1, 6);
+  reply(1, 0, 1, 5, "something that is not defined");
+  reply(1, 0, 1, 6);
   EXPECT_THAT(sent(), ElementsAre("0:answer c1 of 1: 5"));
 }
 
 TEST_F(JobMembershipTest, RejectsQueriesThatAreTooLarge) {
   all_arrive();
-  EXPECT_FALSE(ask(0, 1, {0, 1, 2, 0}, 0).ok()) << "more ranks than there are";
-  EXPECT_FALSE(ask(0, 1, {1}, 0, std::string(kMostKey + 1, 'c')).ok());
+  EXPECT_FALSE(query(0, 1, {0, 1, 2, 0}, 0).ok()) << "more ranks than there are";
+  EXPECT_FALSE(query(0, 1, {1}, 0, std::string(kMostKey + 1, 'c')).ok());
   EXPECT_THAT(sent(), IsEmpty());
-  for (int i = 0; i < 2000; ++i) EXPECT_TRUE(ask(0, 1, {1}, 0, std::to_string(i)).ok());
+  for (int i = 0; i < 2000; ++i) EXPECT_TRUE(query(0, 1, {1}, 0, std::to_string(i)).ok());
   EXPECT_EQ(sent().size(), 1024u) << "the limit of pending queries";
-  EXPECT_TRUE(ask(0, 1, {1}, kSecond, "later").ok());
+  EXPECT_TRUE(query(0, 1, {1}, kSecond, "later").ok());
   EXPECT_EQ(sent().size(), 1u) << "the earlier queries have expired";
 }
 
 TEST_F(JobMembershipTest, RejectsMessagesThatOnlyTheCoordinatorSends) {
   all_arrive();
   for (const Kind kind : {Kind::hello, Kind::welcome, Kind::lost, Kind::left, Kind::comm_failed, Kind::coordinator_ends,
-                          Kind::asked, Kind::answer}) {
+                          Kind::relayed_query, Kind::answer}) {
     EXPECT_FALSE(receive(0, {.kind = kind}).ok());
   }
   EXPECT_FALSE(receive(0, {.kind = Kind::report}).ok()) << "a report without a failure";

@@ -27,7 +27,7 @@ using ::testing::MatchesRegex;
 // A host that is not a pod; tests of pods pass their own platform.
 const Platform kPlainHost{.host_name = "box", .domain = {}, .mpi_hostfile = {}};
 
-Result<Identity> ask(const Vars& variables, const Platform& platform = kPlainHost) {
+Result<Identity> identify(const Vars& variables, const Platform& platform = kPlainHost) {
   const Environment environment(variables);
   auto config = Config::read(environment);
   EXPECT_TRUE(config.ok()) << config.status().text();
@@ -36,7 +36,7 @@ Result<Identity> ask(const Vars& variables, const Platform& platform = kPlainHos
 
 // Returns the line of the identity, or "CODE: text" of the error.
 std::string answer(const Vars& variables, const Platform& platform = kPlainHost) {
-  const auto identity = ask(variables, platform);
+  const auto identity = identify(variables, platform);
   if (identity.ok()) return identity->line();
   return std::string(name_of(identity.status().code())) + ": " + identity.status().text();
 }
@@ -261,13 +261,13 @@ INSTANTIATE_TEST_SUITE_P(
              "INVALID_ARGUMENT: MASTER_PORT = 'http' is not a whole number from 0 on"},
         Case{"OpenMpiOnTwoHosts",
              kOpenMpi + Vars{{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}},
-             "INVALID_ARGUMENT: Open MPI does not tell ranks on several hosts where rank 0 is; set "
+             "INVALID_ARGUMENT: Open MPI does not give ranks on several hosts the address of rank 0; set "
              "FARANDOLE_RENDEZVOUS=tcp://.*"},
         Case{"OpenMpiWithoutNamespace", kOpenMpi + Vars{{"PMIX_NAMESPACE", ""}},
              "INVALID_ARGUMENT: PMIX_NAMESPACE is not set, .*"},
         Case{"PmiOnTwoHosts",
              {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"PMI_PORT", "a:1"}},
-             "INVALID_ARGUMENT: PMI does not tell ranks on several hosts where rank 0 is; .*"},
+             "INVALID_ARGUMENT: PMI does not give ranks on several hosts the address of rank 0; .*"},
         Case{
             "IndexedJob",
             {{"JOB_COMPLETION_INDEX", "0"}},
@@ -275,7 +275,7 @@ INSTANTIATE_TEST_SUITE_P(
             "of several, but nothing gives its rank and size; start it with `farandole run`, .*"},
         Case{"BareRankWithoutMaster",
              {{"RANK", "0"}, {"WORLD_SIZE", "4"}},
-             "INVALID_ARGUMENT: RANK numbers this node, but nothing says where node 0 is; .*"},
+             "INVALID_ARGUMENT: RANK numbers this node, but nothing gives the address of node 0; .*"},
         Case{"RankAlone", {{"RANK", "0"}}, "INVALID_ARGUMENT: RANK = '0' but WORLD_SIZE is not set: .*"},
         Case{"WorldSizeAlone", {{"WORLD_SIZE", "4"}}, "INVALID_ARGUMENT: RANK is not set but WORLD_SIZE = '4': .*"},
         Case{"StalePmi", {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, "INVALID_ARGUMENT: PMI_RANK = '0' \\(PMI, but .*"},
@@ -306,16 +306,17 @@ TEST(Launchers, InnerLauncherWinsAndTheConflictIsLoggedOnce) {
   Warnings warnings;
   EXPECT_THAT(answer(kTorchrun + kOpenMpi), HasSubstr("rank 3/8 local 1/2 node 1/4 source=torchrun"));
   ASSERT_EQ(warnings.lines().size(), 1u);
-  EXPECT_EQ(warnings.lines()[0],
-            "launchers contradict each other: torchrun says rank 3 of 8, but OMPI_COMM_WORLD_RANK = '1' and "
-            "OMPI_COMM_WORLD_SIZE = '2' say rank 1 of 2; unset what is left over from another launcher; torchrun wins");
+  EXPECT_EQ(
+      warnings.lines()[0],
+      "launchers contradict each other: torchrun gives rank 3 of 8, but OMPI_COMM_WORLD_RANK = '1' and "
+      "OMPI_COMM_WORLD_SIZE = '2' give rank 1 of 2; unset what is left over from another launcher; torchrun wins");
 }
 
 TEST(Launchers, ConflictIsAnErrorWithStrictEnv) {
   Warnings warnings;
   EXPECT_THAT(
       answer(kTorchrun + kOpenMpi + Vars{{"FARANDOLE_STRICT_ENV", "1"}}),
-      MatchesRegex("INVALID_ARGUMENT: launchers contradict each other: torchrun says rank 3 of 8, but .*error\\)"));
+      MatchesRegex("INVALID_ARGUMENT: launchers contradict each other: torchrun gives rank 3 of 8, but .*error\\)"));
   EXPECT_THAT(warnings.lines(), ElementsAre());
 }
 
@@ -335,7 +336,7 @@ TEST(Launchers, OuterLauncherOfOneProcessPerNodeIsNoConflict) {
 }
 
 TEST(Launchers, AgreeingLauncherSuppliesAMissingRendezvous) {
-  const auto identity = ask(kTorchrun + Vars{{"HOROVOD_RANK", "3"}, {"HOROVOD_SIZE", "8"}});
+  const auto identity = identify(kTorchrun + Vars{{"HOROVOD_RANK", "3"}, {"HOROVOD_SIZE", "8"}});
   ASSERT_TRUE(identity.ok()) << identity.status().text();
   EXPECT_EQ(identity->source, "horovod");
   EXPECT_EQ(identity->rendezvous, "tcp://a-0.a:29501-29516");
@@ -344,8 +345,8 @@ TEST(Launchers, AgreeingLauncherSuppliesAMissingRendezvous) {
 // ---- Keys and rendezvous addresses ----
 
 TEST(Launchers, AllRanksDeriveTheSameKeyAndRendezvous) {
-  const auto one = ask(kTorchrun);
-  const auto other = ask(kTorchrun + Vars{{"RANK", "0"}, {"LOCAL_RANK", "0"}, {"GROUP_RANK", "0"}});
+  const auto one = identify(kTorchrun);
+  const auto other = identify(kTorchrun + Vars{{"RANK", "0"}, {"LOCAL_RANK", "0"}, {"GROUP_RANK", "0"}});
   ASSERT_TRUE(one.ok() && other.ok());
   EXPECT_EQ(one->job_key, other->job_key);
   EXPECT_EQ(one->rendezvous, other->rendezvous);
@@ -354,18 +355,18 @@ TEST(Launchers, AllRanksDeriveTheSameKeyAndRendezvous) {
 }
 
 TEST(Launchers, AnotherJobOrRestartHasAnotherKey) {
-  const auto one = ask(kTorchrun);
-  const auto restarted = ask(kTorchrun + Vars{{"TORCHELASTIC_RESTART_COUNT", "1"}});
-  const auto another = ask(kTorchrun + Vars{{"TORCHELASTIC_RUN_ID", "job-8"}});
+  const auto one = identify(kTorchrun);
+  const auto restarted = identify(kTorchrun + Vars{{"TORCHELASTIC_RESTART_COUNT", "1"}});
+  const auto another = identify(kTorchrun + Vars{{"TORCHELASTIC_RUN_ID", "job-8"}});
   ASSERT_TRUE(one.ok() && restarted.ok() && another.ok());
   EXPECT_NE(one->job_key, restarted->job_key);
   EXPECT_NE(one->job_key, another->job_key);
 }
 
 TEST(Launchers, OpenMpiJobsOfOneHostHaveDifferentRendezvous) {
-  const auto one = ask(kOpenMpi);
-  const auto same = ask(kOpenMpi + Vars{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}});
-  const auto another = ask(kOpenMpi + Vars{{"PMIX_NAMESPACE", "prterun-a-18@1"}});
+  const auto one = identify(kOpenMpi);
+  const auto same = identify(kOpenMpi + Vars{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}});
+  const auto another = identify(kOpenMpi + Vars{{"PMIX_NAMESPACE", "prterun-a-18@1"}});
   ASSERT_TRUE(one.ok() && same.ok() && another.ok());
   EXPECT_EQ(one->rendezvous, same->rendezvous);
   EXPECT_NE(one->rendezvous, another->rendezvous);
@@ -373,23 +374,23 @@ TEST(Launchers, OpenMpiJobsOfOneHostHaveDifferentRendezvous) {
 }
 
 TEST(Launchers, GivenKeyPrecedesTheDerivedOne) {
-  const auto identity = ask(kTorchrun + Vars{{"FARANDOLE_JOB_KEY", "sixteen-or-more!"}});
+  const auto identity = identify(kTorchrun + Vars{{"FARANDOLE_JOB_KEY", "sixteen-or-more!"}});
   ASSERT_TRUE(identity.ok());
   EXPECT_EQ(identity->job_key, "sixteen-or-more!");
   EXPECT_FALSE(identity->job_key_is_derived);
 }
 
 TEST(Launchers, RankZeroServesUnlessACoordinatorExists) {
-  EXPECT_TRUE(ask(kByHand)->rank_zero_serves);
-  EXPECT_FALSE(ask(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "tcp://a:4242?coordinator=1"}})->rank_zero_serves);
-  EXPECT_FALSE(ask(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "unix:@x?coordinator=1"}})->rank_zero_serves);
-  EXPECT_FALSE(ask(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "unix:@x?hub=1"}})->rank_zero_serves)
+  EXPECT_TRUE(identify(kByHand)->rank_zero_serves);
+  EXPECT_FALSE(identify(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "tcp://a:4242?coordinator=1"}})->rank_zero_serves);
+  EXPECT_FALSE(identify(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "unix:@x?coordinator=1"}})->rank_zero_serves);
+  EXPECT_FALSE(identify(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "unix:@x?hub=1"}})->rank_zero_serves)
       << "the former spelling";
 }
 
 TEST(Launchers, SingleProcessHasARandomKeyAndAMemoryRendezvous) {
-  const auto one = ask({});
-  const auto other = ask({});
+  const auto one = identify({});
+  const auto other = identify({});
   ASSERT_TRUE(one.ok() && other.ok());
   EXPECT_THAT(one->rendezvous, MatchesRegex("memory://alone-[0-9a-f]+"));
   EXPECT_NE(one->rendezvous, other->rendezvous);
@@ -413,12 +414,12 @@ TEST(Launchers, AreListedInOrderOfPrecedence) {
 TEST(RendezvousText, IsParsed) {
   const auto range = parse_rendezvous("tcp://[::1]:10-12,b:5?coordinator=1");
   ASSERT_TRUE(range.ok()) << range.status().text();
-  ASSERT_EQ(range->doors.size(), 2u);
-  EXPECT_EQ(range->doors[0].host, "::1");
-  EXPECT_EQ(range->doors[0].first_port, 10);
-  EXPECT_EQ(range->doors[0].last_port, 12);
-  EXPECT_EQ(range->doors[1].host, "b");
-  EXPECT_EQ(range->doors[1].last_port, 5);
+  ASSERT_EQ(range->endpoints.size(), 2u);
+  EXPECT_EQ(range->endpoints[0].host, "::1");
+  EXPECT_EQ(range->endpoints[0].first_port, 10);
+  EXPECT_EQ(range->endpoints[0].last_port, 12);
+  EXPECT_EQ(range->endpoints[1].host, "b");
+  EXPECT_EQ(range->endpoints[1].last_port, 5);
   EXPECT_TRUE(range->coordinator_is_there);
   EXPECT_EQ(parse_rendezvous("file:///a/b")->name, "/a/b");
   EXPECT_EQ(parse_rendezvous("unix:@x-1")->name, "x-1");

@@ -105,11 +105,12 @@ INSTANTIATE_TEST_SUITE_P(
              kPod + Vars{{"JOB_COMPLETION_INDEX", "1"}, {"FARANDOLE_NNODES", "2"}, {"FARANDOLE_PORT_BASE", "30100"}},
              pod("train-1", "train"), ".* rendezvous=tcp://train-0.train:30100 .*", "node 1/2 .*"},
         Case{"IndexedJobWithoutACount", kPod + Vars{{"JOB_COMPLETION_INDEX", "2"}}, pod("train-2"),
-             "refused: JOB_COMPLETION_INDEX = '2' \\(a Kubernetes Indexed Job\\): .*FARANDOLE_NNODES says how many.*",
+             "refused: JOB_COMPLETION_INDEX = '2' \\(a Kubernetes Indexed Job\\): .*FARANDOLE_NNODES gives their "
+             "number.*",
              "nothing"},
         Case{"IndexedJobOnTheHostsNetwork", kPod + Vars{{"JOB_COMPLETION_INDEX", "1"}, {"FARANDOLE_NNODES", "2"}},
              pod("ip-10-0-3-17"),
-             "refused: JOB_COMPLETION_INDEX numbers this node, but nothing says where node 0 is; set .*",
+             "refused: JOB_COMPLETION_INDEX numbers this node, but nothing gives the address of node 0; set .*",
              "node 1/2 source=indexed-job"},
         Case{"JobSet",
              kPod + Vars{{"JOB_COMPLETION_INDEX", "1"},
@@ -238,8 +239,8 @@ INSTANTIATE_TEST_SUITE_P(
              kPod + Vars{{"FARANDOLE_NODE_RANK", "1"},
                          {"FARANDOLE_NNODES", "2"},
                          {"JOB_COMPLETION_INDEX", "0"},
-                         {"FARANDOLE_RENDEZVOUS", "tcp://door:29500"}},
-             pod("x"), "rank 1/2 local 0/1 node 1/2 source=node rendezvous=tcp://door:29500 .*",
+                         {"FARANDOLE_RENDEZVOUS", "tcp://server:29500"}},
+             pod("x"), "rank 1/2 local 0/1 node 1/2 source=node rendezvous=tcp://server:29500 .*",
              "node 1/2 source=node"}),
     [](const auto& one) { return one.param.name; });
 

@@ -98,7 +98,7 @@ class Leader : public testing::Test {
     ElasticJob::Several& several = options.several.emplace();
     several.limits.fewest = 2;
     several.limits.most = 3;
-    several.limits.settle_s = 0;
+    several.limits.arrival_period_s = 0;
     several.limits.lost_after_s = 0.2;
     several.rendezvous = rendezvous_;
     several.coordinator_address = "unix";
@@ -107,7 +107,7 @@ class Leader : public testing::Test {
     leader_ = std::make_unique<Driven>(job.take());
   }
 
-  std::unique_ptr<FramedSocket> join(int number, int room = 1, const std::string& pod = "train-1") {
+  std::unique_ptr<FramedSocket> join(int number, int slots = 1, const std::string& pod = "train-1") {
     const std::vector<Address> addresses = {{rendezvous_}};
     UniqueFd fd = connect_any(addresses, Deadline::after_seconds(5)).take();
     Introduction introduction(Introduction::Role::client, kKey, kNodePurpose, "a node");
@@ -118,7 +118,7 @@ class Leader : public testing::Test {
     auto node = std::make_unique<FramedSocket>(std::move(fd), introduction.introduced().session_key,
                                                Direction::from_coordinator);
     CoordinatorMessage hello{.kind = Kind::node_hello, .key = pod};
-    hello.members = {{.rank = number, .size = room, .host_name = "h", .boot_id = "b", .process_id = 5}};
+    hello.members = {{.rank = number, .size = slots, .host_name = "h", .boot_id = "b", .process_id = 5}};
     send(*node, hello);
     return node;
   }
@@ -162,11 +162,11 @@ TEST_F(Leader, StartsRanksOnANodeAndSendsThemTheirWorld) {
   const auto first = receive(*node, Kind::node_start);
   const auto second = receive(*node, Kind::node_start);
   ASSERT_TRUE(first && second);
-  send(*node, {.kind = Kind::node_asked, .id = first->id, .rank = -1});
-  send(*node, {.kind = Kind::node_asked, .id = second->id, .rank = -1});
+  send(*node, {.kind = Kind::node_requests, .id = first->id, .rank = -1});
+  send(*node, {.kind = Kind::node_requests, .id = second->id, .rank = -1});
   EXPECT_THAT(own.received(*leader_), StartsWith("world 1 0 3 0 1 unix:@"));
-  EXPECT_THAT(receive(*node, Kind::node_says)->key, StartsWith("world 1 1 3 0 2 unix:@"));
-  EXPECT_THAT(receive(*node, Kind::node_says)->key, StartsWith("world 1 2 3 1 2 unix:@"));
+  EXPECT_THAT(receive(*node, Kind::node_input)->key, StartsWith("world 1 1 3 0 2 unix:@"));
+  EXPECT_THAT(receive(*node, Kind::node_input)->key, StartsWith("world 1 2 3 1 2 unix:@"));
   send(*node, {.kind = Kind::node_leaving});
   EXPECT_EQ(own.received(*leader_), "hosts removed\n");
 }
@@ -174,7 +174,7 @@ TEST_F(Leader, StartsRanksOnANodeAndSendsThemTheirWorld) {
 TEST_F(Leader, ClosesANodeThatActsForAnotherNodesWorker) {
   auto node = join(1);
   ASSERT_TRUE(receive(*node, Kind::node_start).has_value());
-  send(*node, {.kind = Kind::node_asked, .id = 0, .rank = -1});  // the leader's worker
+  send(*node, {.kind = Kind::node_requests, .id = 0, .rank = -1});  // the leader's worker
   EXPECT_TRUE(is_closed(*node));
   auto successor = join(1);
   EXPECT_TRUE(receive(*successor, Kind::node_start).has_value());  // the number is free again
@@ -190,8 +190,8 @@ TEST_F(Leader, ClosesANodeThatSendsALeadersMessage) {
 }
 
 TEST_F(Leader, RefusesAnInvalidHello) {
-  for (const auto& [number, room] : std::vector<std::pair<int, int>>{{-2, 1}, {1, 0}, {1, 1 << 30}}) {
-    EXPECT_TRUE(is_closed(*join(number, room))) << number << " " << room;
+  for (const auto& [number, slots] : std::vector<std::pair<int, int>>{{-2, 1}, {1, 0}, {1, 1 << 30}}) {
+    EXPECT_TRUE(is_closed(*join(number, slots))) << number << " " << slots;
   }
   EXPECT_TRUE(is_closed(*join(1, 1, std::string(300, 'x'))));
   auto node = join(3);  // of at most 3: 0, 1 and 2
@@ -247,7 +247,7 @@ class Member : public testing::Test {
     }
     ElasticMember::Options options;
     options.own.number = 1;
-    options.own.room = 2;
+    options.own.slots = 2;
     options.own.pod = "train-1";
     options.own.host = "h";
     options.rendezvous = rendezvous_;
@@ -296,9 +296,9 @@ TEST_F(Member, IntroducesItselfAndForwardsLinesOfItsRanks) {
   const Action start = *member_->first(Action::Kind::start);
   EXPECT_EQ(start.variables.at("FARANDOLE_LOCAL_RANK"), "0");
   Worker worker(start);
-  ASSERT_TRUE(receive(Kind::node_asked));
+  ASSERT_TRUE(receive(Kind::node_requests));
   EXPECT_EQ(received_.message.id, 7u);
-  send({.kind = Kind::node_says, .id = 7, .key = "world 1 3 4 1 2 unix:@x?coordinator=1"});
+  send({.kind = Kind::node_input, .id = 7, .key = "world 1 3 4 1 2 unix:@x?coordinator=1"});
   EXPECT_EQ(worker.received(*member_), "world 1 3 4 1 2 unix:@x?coordinator=1\n");
   send({.kind = Kind::ping});
   EXPECT_TRUE(receive(Kind::pong));

@@ -182,7 +182,7 @@ TEST(Generations, AdditionalWorkersJoinWhenTheMembersRequestAGeneration) {
   Job job({.ranks = 2, .most = 4});
   job.request_all({0, 1});
   job.next();
-  job.want(9);
+  job.set_target(9);
   EXPECT_EQ(job.to_start(), 2);  // the limit is 4
   job.start_all();
   EXPECT_FALSE(job.has_waiting_newcomers());
@@ -199,7 +199,7 @@ TEST(Generations, ANewcomersFailureCountsAsNoReset) {
   Job job({.ranks = 2, .most = 3, .resets = 0});
   job.request_all({0, 1});
   job.next();
-  job.want(3);
+  job.set_target(3);
   job.start_all();
   job.ended(2, false);
   EXPECT_EQ(job.ends(), std::nullopt);
@@ -210,7 +210,7 @@ TEST(Generations, ShrinkingDismissesTheYoungestWorkers) {
   Job job({.ranks = 3, .fewest = 1, .most = 3});
   job.request_all({0, 1, 2});
   job.next();
-  job.want(0);
+  job.set_target(0);
   EXPECT_TRUE(job.has_to_shrink());
   job.request_all({0, 1, 2});
   const auto world = job.begin();
@@ -257,7 +257,7 @@ TEST(Generations, ALostPlaceLosesItsWorkers) {
   Spread job;
   EXPECT_TRUE(job.lose_place(1));
   EXPECT_EQ(job.to_start(), 0);
-  EXPECT_EQ(job.wanted(), 2);
+  EXPECT_EQ(job.target(), 2);
   job.request_all({0, 1});
   EXPECT_THAT(job.next(), ElementsAre(0, 1));
   EXPECT_EQ(job.ends(), std::nullopt);

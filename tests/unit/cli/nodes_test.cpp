@@ -14,8 +14,8 @@ using Order = Nodes::Order;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-Nodes::Node pod(int number, const std::string& name, int room = 2) {
-  return {.number = number, .room = room, .pod = name + "-x", .node = "n", .host = name, .process_id = 7};
+Nodes::Node pod(int number, const std::string& name, int slots = 2) {
+  return {.number = number, .slots = slots, .pod = name + "-x", .node = "n", .host = name, .process_id = 7};
 }
 
 // Orders and events as words: "welcome 5 as 1", "came 1".
@@ -71,8 +71,8 @@ class Job : public Nodes {
 
 // ---- Arrivals ----
 
-TEST(Nodes, BeginsAfterTheSettlePeriodOrWhenAllHaveArrived) {
-  Job job({.fewest = 2, .most = 3, .settle_s = 1});
+TEST(Nodes, BeginsAfterTheArrivalPeriodOrWhenAllHaveArrived) {
+  Job job({.fewest = 2, .most = 3, .arrival_period_s = 1});
   EXPECT_FALSE(job.are_ready());
   job.arrive(1, pod(1, "train-1"), 10 * kSecond);
   EXPECT_THAT(job.orders(), ElementsAre("welcome 1 as 1"));
@@ -88,7 +88,7 @@ TEST(Nodes, BeginsAfterTheSettlePeriodOrWhenAllHaveArrived) {
 }
 
 TEST(Nodes, AcceptsALateNodeWhileTheJobRuns) {
-  Job job({.fewest = 2, .most = 3, .settle_s = 1});
+  Job job({.fewest = 2, .most = 3, .arrival_period_s = 1});
   job.arrive(1, pod(1, "train-1"), 0);
   job.tick(kSecond);
   job.began();
@@ -238,8 +238,8 @@ TEST(Nodes, WaitsForAReplacementUntilTheTimeout) {
                         "took the place of node 2"));
 }
 
-TEST(Nodes, ASettlePeriodFollowsWhenEnoughNodesArePresentAgain) {
-  Job job({.fewest = 2, .most = 3, .settle_s = 1});
+TEST(Nodes, AnArrivalPeriodFollowsWhenEnoughNodesArePresentAgain) {
+  Job job({.fewest = 2, .most = 3, .arrival_period_s = 1});
   job.all_arrive();
   job.closed(1, 0);
   job.closed(2, 0);

@@ -514,7 +514,7 @@ TEST_F(CudaTest, RefusesADeviceThatDoesNotExist) {
   const auto opened = open_cuda_device(7, fake_driver_config());
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.status().code(), Code::invalid_argument);
-  EXPECT_THAT(opened.status().text(), HasSubstr("cuda:7: there is no such device: this process sees 2"));
+  EXPECT_THAT(opened.status().text(), HasSubstr("cuda:7: there is no such device: 2 are visible to this process"));
   EXPECT_FALSE(open_cuda_device(-1, fake_driver_config()).ok());
 }
 

@@ -39,7 +39,7 @@ void start_scratch(DeviceRank& me, Operation& operation, std::size_t bytes) {
   me.comm.start(operation);
 }
 
-Scratch ask(DeviceRank& me, std::size_t bytes) {
+Scratch request(DeviceRank& me, std::size_t bytes) {
   Operation operation;
   start_scratch(me, operation, bytes);
   const Status outcome = me.comm.wait(operation.completion, Deadline::after_seconds(60));
@@ -121,7 +121,7 @@ TEST(DeviceScratch, EachSizeExceptTheLeastHasASmallerOneOfAtMostHalf) {
 TEST(DeviceScratch, FirstRequestNegotiatesTheBackendAndRegistersTheBufferAlike) {
   HostLibrary library;
   run_device_ranks(3, ranks_with(library), [&](DeviceRank& me) {
-    const Scratch scratch = ask(me, 1000);
+    const Scratch scratch = request(me, 1000);
     require(scratch.outcome);
     EXPECT_EQ(scratch.bytes, 2 * kMiB);
     require(barrier(me.comm));
@@ -139,10 +139,10 @@ TEST(DeviceScratch, FirstRequestNegotiatesTheBackendAndRegistersTheBufferAlike) 
 TEST(DeviceScratch, LargerBufferReplacesItOnceQueuedWorkHasRun) {
   HostLibrary library({.busy_dismissals = 3});
   run_device_ranks(2, ranks_with(library), [&](DeviceRank& me) {
-    const Scratch scratch = ask(me, 1000);
+    const Scratch scratch = request(me, 1000);
     require(scratch.outcome);
     sum_in(me, scratch.memory, 1000);
-    me.device.hold(me.stream);
+    me.device.pause(me.stream);
     Operation larger;
     start_scratch(me, larger, 3 * kMiB);
     for (int i = 0; i < 3; ++i) {
@@ -152,7 +152,7 @@ TEST(DeviceScratch, LargerBufferReplacesItOnceQueuedWorkHasRun) {
     EXPECT_FALSE(larger.completion.done);
     EXPECT_THAT(me.comm.phase(), HasSubstr("waiting until the scratch buffer is free"));
     EXPECT_THAT(library.known(), HasSubstr("2097152 alike"));
-    me.device.let_go();
+    me.device.resume();
     require(me.comm.wait(larger.completion, Deadline::after_seconds(60)));
     EXPECT_EQ(std::get<ScratchRequest>(larger.memory).bytes, 4 * kMiB);
     sum_in(me, std::get<ScratchRequest>(larger.memory).memory, 400'000);
@@ -176,11 +176,11 @@ TEST(DeviceScratch, DoesNotSleepOnceQueuedWorkHasRun) {
   scratch->belong_to(library, *joined, true);
   require(scratch->take(1000));
   require(scratch->keep(scratch->bytes(), true));
-  device.hold(stream);
+  device.pause(stream);
   require(scratch->begin(stream));
   EXPECT_FALSE(require(scratch->emptied()));
   EXPECT_TRUE(scratch->prepare_to_sleep());
-  device.let_go();
+  device.resume();
   require(wait_readable(scratch->fd(), Deadline::after_seconds(60)), "the notifier did not ring");
   EXPECT_FALSE(scratch->prepare_to_sleep());
   EXPECT_FALSE(wait_readable(scratch->fd(), Deadline::after_seconds(0))) << "prepare_to_sleep() clears the notifier";
@@ -198,7 +198,7 @@ TEST(DeviceScratch, RankWithoutLibraryMemoryUsesOtherMemoryAndNoBufferIsAlike) {
   HostLibrary poor({.no_memory = Status(Code::resource, "host library: out of memory")});
   const auto give = [&](int rank) -> Result<DeviceLibrary*> { return rank == 1 ? &poor : &library; };
   run_device_ranks(3, ranks_with(give), [&](DeviceRank& me) {
-    const Scratch scratch = ask(me, 1000);
+    const Scratch scratch = request(me, 1000);
     require(scratch.outcome);
     sum_in(me, scratch.memory, 1000);
     expect_sum(me, scratch.memory, 1000);
@@ -206,7 +206,7 @@ TEST(DeviceScratch, RankWithoutLibraryMemoryUsesOtherMemoryAndNoBufferIsAlike) {
     EXPECT_EQ(library.known(), "2097152 here, 2097152 here");
     EXPECT_EQ(poor.known(), "");
     require(barrier(me.comm));
-    const Scratch larger = ask(me, 3 * kMiB);  // other memory is replaced as well
+    const Scratch larger = request(me, 3 * kMiB);  // other memory is replaced as well
     require(larger.outcome);
     sum_in(me, larger.memory, 300'000);
     expect_sum(me, larger.memory, 300'000);
@@ -217,7 +217,7 @@ TEST(DeviceScratch, UsesDeviceMemoryIfCollectivesAreStaged) {
   HostLibrary library;
   run_device_ranks(2, ranks_with(library, {{"device_collectives", "staged"}}), [&](DeviceRank& me) {
     for (const std::size_t bytes : {std::size_t{1000}, 3 * kMiB}) {
-      const Scratch scratch = ask(me, bytes);
+      const Scratch scratch = request(me, bytes);
       require(scratch.outcome);
       sum_in(me, scratch.memory, bytes / 8);
       expect_sum(me, scratch.memory, bytes / 8);
@@ -229,8 +229,8 @@ TEST(DeviceScratch, UsesDeviceMemoryIfCollectivesAreStaged) {
 // The device may not have memory for both buffers.
 TEST(DeviceScratch, ReleasesTheOldBufferFirstIfCollectivesAreStaged) {
   run_device_ranks(2, ranks_with({}), [&](DeviceRank& me) {
-    require(ask(me, 1000).outcome);
-    me.device.hold(me.stream);
+    require(request(me, 1000).outcome);
+    me.device.pause(me.stream);
     Operation larger;
     start_scratch(me, larger, 3 * kMiB);
     for (int i = 0; i < 3; ++i) {
@@ -238,7 +238,7 @@ TEST(DeviceScratch, ReleasesTheOldBufferFirstIfCollectivesAreStaged) {
       me.comm.sleep_until_ready(Deadline::after_seconds(0.01));
     }
     EXPECT_FALSE(larger.completion.done);
-    me.device.let_go();
+    me.device.resume();
     require(me.comm.wait(larger.completion, Deadline::after_seconds(60)));
     EXPECT_EQ(std::get<ScratchRequest>(larger.memory).bytes, 4 * kMiB);
   });
@@ -277,7 +277,7 @@ TEST_P(SmallerScratch, HasTheLeastSizeOfAllRanks) {
     {
       const std::size_t left[] = {60 * kMiB, 5 * kMiB, 9 * kMiB};
       const Filling filling(me, left[me.rank()]);
-      const Scratch scratch = ask(me, 16 * kMiB);
+      const Scratch scratch = request(me, 16 * kMiB);
       require(scratch.outcome);
       EXPECT_EQ(scratch.bytes, 4 * kMiB);
       require(barrier(me.comm));
@@ -289,7 +289,7 @@ TEST_P(SmallerScratch, HasTheLeastSizeOfAllRanks) {
       expect_sum(me, scratch.memory, 4 * kMiB / 8);
     }
     // A repeated request tries to allocate again.
-    const Scratch scratch = ask(me, 16 * kMiB);
+    const Scratch scratch = request(me, 16 * kMiB);
     require(scratch.outcome);
     EXPECT_EQ(scratch.bytes, 16 * kMiB);
     require(barrier(me.comm));
@@ -310,7 +310,7 @@ TEST_P(SmallerScratch, HasTheLeastSizeIfNoRankHasMore) {
   RankWarnings warnings;
   run_device_ranks(2, participants(), [&](DeviceRank& me) {
     const Filling filling(me, 3 * kMiB);
-    const Scratch scratch = ask(me, 30 * kMiB);
+    const Scratch scratch = request(me, 30 * kMiB);
     require(scratch.outcome);
     EXPECT_EQ(scratch.bytes, 2 * kMiB);
     sum_in(me, scratch.memory, 1000);
@@ -324,7 +324,7 @@ TEST_P(SmallerScratch, UsesHostMemoryOnlyOnTheRankWithoutDeviceMemory) {
   run_device_ranks(3, participants(), [&](DeviceRank& me) {
     const std::size_t left[] = {60 * kMiB, kMiB, 9 * kMiB};
     const Filling filling(me, left[me.rank()]);
-    const Scratch scratch = ask(me, 16 * kMiB);
+    const Scratch scratch = request(me, 16 * kMiB);
     require(scratch.outcome);
     EXPECT_EQ(scratch.bytes, 8 * kMiB) << "the least size of the ranks that have any";
     EXPECT_EQ(me.device.pinned_bytes(), me.rank() == 1 ? 8 * kMiB : 0);
@@ -345,7 +345,7 @@ TEST_P(SmallerScratch, UsesHostMemoryOfTheRequestedSizeIfNoRankHasDeviceMemory) 
   RankWarnings warnings;
   run_device_ranks(2, participants(), [&](DeviceRank& me) {
     const Filling filling(me, kMiB);
-    const Scratch scratch = ask(me, 3 * kMiB);
+    const Scratch scratch = request(me, 3 * kMiB);
     require(scratch.outcome);
     EXPECT_EQ(scratch.bytes, 4 * kMiB);
     EXPECT_EQ(me.device.pinned_bytes(), 4 * kMiB);
@@ -364,7 +364,7 @@ TEST_P(SmallerScratch, ShrinksUntilAllRanksHaveTheSameSize) {
     const Filling filling(me, me.rank() == 0 ? 60 * kMiB : 9 * kMiB);
     const Status stolen(Code::resource, "host:0: another process was quicker");
     if (me.rank() == 0) me.device.fail_call(HostDevice::Call::allocate, 2, stolen, is_librarys() ? 1 : 0);
-    const Scratch scratch = ask(me, 16 * kMiB);
+    const Scratch scratch = request(me, 16 * kMiB);
     require(scratch.outcome);
     EXPECT_EQ(scratch.bytes, is_librarys() ? 4 * kMiB : 8 * kMiB);
     require(barrier(me.comm));
@@ -381,7 +381,7 @@ TEST_P(SmallerScratch, ShrinksInAGroupOfOne) {
   RankWarnings warnings;
   run_device_ranks(1, participants(), [&](DeviceRank& me) {
     const Filling filling(me, 5 * kMiB);
-    EXPECT_EQ(ask(me, 30 * kMiB).bytes, 4 * kMiB);
+    EXPECT_EQ(request(me, 30 * kMiB).bytes, 4 * kMiB);
     EXPECT_EQ(me.device.pinned_bytes(), 0);
   });
   EXPECT_EQ(warnings.lines().size(), 1);
@@ -390,7 +390,7 @@ TEST_P(SmallerScratch, ShrinksInAGroupOfOne) {
 TEST(DeviceScratch, UsesDeviceMemoryInAGroupOfOne) {
   HostLibrary library;
   run_device_ranks(1, ranks_with(library), [&](DeviceRank& me) {
-    const Scratch scratch = ask(me, 1000);
+    const Scratch scratch = request(me, 1000);
     require(scratch.outcome);
     EXPECT_EQ(scratch.bytes, 2 * kMiB);
   });
@@ -401,15 +401,15 @@ TEST(DeviceScratch, UsesDeviceMemoryInAGroupOfOne) {
 TEST(DeviceScratchFailure, InterruptEndsAGrowthAndQueuedWorkKeepsItsMemory) {
   HostLibrary library;
   run_device_ranks(2, ranks_with(library), [&](DeviceRank& me) {
-    const Scratch scratch = ask(me, 1000);
+    const Scratch scratch = request(me, 1000);
     require(scratch.outcome);
-    me.device.hold(me.stream);
+    me.device.pause(me.stream);
     Operation larger;
     start_scratch(me, larger, 3 * kMiB);
     me.comm.progress();
     EXPECT_FALSE(larger.completion.done);
     me.comm.interrupt(Status(Code::peer_lost, "rank 7 was killed"));
-    me.device.let_go();
+    me.device.resume();
     me.comm.progress();
     EXPECT_TRUE(larger.completion.done);
     EXPECT_THAT(larger.completion.status.text(), HasSubstr("rank 7 was killed"));
@@ -420,9 +420,9 @@ TEST(DeviceScratchFailure, InterruptEndsAGrowthAndQueuedWorkKeepsItsMemory) {
 TEST(DeviceScratchFailure, PeerThatLeavesDuringTheExchangeIsNamed) {
   HostLibrary library;
   run_device_ranks(2, ranks_with(library), [&](DeviceRank& me) {
-    require(ask(me, 1000).outcome);
+    require(request(me, 1000).outcome);
     if (me.rank() == 1) return;
-    const Scratch scratch = ask(me, 3 * kMiB);
+    const Scratch scratch = request(me, 3 * kMiB);
     EXPECT_FALSE(scratch.outcome.ok());
     EXPECT_THAT(scratch.outcome.text(), HasSubstr("rank 1"));
   });
@@ -434,9 +434,9 @@ TEST(DeviceScratchFailure, AnyFailingDeviceCallEndsTheRequestOnAllRanks) {
   for (const Call failing : {Call::set, Call::ring, Call::reached}) {
     HostLibrary library;
     run_device_ranks(2, ranks_with(library), [&](DeviceRank& me) {
-      require(ask(me, 1000).outcome);
+      require(request(me, 1000).outcome);
       if (me.rank() == 1) me.device.fail_call(failing, 1, Status(Code::unsupported, "host:1 has fallen off the bus"));
-      const Scratch scratch = ask(me, 3 * kMiB);
+      const Scratch scratch = request(me, 3 * kMiB);
       EXPECT_FALSE(scratch.outcome.ok());
       EXPECT_THAT(scratch.outcome.text(), HasSubstr("rank 1"));
       EXPECT_THAT(scratch.outcome.text(), HasSubstr(me.rank() == 1 ? "fallen off the bus" : "rank 1"));
@@ -447,10 +447,10 @@ TEST(DeviceScratchFailure, AnyFailingDeviceCallEndsTheRequestOnAllRanks) {
 
 TEST_P(SmallerScratch, FailingDeviceEndsTheRequestOnAllRanks) {
   run_device_ranks(2, participants(), [&](DeviceRank& me) {
-    require(ask(me, 1000).outcome);
+    require(request(me, 1000).outcome);
     const Status lost(Code::unsupported, "host:1 is lost");
     if (me.rank() == 1) me.device.fail_call(HostDevice::Call::allocate, 1, lost, 100);
-    const Scratch scratch = ask(me, 3 * kMiB);
+    const Scratch scratch = request(me, 3 * kMiB);
     EXPECT_FALSE(scratch.outcome.ok());
     EXPECT_THAT(scratch.outcome.text(), HasSubstr("rank 1"));
     EXPECT_FALSE(me.comm.status().ok());
@@ -463,7 +463,7 @@ TEST_P(SmallerScratch, LackOfPinnedMemoryEndsTheRequestOnAllRanks) {
     if (me.rank() == 1) {
       me.device.fail_call(HostDevice::Call::allocate_pinned, 1, Status(Code::resource, "no pinned memory is left"));
     }
-    const Scratch scratch = ask(me, 30 * kMiB);
+    const Scratch scratch = request(me, 30 * kMiB);
     const Status later = scratch.outcome.ok() ? barrier(me.comm) : scratch.outcome;
     EXPECT_THAT(later.text(), HasSubstr("rank 1"));
     EXPECT_EQ(scratch.outcome.ok(), me.rank() == 0) << "the next call reports the failure to the other rank";
@@ -475,7 +475,7 @@ TEST_P(SmallerScratch, LackOfPinnedMemoryEndsTheRequestOnAllRanks) {
 TEST(DeviceScratchFailure, LibraryFailureBetweenCollectivesEndsTheGroup) {
   HostLibrary library;
   run_device_ranks(2, ranks_with(library), [&](DeviceRank& me) {
-    const Scratch scratch = ask(me, 1000);
+    const Scratch scratch = request(me, 1000);
     require(scratch.outcome);
     sum_in(me, scratch.memory, 10);
     expect_sum(me, scratch.memory, 10);

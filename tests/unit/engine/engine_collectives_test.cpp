@@ -410,7 +410,7 @@ TEST(Choice, UnknownAlgorithmIsRejectedAndTheCommunicatorStaysUsable) {
     const Status refused = call(comm, {.count = 1, .algorithm = "quantum"}, &data, &data);
     require(refused.code() == Code::invalid_argument, "should be refused as an argument: " + refused.text());
     require(refused.text().find("quantum") != std::string::npos && refused.text().find("ring") != std::string::npos,
-            "should name what was asked for and what there is: " + refused.text());
+            "should name what was requested and what there is: " + refused.text());
     require(call(comm, {.count = 1}, &data, &data));
     require(data == 2, "the next collective should work");
   });

@@ -34,7 +34,7 @@ TEST(DeviceMessages, KeepTheirOrderAmongHostMessages) {
           received.push_back(std::make_unique<Ones>(me, count));
           int64_t* word = &on_host[static_cast<std::size_t>(peer) * 2];
           word[0] = sum;
-          me.device.hold(me.stream);
+          me.device.pause(me.stream);
           require(me.device.enqueue(me.stream, [&me, memory = sent.back()->memory(), count, sum] {
             std::fill_n(static_cast<int64_t*>(me.device.at(memory)), count, 100 + sum);
           }));
@@ -43,7 +43,7 @@ TEST(DeviceMessages, KeepTheirOrderAmongHostMessages) {
           messages.push_back(message_of(me, peer, false, received.back()->memory(), count * 8));
           messages.push_back({.peer = peer, .data = reinterpret_cast<std::byte*>(word + 1), .bytes = 8});
           for (std::size_t i = messages.size() - 4; i < messages.size(); ++i) me.comm.start(messages[i]);
-          me.device.let_go();
+          me.device.resume();
         }
         for (Message& one : messages) require(me.comm.wait(one.completion, Deadline::after_seconds(60)));
         for (int peer = 0; peer < size; ++peer) {

@@ -98,7 +98,7 @@ TEST(Staged, WaitsOnlyForEarlierWorkOfTheUser) {
   run_device_ranks(3, staging(), [&](DeviceRank& me) {
     Ones vector(me, 200);
     require(allreduce(me, vector.memory(), 200));  // completes the backend negotiation
-    me.device.hold(me.stream);
+    me.device.pause(me.stream);
     // The data that the collective must see is queued behind the hold.
     require(me.device.enqueue(me.stream, [&] {
       auto* values = static_cast<int64_t*>(me.device.at(vector.memory()));
@@ -111,7 +111,7 @@ TEST(Staged, WaitsOnlyForEarlierWorkOfTheUser) {
     for (int i = 0; i < 50; ++i) me.comm.progress();
     require(!operation.completion.done, "did not wait for the stream");
     EXPECT_THAT(me.comm.phase(), AllOf(HasSubstr("staged"), HasSubstr("copying segment 1 of 7 to the host")));
-    me.device.let_go();
+    me.device.resume();
     require(me.comm.wait(operation.completion, Deadline::after_seconds(60)));
     require(vector.are(15), "wrong sum");
   });
@@ -143,7 +143,7 @@ TEST(Staged, BarrierComesAfterTheWorkOfTheStream) {
   run_device_ranks(2, staging(), [&](DeviceRank& me) {
     std::atomic<bool> ran{false};
     if (me.rank() == 0) {
-      me.device.hold(me.stream);
+      me.device.pause(me.stream);
       require(me.device.enqueue(me.stream, [&] { ran = true; }));
     }
     Operation operation;
@@ -153,7 +153,7 @@ TEST(Staged, BarrierComesAfterTheWorkOfTheStream) {
     const bool went_through = operation.completion.done;
     looked.arrive_and_wait();
     require(!went_through, "went through");
-    me.device.let_go();
+    me.device.resume();
     require(me.comm.wait(operation.completion, Deadline::after_seconds(60)));
     require(me.rank() != 0 || ran, "came before the stream's work");
   });
@@ -239,7 +239,7 @@ TEST(StagedFailure, InterruptEndsACollectiveWithPendingCopies) {
     Ones vector(me, 300);
     require(allreduce(me, vector.memory(), 300));
     require(barrier(me.comm));
-    me.device.hold(me.stream);
+    me.device.pause(me.stream);
     Operation operation;
     operation.spec = {.dtype = Dtype::int64, .count = 300, .device = &me.device, .stream = me.stream};
     operation.buffers = {vector.memory(), vector.memory()};
@@ -251,7 +251,7 @@ TEST(StagedFailure, InterruptEndsACollectiveWithPendingCopies) {
     std::atomic<bool> ran{false};
     require(me.device.enqueue(me.stream, [&] { ran = true; }));
     require(!ran, "came before them");
-    me.device.let_go();
+    me.device.resume();
     require(me.device.synchronize(me.stream));
     require(ran, "never came");
   });

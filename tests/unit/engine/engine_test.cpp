@@ -256,10 +256,10 @@ class LastBreath final : public Transport {
   std::string_view name() const override { return "last breath"; }
   std::optional<Ticket> send(Channel, uint32_t, ConstBytes) override { return Ticket{}; }
   std::optional<Ticket> recv(Channel, uint32_t, Bytes) override { return Ticket{}; }
-  bool done(Ticket) const override { return asked_; }
+  bool done(Ticket) const override { return queried_; }
   bool progress() override { return false; }
   Status peer_status(int) const override {
-    asked_ = true;
+    queried_ = true;
     return Status(Code::peer_lost, "gone");
   }
   Status status() const override { return peer_status(1); }
@@ -269,7 +269,7 @@ class LastBreath final : public Transport {
 
  private:
   Event event_;
-  mutable bool asked_ = false;
+  mutable bool queried_ = false;
 };
 
 TEST(Failure, OfAPeerThatHasDoneItsPartIsIgnored) {

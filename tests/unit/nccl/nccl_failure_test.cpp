@@ -135,28 +135,28 @@ TEST_F(Nccl, ReportsWhetherAnyWorkHasRun) {
   Gate second;
   run_gpu_group(1, [&](GpuRank& me) {
     float* memory = me.gpu.put(std::vector<float>(10, 1));
-    const auto look = [&] { return me.library.look_at_work(*me.collectives); };
+    const auto poll = [&] { return me.library.poll_work(*me.collectives); };
     const auto open = [](Gate* gate) { gate->open(); };
     const std::unique_ptr<Gate, void (*)(Gate*)> in_the_end[] = {{&first, open}, {&second, open}};
-    EXPECT_FALSE(look().in_flight);
+    EXPECT_FALSE(poll().in_flight);
     first.queue_on(me.gpu.stream());
     require(me.sum(memory, memory, 10));
     second.queue_on(me.gpu.stream());
     require(me.sum(memory, memory, 10));
-    const uint64_t before = look().passed;
-    EXPECT_TRUE(look().in_flight);
+    const uint64_t before = poll().passed;
+    EXPECT_TRUE(poll().in_flight);
     require(me.sum(memory, memory, 10));
-    EXPECT_EQ(look().passed, before) << "work queued later is no progress";
+    EXPECT_EQ(poll().passed, before) << "work queued later is no progress";
     first.open();
     const Deadline deadline = Deadline::after_seconds(kTimeoutSeconds);
-    while (look().passed == before) require(!deadline.passed(), "the first sum never ends");
-    EXPECT_TRUE(look().in_flight) << "the second does not begin";
+    while (poll().passed == before) require(!deadline.passed(), "the first sum never ends");
+    EXPECT_TRUE(poll().in_flight) << "the second does not begin";
     require(me.sum(memory, memory, 10));
-    EXPECT_EQ(look().passed, before + 1);
+    EXPECT_EQ(poll().passed, before + 1);
     second.open();
     me.gpu.synchronize();
-    EXPECT_FALSE(look().in_flight);
-    EXPECT_EQ(look().passed, before + 2);
+    EXPECT_FALSE(poll().in_flight);
+    EXPECT_EQ(poll().passed, before + 2);
   });
 }
 
@@ -166,7 +166,7 @@ TEST_F(Nccl, SetsOneExtraEventForProgressReports) {
     require(me.sum(memory, memory, 10));
     for (int round = 0; round < 3; ++round) {
       me.gpu.synchronize();
-      EXPECT_FALSE(me.library.look_at_work(*me.collectives).in_flight);
+      EXPECT_FALSE(me.library.poll_work(*me.collectives).in_flight);
       const std::size_t before = fake_cuda_calls("cuEventRecord");
       for (int i = 0; i < 100; ++i) require(me.sum(memory, memory, 10));
       EXPECT_EQ(fake_cuda_calls("cuEventRecord") - before, 101u) << "one event behind each sum, and one that stays";

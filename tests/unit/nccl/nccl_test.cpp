@@ -73,7 +73,7 @@ TEST_F(Nccl, DescribesTheLibraryInOneLine) {
   fake_nccl_set("version", 22903);
   EXPECT_THAT(describe_nccl(fake_config()), HasSubstr("NCCL 2.29.3 ("));
   EXPECT_THAT(describe_nccl(fake_config()),
-              HasSubstr("libfake_nccl.so, as nccl_library says): own_memory, registration, symmetric, "));
+              HasSubstr("libfake_nccl.so, set by nccl_library): own_memory, registration, symmetric, "));
   EXPECT_EQ(require(open_nccl(fake_config(), false))->name(), "nccl 2.29.3");
 }
 

@@ -396,7 +396,7 @@ TEST(Handshake, RejectsAnotherKeyAndAnotherPurpose) {
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.client.status().code(), Code::authentication);
     EXPECT_EQ(outcome.server.status().code(), Code::authentication);
-    EXPECT_THAT(outcome.server.status().text(), HasSubstr("does not know the job key"));
+    EXPECT_THAT(outcome.server.status().text(), HasSubstr("does not have the job key"));
     EXPECT_THAT(outcome.client.status().text(), HasSubstr("wrong job key"));
   }
 }

@@ -200,7 +200,7 @@ TEST(TcpSetUp, NamesTheRankWithAnotherKey) {
     } else {
       EXPECT_EQ(error.code, Code::timeout);
       EXPECT_THAT(error.text,
-                  AllOf(HasSubstr("rank 11 (host-b) did not connect"), HasSubstr("does not know the job key")));
+                  AllOf(HasSubstr("rank 11 (host-b) did not connect"), HasSubstr("does not have the job key")));
     }
   });
 }

@@ -97,7 +97,7 @@ RankMask ShmCollectives::behind_collect() { return progress_.untaken(work_.plan(
 ShmCollectives::Blockers ShmCollectives::blockers() {
   Blockers blockers;
   const auto add_behind = [&](RankMask behind) {
-    if (behind != 0) blockers.asked |= bit_of(first_of(behind));
+    if (behind != 0) blockers.notifiers |= bit_of(first_of(behind));
     blockers.needed |= behind;
     return behind != 0;
   };

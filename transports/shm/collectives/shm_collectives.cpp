@@ -23,9 +23,9 @@ void ShmCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completi
   work_.assign(spec, buffers, operation_, end_);
   levelled_ = levels_.assign(spec, buffers, work_.plan());
   state_ = State::opening;
-  // No rank is rung before the first looks. In a busy group all ranks are here already, and the fence of wake_waiters()
-  // costs less once this rank's stores have left the core.
-  for (int look = 0, in_vain = 0; look < kFirstLooks && in_vain < first_looks_ && state_ != State::idle; ++look) {
+  // No rank is rung before the first attempts. In a busy group all ranks are here already, and the fence of
+  // wake_waiters() costs less once this rank's stores have left the core.
+  for (int tries = 0, in_vain = 0; tries < kFirstTries && in_vain < first_tries_ && state_ != State::idle; ++tries) {
     if (!advance()) ++in_vain;
   }
   neighbours_->wake_waiters();
@@ -38,21 +38,21 @@ bool ShmCollectives::progress() {
     neighbours_->wake_waiters();
   }
   if (moved || state_ == State::idle) return moved;
-  const bool due = ++idle_looks_ % kIdleLooks == 0;
-  if (due) neighbours_->look();
+  const bool due = ++idle_passes_ % kIdlePasses == 0;
+  if (due) neighbours_->find_ended();
   if (due || check_soon_) check_neighbours();
   return state_ == State::idle;
 }
 
 bool ShmCollectives::prepare_to_sleep() {
   if (state_ == State::idle) return true;  // nothing to wait for
-  // The sleep is announced before the look that finds a rank behind: a rank that publishes in between does not ring. If
-  // the look finds another rank behind, the sleep must be announced to that one as well.
+  // The sleep is announced before the check that finds a rank behind: a rank that publishes in between does not ring.
+  // If the check finds another rank behind, the sleep must be announced to that one as well.
   Blockers left = blockers();
-  for (RankMask asked = 0; left.needed != 0 && differs_ < 0 && (left.needed & neighbours_->gone()) == 0;) {
-    if (asked != 0 && (left.asked & ~asked) == 0) return true;
-    asked |= left.asked;
-    neighbours_->announce_sleep(asked);
+  for (RankMask notifiers = 0; left.needed != 0 && differs_ < 0 && (left.needed & neighbours_->gone()) == 0;) {
+    if (notifiers != 0 && (left.notifiers & ~notifiers) == 0) return true;
+    notifiers |= left.notifiers;
+    neighbours_->announce_sleep(notifiers);
     left = blockers();
   }
   neighbours_->cancel_sleep();
@@ -359,7 +359,7 @@ void ShmCollectives::wait_for_release() {
 }
 
 // Ends the group if a rank called something else, or if a rank that this one waits for is gone. What a lost rank
-// published is used first: blockers() looks again after gone() was read.
+// published is used first: blockers() reads it again after gone() was read.
 void ShmCollectives::check_neighbours() {
   check_soon_ = false;
   const RankMask gone = neighbours_->gone();

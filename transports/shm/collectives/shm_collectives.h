@@ -10,7 +10,7 @@
 
 namespace fdl {
 
-// `slots` is the memory of a ShmLayout, shared over `neighbours`. `own_core` says that no other rank needs the core
+// `slots` is the memory of a ShmLayout, shared over `neighbours`. `own_core` means that no other rank needs the core
 // this one runs on; then start() polls the others before it returns.
 //
 // Operations that are not small skip staging if the buffers that other ranks read or write are in `memory`, which may

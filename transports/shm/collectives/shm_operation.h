@@ -34,10 +34,10 @@
 
 namespace fdl {
 
-// start() does at most kFirstLooks parts of the operation and gives up after so many looks without progress. Where
+// start() does at most kFirstTries parts of the operation and gives up after so many attempts without progress. Where
 // ranks share cores, the others cannot run while this one polls, so it gives up sooner.
-inline constexpr int kFirstLooks = 64;
-inline constexpr int kFirstLooksOfMany = 2;
+inline constexpr int kFirstTries = 64;
+inline constexpr int kFirstTriesOnSharedCore = 2;
 // A rank whose operation has failed waits this long for the others to stop using its memory. They stop within one
 // segment of work unless their processes are suspended.
 inline constexpr double kReleaseSeconds = 0.1;
@@ -47,7 +47,7 @@ class ShmCollectives final : public Collectives {
   ShmCollectives(std::shared_ptr<Neighbours> neighbours, Bytes slots, const ShmNodes& nodes,
                  std::shared_ptr<HostMemory> memory, bool own_core)
       : neighbours_(std::move(neighbours)),
-        first_looks_(own_core ? kFirstLooks : kFirstLooksOfMany),
+        first_tries_(own_core ? kFirstTries : kFirstTriesOnSharedCore),
         rank_(neighbours_->rank()),
         ranks_(neighbours_->size()),
         layout_(slots, ranks_),
@@ -129,16 +129,16 @@ class ShmCollectives final : public Collectives {
   RankMask behind_level_collect();
   RankMask uncollected_results(uint64_t step);
   RankMask unfinished(RankMask ranks);
-  // The ranks that this rank waits for; empty if something can be done. `asked` has only one rank of each stage: each
-  // rank that is asked rings when it publishes, and one ring at a time is enough.
+  // The ranks that this rank waits for; empty if something can be done. `notifiers` has only one rank of each stage:
+  // each of them rings when it publishes, and one ring at a time is enough.
   struct Blockers {
     RankMask needed = 0;
-    RankMask asked = 0;  // subset of needed
+    RankMask notifiers = 0;  // subset of needed
   };
   Blockers blockers();
 
   std::shared_ptr<Neighbours> neighbours_;
-  const int first_looks_;
+  const int first_tries_;
   const int rank_;
   const int ranks_;
   const ShmLayout layout_;
@@ -158,7 +158,7 @@ class ShmCollectives final : public Collectives {
 
   int differs_ = -1;         // a rank whose call differs from this rank's
   bool check_soon_ = false;  // progress() compares calls and checks for lost ranks at its next idle turn
-  bool offered_ = false;     // this operation may use memory that all ranks map, as far as this rank can tell
+  bool offered_ = false;     // this operation may use memory that all ranks map, as far as this rank can determine
   bool levelled_ = false;    // this operation goes over NUMA nodes
   RankMask compared_ = 0;    // ranks whose line of this operation is here and equal to this rank's
   uint64_t end_ = 0;         // one past the last step of this operation
@@ -166,7 +166,7 @@ class ShmCollectives final : public Collectives {
   uint64_t taken_ = 0;
   uint64_t fetched_ = 0;
   uint64_t collected_ = 0;
-  uint32_t idle_looks_ = 0;
+  uint32_t idle_passes_ = 0;
   std::array<uint64_t, kMaxShmRanks> announced_{};
 };
 

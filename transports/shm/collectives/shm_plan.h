@@ -1,4 +1,4 @@
-// ShmPlan cuts one collective into steps and says which bytes go through which slot and which ranks this rank reads
+// ShmPlan cuts one collective into steps and defines which bytes go through which slot and which ranks this rank reads
 // from. It is pure arithmetic, the same on all ranks.
 //
 //   allreduce of 2 steps, 3 ranks: each rank owns one slice of each step and folds it from the inputs of all
@@ -62,8 +62,8 @@ class ShmPlan {
   std::size_t arriving_offset(int rank) const { return arriving_[at(rank)].offset; }
   std::size_t total_bytes() const { return total_; }  // of the vector, or of all blocks
 
-  // alltoall knows only after the tables: the largest block that any rank sends in steps, the ranks whose blocks have
-  // already arrived, and whether this rank has blocks to publish.
+  // For alltoall these are set only after the tables: the largest block that any rank sends in steps, the ranks whose
+  // blocks have already arrived, and whether this rank has blocks to publish.
   void steps_for_largest_block(std::size_t bytes, RankMask already_taken, bool publishes);
 
  private:

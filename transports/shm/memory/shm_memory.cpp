@@ -158,9 +158,9 @@ Result<std::shared_ptr<HostMemory>> share_memory(const Membership& membership) {
   const std::vector<int> members = members_of_my_host(membership);
   if (members.size() < 2) return none;
   constexpr std::size_t kGrain = 2_MiB;
-  const std::size_t wanted = std::min(membership.config->memory_bytes, physical_bytes()) / kGrain * kGrain;
-  if (wanted == 0) return none;
-  auto segment = share_sparse(membership, members, "memory", wanted * members.size());
+  const std::size_t requested = std::min(membership.config->memory_bytes, physical_bytes()) / kGrain * kGrain;
+  if (requested == 0) return none;
+  auto segment = share_sparse(membership, members, "memory", requested * members.size());
   if (!segment.ok()) {
     const Code code = segment.status().code();
     // Other errors, such as a missing member, fail the start.

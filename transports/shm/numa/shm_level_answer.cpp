@@ -14,14 +14,14 @@ namespace fdl {
 namespace {
 
 // "rank 0" or "ranks 0-3"
-std::string ranks_words(const ShmNodes& nodes, int node) {
+std::string ranks_text(const ShmNodes& nodes, int node) {
   return (nodes.ranks_on(node) == 1 ? "rank " : "ranks ") + nodes.ranks_text(node);
 }
 
 // The reason why the plan stays flat: the first of its conditions that does not hold.
-std::string why_flat(std::span<const int> node_of_rank, const ShmNodes& nodes, const ShmPlan& flat, bool is_wanted) {
+std::string why_flat(std::span<const int> node_of_rank, const ShmNodes& nodes, const ShmPlan& flat, bool is_enabled) {
   const auto unbound = std::ranges::find_if(node_of_rank, [](int node) { return node < 0; });
-  if (!is_wanted) return "FARANDOLE_NUMA_LEVELS is 0";
+  if (!is_enabled) return "FARANDOLE_NUMA_LEVELS is 0";
   if (unbound != node_of_rank.end()) {
     return fmt::format("rank {} is bound to no single node; bind each rank to one, and neighbours to the same",
                        unbound - node_of_rank.begin());
@@ -45,13 +45,13 @@ std::string why_flat(std::span<const int> node_of_rank, const ShmNodes& nodes, c
 std::vector<std::string> stages_of_fold(const ShmNodes& nodes, const ShmLevelPlan& plan, Collective collective) {
   std::vector<std::string> stages;
   for (int node = 0; node < nodes.count(); ++node) {
-    stages.push_back(fmt::format("node {}: {} fold their inputs{}, a share each", node, ranks_words(nodes, node),
+    stages.push_back(fmt::format("node {}: {} fold their inputs{}, a share each", node, ranks_text(nodes, node),
                                  node == 0 ? "" : fmt::format(" upon the sum of node {}", node - 1)));
   }
   if (collective == Collective::allreduce) {
     for (int node = nodes.count() - 2; node >= 0; --node) {
       stages.push_back(fmt::format("node {}: {} fetch the result from node {}, a share each", node,
-                                   ranks_words(nodes, node), node + 1));
+                                   ranks_text(nodes, node), node + 1));
     }
     stages.push_back("every rank reads the result from its own node");
   } else {
@@ -68,7 +68,7 @@ std::vector<std::string> stages_of_move(const ShmNodes& nodes, const ShmLevelPla
   std::vector<std::string> stages;
   for (int node = 0; node < nodes.count(); ++node) {
     const bool has_root = collective == Collective::broadcast && nodes.node_of(root) == node;
-    const std::string ranks = ranks_words(nodes, node);
+    const std::string ranks = ranks_text(nodes, node);
     if (has_root) {
       stages.push_back(fmt::format("node {}: {} read what rank {} has", node, ranks, root));
     } else {
@@ -84,7 +84,7 @@ std::vector<std::string> stages_of_move(const ShmNodes& nodes, const ShmLevelPla
 }  // namespace
 
 // The plans are made for rank 0; whether they go over nodes is the same for all ranks.
-LevelAnswer answer_of_levels(std::span<const int> node_of_rank, const CollectiveSpec& spec, bool is_wanted,
+LevelAnswer answer_of_levels(std::span<const int> node_of_rank, const CollectiveSpec& spec, bool is_enabled,
                              std::size_t shm_bytes) {
   const int ranks = static_cast<int>(node_of_rank.size());
   LevelAnswer answer;
@@ -99,9 +99,9 @@ LevelAnswer answer_of_levels(std::span<const int> node_of_rank, const Collective
   ShmPlan flat;
   flat.assign(spec, 0, ranks, slice);
   ShmLevelPlan plan(nodes, 0, ranks);
-  answer.used = is_wanted && plan.assign(spec, flat, slice);
+  answer.used = is_enabled && plan.assign(spec, flat, slice);
   if (!answer.used) {
-    answer.why = why_flat(node_of_rank, nodes, flat, is_wanted);
+    answer.why = why_flat(node_of_rank, nodes, flat, is_enabled);
     return answer;
   }
   answer.why = "bytes cross between nodes once a node, not once a rank; no rank leads, each carries a share";

@@ -43,8 +43,8 @@ bool ShmLevelPlan::assign_blocks(const ShmPlan& flat, std::size_t partial_size, 
   std::size_t largest = 0;
   for (int block = first_block_; block < end_block_; ++block) largest = std::max(largest, block_bytes(block));
   const auto fewest = static_cast<std::size_t>(nodes_.fewest_ranks());
-  const std::size_t wanted = round_up(parts_of(largest, kStepsWanted * fewest), kShareGrain);
-  const std::size_t share = std::clamp(wanted, std::min(kLeastShareBytes, capacity), capacity);
+  const std::size_t requested = round_up(parts_of(largest, kStepsWanted * fewest), kShareGrain);
+  const std::size_t share = std::clamp(requested, std::min(kLeastShareBytes, capacity), capacity);
   block_step_bytes_ = share * fewest;
   share_step_bytes_ = share * wider;
   steps_ = parts_of(largest, block_step_bytes_);

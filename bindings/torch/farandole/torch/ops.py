@@ -4,17 +4,17 @@ Unnamed operations are counted for each process set and operation: all ranks of 
 of one kind in the same order.
 """
 
-import itertools
-
 import torch
 
 from .. import _native, core, errors
 from ..basics import Adasum, Average, Sum, check_adasum, checked_op, chosen_op, global_process_set, native_op
 from ..operation import Operation
 from ..world import member_names
+from .handles import enqueue as _enqueue
+from .handles import first_of as _first
+from .handles import poll, synchronize  # noqa: F401 (poll: part of this module's interface)
 from .tensors import (
     DTYPES,
-    catch_up,
     checked,
     from_memory,
     on_host,
@@ -24,68 +24,6 @@ from .tensors import (
     with_memory,
     within_reach,
 )
-
-
-class _Pending:
-    """An operation in flight: the function that creates its result, the tensors that it uses, and its stream."""
-
-    __slots__ = ("native", "finish", "keep", "stream")
-
-    def __init__(self, native, finish, keep, stream):
-        self.native = native
-        self.finish = finish
-        self.keep = keep
-        self.stream = stream
-
-    def result(self):
-        if self.stream is None:
-            return self.finish(self.native)
-        now = torch.cuda.current_stream(self.stream.device)
-        catch_up(now, self.stream)
-        made = self.finish(self.native)
-        if now.cuda_stream != self.stream.cuda_stream:
-            for one in made if isinstance(made, (list, tuple)) else (made,):
-                if not one.is_cpu:
-                    one.record_stream(now)  # its memory belongs to the other stream
-        return made
-
-
-_numbers = itertools.count()
-_pending = {}
-
-
-def _enqueue(group, operations, stream, keep, finish):
-    try:
-        native = _native.submit(group.member(), operations, keep)
-    except errors.Error as error:
-        raise errors.as_horovod(error) from None
-    number = next(_numbers)
-    _pending[number] = _Pending(native, finish, keep, stream)
-    return number
-
-
-def poll(handle):
-    """Whether synchronize(handle) would return at once. ValueError for an unknown handle."""
-    if handle not in _pending:
-        raise ValueError(f"Handle {handle} was not created or has been synchronized already.")
-    return _pending[handle].native.done()
-
-
-def synchronize(handle):
-    """Waits for an operation and returns its result. None for a handle that is unknown or was synchronized already.
-
-    HorovodInternalError if the operation has failed.
-    """
-    pending = _pending.get(handle)
-    if pending is None:
-        return None
-    try:
-        pending.native.wait()
-    except errors.Error as error:
-        _pending.pop(handle, None)
-        raise errors.as_horovod(error) from None
-    _pending.pop(handle, None)
-    return pending.result()
 
 
 def _checked_list(tensors, operation):
@@ -175,14 +113,6 @@ def _allreduce_as(name, group, source, target, op, prescale, postscale):
     except errors.Error as error:
         raise errors.as_horovod(error) from None
     return target
-
-
-def _first(handle):
-    """Makes the first element of a handle's list its result."""
-    pending = _pending[handle]
-    finish = pending.finish
-    pending.finish = lambda native: finish(native)[0]
-    return handle
 
 
 def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,

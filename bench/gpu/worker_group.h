@@ -19,6 +19,7 @@ class WorkerGroup {
   explicit WorkerGroup(int size) {
     if (size > 1) ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);  // in case there are fewer GPUs than ranks
     for (int next = 1; next < size && rank_ == 0; ++next) {
+      // One pipe for each rank, from rank 0 to it. A read that returns 0 means that rank 0 has ended.
       int ends[2];
       if (::pipe(ends) != 0) end(kWrong, "no pipe");
       const pid_t child = ::fork();
@@ -30,6 +31,7 @@ class WorkerGroup {
         continue;
       }
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      // The child has inherited the pipes to the ranks before it; they would stay open if rank 0 ended.
       for (const int writer : writers_) ::close(writer);
       ::close(ends[1]);
       rank_ = next;
@@ -50,6 +52,7 @@ class WorkerGroup {
 
   // The exit code of this process. Rank 0 waits for the other ranks first.
   int outcome() {
+    // Any failure of a rank is a wrong result, whatever its code.
     int worst = 0;
     for (const pid_t child : children_) {
       int state = 0;
