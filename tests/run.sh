@@ -3,9 +3,11 @@
 # "N passed, N failed".
 #   bash tests/run.sh            everything
 #   bash tests/run.sh cpp        one part: cpp, python, kubernetes, address, thread or format
+#   bash tests/run.sh newest     the tests of the PyTorch layer with the newest PyTorch; not a part of everything
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tests/setup.sh
+source tests/newest_torch.sh
 
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(format cpp python kubernetes address thread)
@@ -117,6 +119,19 @@ part_python() {
   say "Python"
   build_tests build fake_cuda fake_nccl || return 0
   run_pytest python tests/python
+  compare_newest_torch
+}
+
+part_newest() {
+  say "Python: the newest PyTorch"
+  install_python_package
+  set_up_newest_torch "${NEWEST_TORCH:-}"
+  say "Python: the newest PyTorch, $(<build/newest_torch/release): tests"
+  local folder
+  for folder in distributed torch; do
+    run_pytest "newest-$folder" "tests/python/$folder" "" \
+      PATH="$PWD/build/newest_torch/venv/bin:$PATH" PYTHONPATH="$PWD/build/newest_torch/package"
+  done
 }
 
 part_kubernetes() {
@@ -168,8 +183,8 @@ part_thread() { sanitized thread elastic_workers_test coordinator_test coordinat
 set_up_machine
 for part in "${parts[@]}"; do
   case "$part" in
-    cpp | python | kubernetes | address | thread | format) "part_$part" ;;
-    *) echo "tests/run.sh: '$part' is none of cpp, python, kubernetes, address, thread, format" >&2; exit 64 ;;
+    cpp | python | newest | kubernetes | address | thread | format) "part_$part" ;;
+    *) echo "tests/run.sh: '$part' is none of cpp, python, newest, kubernetes, address, thread, format" >&2; exit 64 ;;
   esac
 done
 

@@ -70,6 +70,8 @@ none of these.
 TAIL = """An option of `farandole run` that is not on its command line is taken from `FARANDOLE_RUN_<OPTION>`:
 `FARANDOLE_RUN_NPROC_PER_NODE=8` is `--nproc-per-node 8`.
 
+`farandole run` sets `OMP_NUM_THREADS` for several ranks of a host where it is not set: [the command](cli.md).
+
 Horovod's variables: [the table in From Horovod](from-horovod.md#horovods-variables).
 """
 

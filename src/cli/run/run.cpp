@@ -187,7 +187,9 @@ int run(const RunOptions& options) {
   auto plan = make_run_plan(options, environment, *config, platform, this_machine(environment), usage);
   if (!plan.ok()) return fail(plan.status().text(), usage ? kExitUsage : kExitBadEnvironment);
   if (auto fault = fault_of(options, *plan)) return fail(*fault);
-  for (const std::string& note : plan->notes) log_line("note", note);
+  if (!options.quiet) {
+    for (const std::string& note : plan->notes) log_line("note", note);
+  }
 
   Supervisor::block_signals();  // before the coordinator's thread starts
   const Job job{options, *plan, *config, plan->key.empty() ? random_hex(32) : plan->key};

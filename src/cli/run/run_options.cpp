@@ -36,6 +36,7 @@ void declare_world(CLI::App& command, RunOptions& o) {
 
 void declare_output(CLI::App& command, RunOptions& o) {
   command.add_flag("--no-prefix", o.no_prefix, "Do not put [rank] before each line of output");
+  command.add_flag("--quiet", o.quiet, "Do not write notes about values that were chosen; errors are written");
   command.add_flag("--timestamps", o.timestamps, "Put the time before each line of output");
   command.add_option("--log-format", o.log_format, "text, or json: one JSON object a line, with time, rank, pod, node")
       ->check(CLI::IsMember({"text", "json"}));

@@ -24,6 +24,7 @@ struct RunOptions {
   bool no_python = false;
   std::vector<std::string> settings;  // NAME=VALUE for the ranks
   // Output.
+  bool quiet = false;  // no notes
   bool no_prefix = false;
   bool timestamps = false;
   bool json_lines = false;

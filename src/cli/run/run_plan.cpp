@@ -218,6 +218,17 @@ Status set_variables(const PlanInputs& inputs, bool in_pods, RunPlan& plan) {
   return {};
 }
 
+// Otherwise each rank starts a thread for every core, and the ranks of a host take the cores from each other.
+void divide_cores(const PlanInputs& inputs, RunPlan& plan) {
+  constexpr const char* kName = "OMP_NUM_THREADS";
+  if (plan.ranks_per_node == 1 || plan.variables.contains(kName)) return;
+  if (!inputs.environment.get(kName).value_or("").empty()) return;
+  const int threads = std::max(1, inputs.machine.cores / plan.ranks_per_node);
+  plan.variables[kName] = std::to_string(threads);
+  plan.notes.push_back(fmt::format("{}={} for each of {} ranks on {} usable cores; set it to choose another number",
+                                   kName, threads, plan.ranks_per_node, inputs.machine.cores));
+}
+
 std::string about(const RunPlan& plan, const Platform& platform, const NodeFacts& node) {
   const std::string source = fmt::format("source={} rendezvous={}", node.source, plan.rendezvous);
   if (plan.is_elastic) {
@@ -259,6 +270,7 @@ Result<RunPlan> make_run_plan(const RunOptions& options, const Environment& envi
   if (plan.nodes > 1) FDL_RETURN_IF_ERROR(set_rendezvous(inputs, node, plan));
   FDL_RETURN_IF_ERROR(set_key(inputs, node, plan));
   FDL_RETURN_IF_ERROR(set_variables(inputs, node && plan.nodes > 1, plan));
+  divide_cores(inputs, plan);
   plan.command = whole_command(options, environment);
   if (node && plan.nodes > 1) {
     for (int index = 0; index < plan.nodes; ++index) plan.pods.push_back(pod_name(*node, index));

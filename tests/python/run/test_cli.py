@@ -15,6 +15,7 @@ from launch import FARANDOLE
 
 def farandole(*arguments, environment=None, timeout=60):
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
+    variables.update(OMP_NUM_THREADS="1")  # else `run` chooses a value and writes a note
     variables.update(environment or {})
     return subprocess.run([FARANDOLE, *arguments], env=variables, capture_output=True, text=True, timeout=timeout)
 
@@ -31,6 +32,25 @@ def test_run_prefixes_the_output_of_each_rank():
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{r}] I am {r} of 3" for r in range(3)]
     assert sorted(done.stderr.splitlines()) == [f"[{r}] oops" for r in range(3)]
+
+
+def test_run_divides_the_cores_among_its_ranks():
+    print_it = ["--", "sh", "-c", "echo $OMP_NUM_THREADS"]
+    unset = {"OMP_NUM_THREADS": ""}
+    done = farandole("run", "-np", "2", *print_it, environment=unset)
+    line = (
+        r"farandole run: OMP_NUM_THREADS=(\d+) for each of 2 ranks on (\d+) usable cores; set it to choose another .*\n"
+    )
+    share, cores = re.fullmatch(line, done.stderr).groups()
+    assert 1 <= int(cores) <= len(os.sched_getaffinity(0)) and int(share) == max(1, int(cores) // 2)
+    assert sorted(done.stdout.splitlines()) == [f"[0] {share}", f"[1] {share}"], done.stderr
+    done = farandole("run", "-np", "2", "--quiet", *print_it, environment=unset)
+    assert (sorted(done.stdout.splitlines()), done.stderr) == ([f"[0] {share}", f"[1] {share}"], "")
+    for given, environment in (["-x", "OMP_NUM_THREADS=7"], unset), ([], {"OMP_NUM_THREADS": "7"}):
+        done = farandole("run", "-np", "2", *given, *print_it, environment=environment)
+        assert (sorted(done.stdout.splitlines()), done.stderr) == (["[0] 7", "[1] 7"], "")
+    done = farandole("run", "-np", "1", *print_it, environment=unset)
+    assert (done.stdout, done.stderr) == ("[0] \n", ""), "a single rank keeps all cores"
 
 
 @pytest.mark.parametrize("dashes", [["--"], []])

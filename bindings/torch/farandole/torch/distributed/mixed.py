@@ -105,6 +105,9 @@ class MixedProcessGroup(ProcessGroup):
     def _is_other_backend(self, device_type):
         return self._backends.get(device_type, "farandole") != "farandole"
 
+    def _own_device_types(self):
+        return [device for device, name in self._backends.items() if name == "farandole"]
+
     def _get_backend(self, device=None):
         return self._plain._get_backend(device) if device is not None and self._is_other_backend(device.type) else self
 

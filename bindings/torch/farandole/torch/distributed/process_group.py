@@ -11,7 +11,9 @@ from . import operands
 from .calls import only
 from .collectives import Collectives
 from .devices import DeviceWork, place_on
+from .dispatched import dispatched, dispatcher_for
 from .work import Work, as_torch, together
+from .world import World
 
 _ANY_SOURCE = -1
 _GRACE_S = 2.0  # the time that operations in flight have when their group is destroyed
@@ -26,6 +28,7 @@ def _take_kept(pending, plain, afterwards):
         afterwards()
 
 
+@dispatched
 class ProcessGroup(Collectives, dist.ProcessGroup):
     """A process group of torch.distributed whose operations run on farandole. c10d creates it and calls its methods."""
 
@@ -43,6 +46,7 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
         self._barriers = itertools.count()
         self._splits = itertools.count()
         self.set_timeout(timeout)
+        self._dispatcher = dispatcher_for(self, self._own_device_types())
         world.add(self)
 
     # ---- Properties ----
@@ -86,9 +90,13 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
     def _get_backend(self, device=None):
         return self
 
+    def _own_device_types(self):
+        """The types of devices whose tensors this backend takes."""
+        return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
     @property
     def _device_types(self):
-        return [torch.device("cpu")] + ([torch.device("cuda")] if torch.cuda.is_available() else [])
+        return [torch.device(one) for one in self._own_device_types()]
 
     @property
     def supports_splitting(self):
@@ -189,6 +197,19 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
         return part
 
     split_group = splitGroup
+
+    def merge_remote_group(self, store, size, timeout=None, group_name=None, group_desc=None):
+        """Creates a group of `size` ranks: those of this group and of others that call it with the same new `store`.
+
+        Their ranks are in the order in which they come.
+        """
+        rank = store.add("farandole/merge", 1) - 1
+        timeout = timeout or self._timeout
+        world = World(store, rank, size, timeout, {})
+        whole = ProcessGroup(store, rank, size, timeout, world, range(size), group_name or f"{self._name}:merge")
+        if group_desc:
+            whole.setGroupDesc(group_desc)
+        return whole
 
     def give_up(self, reason):
         """Fails all operations in flight, on all ranks, with `reason` and this rank's name."""
