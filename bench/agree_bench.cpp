@@ -55,7 +55,7 @@ void locked(benchmark::State& state) {
   const uint64_t ready = to_word({1, kMaxReadinessCount, false});
   for (auto _ : state) {
     for (Ticket& ticket : tickets) rank.submit(std::move(ticket));
-    rank.look([&](int which) { return which == 0 ? rank.order()->word() : ready; });
+    rank.read_words([&](int which) { return which == 0 ? rank.order()->word() : ready; });
     std::size_t next = 0;
     while (auto begun = rank.begin()) {
       for (auto& ticket : begun->entries) tickets[next++] = std::move(*ticket);

@@ -72,10 +72,10 @@ PlanMessage some_plan() {
   joined.kind = RequestKind::join;
   joined.names = {"join"};
   joined.last_joined = 2;
-  Bucket known;
-  known.dtype = Dtype::int32;
-  message.plan.buckets = {sum, gather, failed, joined, known};
-  message.known = {{}, {}, {}, {}, {8, 2, 5}};
+  Bucket cached;
+  cached.dtype = Dtype::int32;
+  message.plan.buckets = {sum, gather, failed, joined, cached};
+  message.cached = {{}, {}, {}, {}, {8, 2, 5}};
   message.cache_positions = {7, 1};
   message.cache_requests = {elaborate(), allreduce("new")};
   message.plan.freeze = true;
@@ -87,7 +87,7 @@ bool equal(const RequestMessage& a, const RequestMessage& b) {
   return a.acknowledged == b.acknowledged && a.cached == b.cached && a.requests == b.requests && a.frozen == b.frozen;
 }
 bool equal(const PlanMessage& a, const PlanMessage& b) {
-  return a.number == b.number && a.plan.buckets == b.plan.buckets && a.known == b.known &&
+  return a.number == b.number && a.plan.buckets == b.plan.buckets && a.cached == b.cached &&
          a.cache_positions == b.cache_positions && a.cache_requests == b.cache_requests &&
          a.plan.freeze == b.plan.freeze && a.plan.frozen == b.plan.frozen;
 }
@@ -237,7 +237,7 @@ struct BadPlan {
 
 const BadPlan kBadPlans[] = {
     {"no names", [](PlanMessage& m) { m.plan.buckets[0].names.clear(); }, "a bucket without names"},
-    {"names twice", [](PlanMessage& m) { m.known[0] = {1}; }, "a bucket without names, or with two sorts"},
+    {"names twice", [](PlanMessage& m) { m.cached[0] = {1}; }, "a bucket without names, or with two sorts"},
     {"counts", [](PlanMessage& m) { m.plan.buckets[0].element_counts = {1}; }, "fewer element counts"},
     {"negative count", [](PlanMessage& m) { m.plan.buckets[0].element_counts[0] = -1; }, "element count is out of"},
     {"large count", [](PlanMessage& m) { m.plan.buckets[0].element_counts[0] = INT64_MAX; }, "element count is out of"},
@@ -290,10 +290,10 @@ void expect_sound(const RequestMessage& message) {
 }
 void expect_sound(const PlanMessage& message) {
   ASSERT_EQ(message.cache_positions.size(), message.cache_requests.size());
-  ASSERT_EQ(message.known.size(), message.plan.buckets.size());
+  ASSERT_EQ(message.cached.size(), message.plan.buckets.size());
   for (const Request& request : message.cache_requests) ASSERT_TRUE(check_request(request).ok());
-  for (std::size_t i = 0; i < message.known.size(); ++i) {
-    ASSERT_NE(message.known[i].empty(), message.plan.buckets[i].names.empty());
+  for (std::size_t i = 0; i < message.cached.size(); ++i) {
+    ASSERT_NE(message.cached[i].empty(), message.plan.buckets[i].names.empty());
     ASSERT_TRUE(is_dtype(static_cast<int>(message.plan.buckets[i].dtype)));
   }
 }
@@ -435,7 +435,7 @@ TEST(Cache, StoresEveryKindExceptJoin) {
     const Request request = of_kind(static_cast<RequestKind>(kind), "x");
     EXPECT_EQ(RequestCache::is_cacheable(request), request.kind != RequestKind::join);
     RootRequestCache remembered(1, 4);
-    remembered.learn(request);
+    remembered.add(request);
     EXPECT_EQ(remembered.cache().size(), request.kind == RequestKind::join ? 0u : 1u);
   }
 }
@@ -453,7 +453,7 @@ TEST(Cache, AllCopiesAreEqualAfterEveryPlan) {
     std::vector<RequestCache> copies(static_cast<std::size_t>(size), RequestCache(capacity));
     for (int round = 0; round < 40; ++round, ++plans) {
       for (std::size_t asked = below(5); asked > 0; --asked) {
-        root.learn(allreduce("t" + std::to_string(below(4)), Dtype::float32, {static_cast<int64_t>(below(3))}));
+        root.add(allreduce("t" + std::to_string(below(4)), Dtype::float32, {static_cast<int64_t>(below(3))}));
       }
       PlanMessage message;
       root.announce(message);
@@ -476,21 +476,21 @@ TEST(Cache, AllCopiesAreEqualAfterEveryPlan) {
 TEST(Cache, PositionKeepsItsFormerMeaningUntilAllRanksHaveHandledThePlan) {
   RootRequestCache root(2, 1);
   PlanMessage first, second, third;
-  root.learn(allreduce("a"));
+  root.add(allreduce("a"));
   EXPECT_EQ(root.meaning(0, 0), nullptr) << "no rank can use it yet";
   root.announce(first);
-  root.learn(allreduce("b"));
+  root.add(allreduce("b"));
   root.announce(second);
   EXPECT_EQ(root.meaning(0, 0), nullptr);
   EXPECT_EQ(root.meaning(0, 1)->name, "a");
   EXPECT_EQ(root.meaning(0, 2)->name, "b");
   EXPECT_EQ(root.meaning(1, 2), nullptr);
   root.acknowledge(0, 2);
-  root.learn(allreduce("c"));
+  root.add(allreduce("c"));
   EXPECT_EQ(root.meaning(0, 1)->name, "a") << "rank 1 may still refer to it, so c gets no position";
   EXPECT_FALSE(root.cache().find(allreduce("c")).has_value());
   root.acknowledge(1, 2);
-  root.learn(allreduce("c"));
+  root.add(allreduce("c"));
   root.announce(third);
   EXPECT_EQ(root.meaning(0, 2)->name, "b");
   EXPECT_EQ(root.meaning(0, 3)->name, "c");
@@ -508,10 +508,10 @@ TEST(CompactPlan, NamesAndCountsSurviveARoundTrip) {
   message.plan.buckets[0].element_counts = {5, 6};
   message.plan.buckets[2].names = {"a"};
   message.plan.buckets.pop_back();
-  message.known.clear();
+  message.cached.clear();
   PlanMessage shortened = message;
   shorten(shortened, cache);
-  EXPECT_THAT(shortened.known, ElementsAre(ElementsAre(3, 0), ElementsAre(1), ElementsAre(0), IsEmpty()));
+  EXPECT_THAT(shortened.cached, ElementsAre(ElementsAre(3, 0), ElementsAre(1), ElementsAre(0), IsEmpty()));
   EXPECT_THAT(shortened.plan.buckets[0].names, IsEmpty());
   ASSERT_TRUE(lengthen(shortened, cache).ok());
   EXPECT_TRUE(equal(shortened, message));
@@ -523,7 +523,7 @@ TEST(CompactPlan, KeepsNamesIfTheCachedShapeDiffers) {
   PlanMessage message;
   message.plan.buckets = {Bucket{.names = {"a"}, .element_counts = {7}}};
   shorten(message, cache);
-  EXPECT_THAT(message.known, ElementsAre(IsEmpty()));
+  EXPECT_THAT(message.cached, ElementsAre(IsEmpty()));
   EXPECT_THAT(message.plan.buckets[0].element_counts, ElementsAre(7));
 }
 
@@ -531,9 +531,9 @@ TEST(CompactPlan, RejectsAnEmptyPosition) {
   PlanMessage message;
   message.number = 4;
   message.plan.buckets = {Bucket{}};
-  message.known = {{0}};
+  message.cached = {{0}};
   EXPECT_THAT(lengthen(message, RequestCache(1)).text(),
-              HasSubstr("plan 4 refers to a request that this rank does not know"));
+              HasSubstr("plan 4 refers to a request that this rank has not cached"));
 }
 
 }  // namespace
