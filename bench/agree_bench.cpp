@@ -59,7 +59,7 @@ void locked(benchmark::State& state) {
   const uint64_t ready = to_word({1, kMaxReadinessCount, false});
   for (auto _ : state) {
     for (Ticket& ticket : tickets) rank.submit(std::move(ticket));
-    rank.look([&](int which) { return which == 0 ? rank.order()->word() : ready; });
+    rank.read_words([&](int which) { return which == 0 ? rank.order()->word() : ready; });
     std::size_t next = 0;
     // The tickets move out of the submissions and back, so an iteration allocates nothing for them.
     while (auto begun = rank.begin()) {

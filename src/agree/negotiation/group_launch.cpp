@@ -9,7 +9,7 @@
 namespace fdl {
 namespace {
 
-// A launch could hold more buckets, but the saving per bucket is small by then.
+// A launch could have more buckets, but the saving per bucket is small by then.
 constexpr std::size_t kMostBuckets = 64;
 
 // The bytes of the bucket's results on a rank, or nothing if it must be launched alone.

@@ -9,7 +9,7 @@
 
 namespace fdl {
 
-// Returns the request under a bucket's first name, or null if it is not known.
+// Returns the request under a bucket's first name, or null if it is not cached.
 using FindRequest = std::function<const Request*(const std::string& name)>;
 
 // Sets `launch_with_next` on neighbours on devices that could not be fused, such as sums of two types or several

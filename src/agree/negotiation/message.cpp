@@ -37,8 +37,10 @@ std::size_t Bucket::element_count() const {
 }
 
 const Bucket* Plan::find(std::string_view name) const {
-  const auto holds = [&](const Bucket& bucket) { return std::ranges::find(bucket.names, name) != bucket.names.end(); };
-  const auto found = std::ranges::find_if(buckets, holds);
+  const auto has_name = [&](const Bucket& bucket) {
+    return std::ranges::find(bucket.names, name) != bucket.names.end();
+  };
+  const auto found = std::ranges::find_if(buckets, has_name);
   return found == buckets.end() ? nullptr : &*found;
 }
 

@@ -37,7 +37,7 @@ bool had_joined(const Unit& unit, int rank) {
 // arrive.
 std::optional<Failure> missing_member(const Unit& unit, const Pending& pending, const NegotiatorOptions& options) {
   for (int rank = 0; rank < options.size; ++rank) {
-    if (pending.asked_by(rank) || had_joined(unit, rank)) continue;
+    if (pending.submitted_by(rank) || had_joined(unit, rank)) continue;
     Mismatch mismatch{pending.first_rank, rank, fmt::format("it in group '{}'", pending.first().group),
                       "no operation of this name", "all ranks must submit the same group"};
     if (rank < pending.first_rank) {
@@ -54,7 +54,7 @@ std::optional<Failure> needs_joined(const Unit& unit, const Pending& pending, co
   const RequestKind kind = pending.first().kind;
   if (kind == RequestKind::allreduce) return std::nullopt;
   for (int rank = 0; rank < options.size; ++rank) {
-    if (pending.asked_by(rank) || !had_joined(unit, rank)) continue;
+    if (pending.submitted_by(rank) || !had_joined(unit, rank)) continue;
     return Failure{Code::mismatch,
                    fmt::format("{}: {} is not supported while {} has joined", pending.name, name_of(kind),
                                rank_name(rank, options.rank_names)),
@@ -98,7 +98,7 @@ bool lies_apart(const Pending& pending, int size) {
   const auto is_placed = [](const Request& request) { return request.place >= 0; };
   if (std::ranges::none_of(pending.variants, is_placed)) return false;
   const auto differs = [&](const Request& request) { return request.place != pending.variants.front().place; };
-  return pending.asked < size || std::ranges::any_of(pending.variants, differs);
+  return pending.submitted < size || std::ranges::any_of(pending.variants, differs);
 }
 
 Bucket bucket_of(const Pending& pending, int size) {
@@ -175,10 +175,10 @@ struct Negotiator::State {
   std::vector<std::string> decided_without_all;
 };
 
-// Must see every unit that is decided: RootRequestCache uses the names to drop requests that were on their way.
+// Call it for every unit that is decided: RootRequestCache uses the names to drop requests that were on their way.
 void Negotiator::State::note_absence(const Unit& unit) {
   for (const Pending& pending : unit.members) {
-    if (pending.asked < options.size) decided_without_all.push_back(pending.name);
+    if (pending.submitted < options.size) decided_without_all.push_back(pending.name);
   }
 }
 
@@ -259,10 +259,12 @@ int64_t Negotiator::next_alarm_ns() const { return next_stall_ns(state_->waiting
 
 bool Negotiator::all_take_part() const { return !state_->left && !state_->waiting.has_joined(); }
 
-void Negotiator::forget_pending() { state_->waiting.forget_pending(); }
+void Negotiator::drop_pending() { state_->waiting.drop_pending(); }
 
 std::size_t Negotiator::pending() const { return state_->waiting.count(); }
 
-bool Negotiator::has_asked(int rank, const Request& request) const { return state_->waiting.has_asked(rank, request); }
+bool Negotiator::has_submitted(int rank, const Request& request) const {
+  return state_->waiting.has_submitted(rank, request);
+}
 
 }  // namespace fdl

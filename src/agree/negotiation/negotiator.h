@@ -60,12 +60,12 @@ class Negotiator {
   // Whether no rank has left and no rank has joined and waits for the others.
   bool all_take_part() const;
   // Drops all requests that are not decided yet, as if they had never been submitted.
-  void forget_pending();
+  void drop_pending();
 
   // The number of names that are not decided yet.
   std::size_t pending() const;
   // Whether `rank` has submitted the request's name and waits for it; for a join, whether it has joined.
-  bool has_asked(int rank, const Request& request) const;
+  bool has_submitted(int rank, const Request& request) const;
 
  private:
   struct State;

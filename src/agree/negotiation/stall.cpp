@@ -55,7 +55,7 @@ std::vector<const Pending*> by_submission(const Waiting& waiting) {
 std::vector<std::string> waits_for(const std::vector<const Pending*>& pending, int missing, int ready) {
   std::vector<std::string> names;
   for (const Pending* other : pending) {
-    if (other->asked_by(missing) && !other->asked_by(ready)) names.push_back(other->name);
+    if (other->submitted_by(missing) && !other->submitted_by(ready)) names.push_back(other->name);
   }
   return names;
 }
@@ -92,7 +92,7 @@ std::string text_of(const Stall& stall, RequestKind kind, const std::vector<cons
 void note_ranks(const Waiting& waiting, const Pending& pending, int size, Stall& stall) {
   for (int rank = 0; rank < size; ++rank) {
     const bool done = waiting.is_done(pending, rank);
-    if (done && pending.asked_by(rank)) stall.ready.push_back(rank);
+    if (done && pending.submitted_by(rank)) stall.ready.push_back(rank);
     if (!done) stall.missing.push_back(rank);
   }
 }

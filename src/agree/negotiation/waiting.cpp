@@ -60,7 +60,7 @@ void Waiting::note(int from, const Request& request, int64_t now_ns) {
     pending.since_ns = pending.reported_ns = now_ns;
     pending.first_rank = from;
   }
-  FDL_CHECK(!pending.asked_by(from));
+  FDL_CHECK(!pending.submitted_by(from));
   // Comparing with the first and the last variant is enough where ranks agree, and keeps the cost constant where every
   // rank's request differs (the rows of an allgather).
   const auto last = static_cast<int32_t>(pending.variants.size()) - 1;
@@ -69,7 +69,7 @@ void Waiting::note(int from, const Request& request, int64_t now_ns) {
   if (last > 0 && pending.variants.front() == request) variant = 0;
   if (variant > last) pending.variants.push_back(request);
   pending.variant_of[at(from)] = variant;
-  ++pending.asked;
+  ++pending.submitted;
   const uint64_t place = places_[at(from)]++;
   // The place of a name comes from its lowest rank, so it does not depend on the order of arrival.
   if (from <= pending.first_rank) {
@@ -108,8 +108,9 @@ void Waiting::note_join(int rank, const Request& request) {
 
 // Every rank has submitted the name or has joined.
 bool Waiting::is_complete(const Pending& pending) const {
-  int there = pending.asked;
-  for (int rank = 0; joined_count_ > 0 && rank < size_; ++rank) there += joined_[at(rank)] && !pending.asked_by(rank);
+  int there = pending.submitted;
+  for (int rank = 0; joined_count_ > 0 && rank < size_; ++rank)
+    there += joined_[at(rank)] && !pending.submitted_by(rank);
   return there == size_;
 }
 
@@ -202,14 +203,14 @@ std::size_t Waiting::count() const {
   return count;
 }
 
-bool Waiting::has_asked(int rank, const Request& request) const {
+bool Waiting::has_submitted(int rank, const Request& request) const {
   if (request.kind == RequestKind::join) return joined_[at(rank)];
   const auto found = pending_.find(request.name);
-  return found != pending_.end() && found->second.asked_by(rank);
+  return found != pending_.end() && found->second.submitted_by(rank);
 }
 
 bool Waiting::is_done(const Pending& pending, int rank) const {
-  if (!pending.asked_by(rank)) return joined_[at(rank)];
+  if (!pending.submitted_by(rank)) return joined_[at(rank)];
   const std::string& group = pending.request_of(rank).group;
   return group.empty() || joined_[at(rank)] || groups_.at(group).whole_at(rank);
 }

@@ -1,5 +1,5 @@
 // Waiting keeps the requests that are not decided: the names that some ranks have submitted, the groups that they form,
-// and the ranks that have joined. It finds out when a name, a group or a join is ready.
+// and the ranks that have joined. It determines when a name, a group or a join is ready.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ struct Pending {
   std::string name;
   std::vector<Request> variants;    // the distinct requests; mostly one, because ranks mostly agree
   std::vector<int32_t> variant_of;  // by rank: index of its variant; -1: it has not submitted the name
-  int asked = 0;                    // ranks that have submitted the name
+  int submitted = 0;                // ranks that have submitted the name
   int64_t since_ns = 0;
   int64_t reported_ns = 0;  // when it was last reported as stalled; since_ns at first
   // The lowest rank that submitted the name, and the name's number among that rank's requests.
   int first_rank = 0;
   uint64_t place = 0;
 
-  bool asked_by(int rank) const { return variant_of[static_cast<std::size_t>(rank)] >= 0; }
+  bool submitted_by(int rank) const { return variant_of[static_cast<std::size_t>(rank)] >= 0; }
   const Request& request_of(int rank) const {
     return variants[static_cast<std::size_t>(variant_of[static_cast<std::size_t>(rank)])];
   }
@@ -48,7 +48,8 @@ class Waiting {
  public:
   explicit Waiting(int size);
 
-  // Takes in one message. All its requests are recorded before readiness is checked, so a group is never seen in part.
+  // Takes in one message. All its requests are recorded before readiness is checked, so a part of a group never counts
+  // as the group.
   void add(int from, std::span<const Request* const> requests, int64_t now_ns);
 
   // The units that are ready, in the order in which they became so; those of one moment by first rank and place.
@@ -58,7 +59,7 @@ class Waiting {
   // Takes everything, ready or not, unit by unit.
   std::vector<Unit> take_all();
   // Drops what is not ready.
-  void forget_pending() {
+  void drop_pending() {
     pending_.clear();
     groups_.clear();
   }
@@ -67,7 +68,7 @@ class Waiting {
   const std::unordered_map<std::string, Pending>& pending() const { return pending_; }
   std::unordered_map<std::string, Pending>& pending() { return pending_; }
   std::size_t count() const;  // pending names and ready units that were not taken
-  bool has_asked(int rank, const Request& request) const;
+  bool has_submitted(int rank, const Request& request) const;
   // Whether `rank` has nothing left to submit for `pending`.
   bool is_done(const Pending& pending, int rank) const;
 

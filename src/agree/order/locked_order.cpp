@@ -48,7 +48,7 @@ bool fits_bucket(const Request& request, const Bucket& bucket, std::size_t index
 
 }  // namespace
 
-LockedOrder::LockedOrder(uint32_t epoch, int rank, int size, std::vector<Bucket> buckets, const Known& known,
+LockedOrder::LockedOrder(uint32_t epoch, int rank, int size, std::vector<Bucket> buckets, const CachedRequest& cached,
                          bool optimistic)
     : epoch_(epoch % kReadinessEpochs),
       rank_(rank),
@@ -71,7 +71,7 @@ LockedOrder::LockedOrder(uint32_t epoch, int rank, int size, std::vector<Bucket>
       tensors_.back().due = first == id;
       if (first != id) tensors_[last[name]].next_of_name = id;
       last[name] = id;
-      const Request* request = known(name);
+      const Request* request = cached(name);
       const bool usable = request != nullptr && same_on_all(request->kind) &&
                           fits_bucket(*request, *buckets_.back(), index, rank_, size_);
       if (usable) tensors_.back().expected = *request;
@@ -148,7 +148,7 @@ std::optional<LockedOrder::Start> LockedOrder::begin() {
   const Start start{next_bucket_, optimistic_ && all_frozen_};
   ++next_;
   next_bucket_ = start.bucket + 1 == buckets_.size() ? 0 : start.bucket + 1;
-  if (start.hollow) return start;  // the entries of this bucket stay in their places
+  if (start.with_zeros) return start;  // the entries of this bucket stay in their places
   const auto tensors = static_cast<uint32_t>(buckets_[start.bucket]->names.size());
   missing_[start.bucket] = tensors;
   const uint32_t first = first_tensor_[start.bucket];

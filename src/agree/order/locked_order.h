@@ -12,7 +12,8 @@
 //                     begun nowhere, and their tensors are negotiated as usual. A departed rank counts as frozen.
 //
 // No rank decides and no message is sent, so any number of ranks may freeze at the same time. The class is pure: the
-// caller publishes word() whenever it changes, and passes the words of the other ranks to look(). One thread calls it.
+// caller publishes word() whenever it changes, and passes the words of the other ranks to read_words(). One thread
+// calls it.
 //
 // An optimistic order is for ranks that cannot read each other's words. A position begins on a rank as soon as its
 // tensors are present and the previous position has finished on that rank. The collective finishes nowhere before all
@@ -20,8 +21,8 @@
 //
 //   Leaving.          A rank that freezes reports to the root how many positions it has begun. The root makes the other
 //                     ranks freeze and sends all of them the least and the greatest count (RootSession). Until then
-//                     results that finish are held back. Positions that all ranks have begun are valid. A position that
-//                     only some ranks have begun is begun by the others with zeros, so that it ends. Its result is
+//                     results that finish are not returned. Positions that all ranks have begun are valid. A position
+//                     that only some ranks have begun is begun by the others with zeros, so that it ends. Its result is
 //                     dropped on all ranks, and its tensors are negotiated as usual.
 #pragma once
 
@@ -47,17 +48,17 @@ class LockedOrder {
     uint32_t index;  // of the tensor within the bucket
   };
   // Returns the request that all ranks cache under a name, or null. It fixes the shape and scales that are expected.
-  using Known = std::function<const Request*(const std::string& name)>;
+  using CachedRequest = std::function<const Request*(const std::string& name)>;
   struct Start {
     uint32_t bucket;
-    bool hollow;  // run it with zeros instead of this rank's tensors, so that it ends on the other ranks
+    bool with_zeros;  // run it with zeros instead of this rank's tensors, so that it ends on the other ranks
   };
   // What becomes of the position that this rank has begun and not finished: its result is valid, is not decided yet
-  // (hold it back), or is dropped.
+  // (do not return it), or is dropped.
   enum class Fate { real, open, dropped };
 
   // `buckets` has at least one bucket; none is empty and none is an error. The epoch identifies the order to readers.
-  LockedOrder(uint32_t epoch, int rank, int size, std::vector<Bucket> buckets, const Known& known,
+  LockedOrder(uint32_t epoch, int rank, int size, std::vector<Bucket> buckets, const CachedRequest& cached,
               bool optimistic = false);
 
   // Returns the tensor's place, or nothing if the order does not contain it; the caller must then leave the order.
@@ -71,7 +72,7 @@ class LockedOrder {
   // Reads the published words of all ranks, word_of(rank), this rank's own included: only what other ranks can read
   // counts as promised or as final.
   template <typename WordOf>
-  void look(const WordOf& word_of);
+  void read_words(const WordOf& word_of);
   // Returns the next bucket to run now, if any. The sequence is the same on all ranks.
   std::optional<Start> begin();
   bool may_begin() const {
@@ -143,7 +144,7 @@ class LockedOrder {
 };
 
 template <typename WordOf>
-void LockedOrder::look(const WordOf& word_of) {
+void LockedOrder::read_words(const WordOf& word_of) {
   if (all_frozen_) return;
   ready_ = kMaxReadinessCount;
   all_frozen_ = true;

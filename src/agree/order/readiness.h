@@ -15,7 +15,7 @@ struct Readiness {
   bool operator==(const Readiness&) const = default;
 };
 
-// A word holds 39 bits of count, 24 bits of epoch and the frozen bit.
+// A word has 39 bits of count, 24 bits of epoch and the frozen bit.
 inline constexpr int kReadinessCountBits = 39;
 inline constexpr uint64_t kMaxReadinessCount = (uint64_t{1} << kReadinessCountBits) - 1;
 // Epoch numbers wrap around after this many. That is unambiguous, because no rank is more than one epoch behind.

@@ -102,7 +102,7 @@ void RepetitionDetector::note(const Plan& plan, bool usual) {
   period_ = 0;
   if (repeats_ == 0) return;
   const auto lockable = [this](const Bucket& bucket) { return may_repeat(bucket); };
-  if (!usual || !std::ranges::all_of(plan.buckets, lockable)) return forget();
+  if (!usual || !std::ranges::all_of(plan.buckets, lockable)) return reset();
   for (const Bucket& bucket : plan.buckets) append(bucket);
   period_ = find_period();
 }
@@ -145,7 +145,7 @@ void RepetitionDetector::close() {
   names_.clear();
 }
 
-void RepetitionDetector::forget() {
+void RepetitionDetector::reset() {
   closed_.clear();
   open_ = {};
   names_.clear();
@@ -168,9 +168,9 @@ int RepetitionDetector::find_period() const {
 const RepetitionDetector::Sequence& RepetitionDetector::best_of_those_like(std::size_t back) const {
   const auto period = static_cast<std::size_t>(period_);
   const Sequence* best = back == 0 ? &open_ : &ago(back);
-  for (std::size_t seen = 1; seen < static_cast<std::size_t>(repeats_) && back + seen * period <= closed_.size();
-       ++seen) {
-    const Sequence& other = ago(back + seen * period);
+  for (std::size_t count = 1; count < static_cast<std::size_t>(repeats_) && back + count * period <= closed_.size();
+       ++count) {
+    const Sequence& other = ago(back + count * period);
     if (other.tensors == best->tensors && other.buckets.size() < best->buckets.size()) best = &other;
   }
   return *best;
@@ -195,10 +195,10 @@ std::vector<Bucket> RepetitionDetector::order(const FindRequest& find) const {
   return order;
 }
 
-void RepetitionDetector::locked() { forget(); }
+void RepetitionDetector::locked() { reset(); }
 
 void RepetitionDetector::left(uint64_t rounds) {
-  forget();
+  reset();
   due_ = rounds < kHardlyUsedRounds ? std::min(due_ * 2, kMostRepeats) : repeats_;
 }
 

@@ -22,7 +22,7 @@ namespace fdl {
 
 class RepetitionDetector {
  public:
-  // `repeats`: how often a period must have been seen; 0: never lock. `optimistic`: the order takes only collectives
+  // `repeats`: how often a period must have occurred; 0: never lock. `optimistic`: the order takes only collectives
   // that finish on no rank before all ranks have begun them. `group_launch_bytes`: the limit of one group launch.
   explicit RepetitionDetector(int repeats, bool optimistic = false, std::size_t group_launch_bytes = 0)
       : repeats_(repeats), due_(repeats), optimistic_(optimistic), group_launch_bytes_(group_launch_bytes) {}
@@ -47,7 +47,7 @@ class RepetitionDetector {
   bool may_repeat(const Bucket& bucket) const;
   void append(const Bucket& bucket);
   void close();
-  void forget();
+  void reset();
   int find_period() const;
   const Sequence& best_of_those_like(std::size_t back) const;
   const Sequence& ago(std::size_t sequences) const { return closed_[closed_.size() - sequences]; }

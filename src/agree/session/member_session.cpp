@@ -19,7 +19,7 @@ constexpr uint64_t kPlansPerAcknowledgement = 32;
 struct MemberSession::State {
   explicit State(std::size_t capacity) : cache(std::min<std::size_t>(capacity, kMaxCachePositions)) {}
 
-  Status learn(PlanMessage& message);
+  Status cache_announced(PlanMessage& message);
 
   RequestCache cache;
   uint64_t handled = 0;       // number of the last plan that was decoded
@@ -27,7 +27,7 @@ struct MemberSession::State {
 };
 
 // Adds the requests that the plan announces to this rank's cache, so that it equals the root's.
-Status MemberSession::State::learn(PlanMessage& message) {
+Status MemberSession::State::cache_announced(PlanMessage& message) {
   const auto fits = [&](uint32_t position) { return position < cache.capacity(); };
   if (!std::ranges::all_of(message.cache_positions, fits)) {
     return Status(Code::internal, "the root caches more requests than this rank; set the same cache capacity on all");
@@ -69,13 +69,13 @@ Result<Plan> MemberSession::decode_plan(ConstBytes bytes) {
     return Status(Code::internal,
                   fmt::format("plan {} arrived instead of plan {}", message.number, state_->handled + 1));
   }
-  FDL_RETURN_IF_ERROR(state_->learn(message));
+  FDL_RETURN_IF_ERROR(state_->cache_announced(message));
   FDL_RETURN_IF_ERROR(lengthen(message, state_->cache));
   state_->handled = message.number;
   return std::move(message.plan);
 }
 
-const Request* MemberSession::known(const std::string& name) const {
+const Request* MemberSession::cached(const std::string& name) const {
   const auto position = state_->cache.find(std::string_view(name));
   return position ? state_->cache.at(*position) : nullptr;
 }

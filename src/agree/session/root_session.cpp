@@ -26,12 +26,12 @@ struct RootSession::State {
 
   Result<std::vector<const Request*>> requests_in(int from, const RequestMessage& message) const;
   Status check_new(int from, const std::vector<const Request*>& requests) const;
-  Status refuse(int from, Code code, std::string_view what) const {
+  Status reject(int from, Code code, std::string_view what) const {
     return Status(code, fmt::format("{}: {}", rank_name(from, rank_names), what));
   }
 
-  Status refuse_twice(int from, std::string_view name) const {
-    return refuse(from, Code::internal, fmt::format("it asks for '{}' twice", name));
+  Status reject_twice(int from, std::string_view name) const {
+    return reject(from, Code::internal, fmt::format("it submits '{}' twice", name));
   }
 
   const Request* find(const std::string& name) const {
@@ -60,7 +60,7 @@ struct RootSession::State {
 // Resolves all requests of the message and drops those that a plan answered while the message was on its way.
 Result<std::vector<const Request*>> RootSession::State::requests_in(int from, const RequestMessage& message) const {
   if (message.acknowledged > cache.plans() || message.acknowledged < cache.acknowledged(from)) {
-    return refuse(from, Code::internal,
+    return reject(from, Code::internal,
                   fmt::format("it acknowledges plan {} after {} of {}", message.acknowledged, cache.acknowledged(from),
                               cache.plans()));
   }
@@ -68,7 +68,7 @@ Result<std::vector<const Request*>> RootSession::State::requests_in(int from, co
   for (const uint32_t position : message.cached) {
     const Request* request = cache.meaning(position, message.acknowledged);
     if (request == nullptr) {
-      return refuse(from, Code::internal,
+      return reject(from, Code::internal,
                     fmt::format("it refers to cached request {}, which does not exist", position));
     }
     requests.push_back(request);
@@ -83,12 +83,12 @@ Status RootSession::State::check_new(int from, const std::vector<const Request*>
   std::vector<std::string_view> names;  // a join counts as the empty name, for a rank has one join at a time
   names.reserve(requests.size());
   for (const Request* request : requests) {
-    if (negotiator.has_asked(from, *request)) return refuse_twice(from, request->name);
+    if (negotiator.has_submitted(from, *request)) return reject_twice(from, request->name);
     names.push_back(request->kind == RequestKind::join ? std::string_view() : request->name);
   }
   std::ranges::sort(names);
   const auto twice = std::ranges::adjacent_find(names);
-  if (twice != names.end()) return refuse_twice(from, twice->empty() ? "join" : *twice);
+  if (twice != names.end()) return reject_twice(from, twice->empty() ? "join" : *twice);
   return ok_status();
 }
 
@@ -99,7 +99,7 @@ void RootSession::State::lock_order(PlanMessage& message) {
   message.plan.locked = repetitions.order([this](const std::string& name) { return find(name); });
   locked_by = message.number;
   repetitions.locked();
-  negotiator.forget_pending();
+  negotiator.drop_pending();
   in_optimistic_order = optimistic;
   freeze_announced = false;
   frozen.assign(static_cast<std::size_t>(size), std::nullopt);
@@ -108,7 +108,7 @@ void RootSession::State::lock_order(PlanMessage& message) {
 // Records how many positions of the optimistic order the rank had begun when it froze.
 Status RootSession::State::note_frozen(int from, uint64_t begun) {
   if (!in_optimistic_order || frozen[static_cast<std::size_t>(from)]) {
-    return refuse(from, Code::internal, "it freezes an order that is not locked");
+    return reject(from, Code::internal, "it freezes an order that is not locked");
   }
   frozen[static_cast<std::size_t>(from)] = begun;
   return ok_status();
@@ -146,9 +146,9 @@ RootSession::~RootSession() = default;
 Status RootSession::receive(int from, ConstBytes bytes, int64_t now_ns) {
   State& state = *state_;
   FDL_CHECK(from >= 0 && from < state.size);
-  if (state.left[static_cast<std::size_t>(from)]) return state.refuse(from, Code::shut_down, "it has shut down");
+  if (state.left[static_cast<std::size_t>(from)]) return state.reject(from, Code::shut_down, "it has shut down");
   auto message = decode_requests(bytes);
-  if (!message.ok()) return state.refuse(from, message.status().code(), message.status().text());
+  if (!message.ok()) return state.reject(from, message.status().code(), message.status().text());
   FDL_ASSIGN_OR_RETURN(const std::vector<const Request*> requests, state.requests_in(from, *message));
   if (message->frozen) FDL_RETURN_IF_ERROR(state.note_frozen(from, *message->frozen));
   if (message->acknowledged < state.locked_by) {  // the rank submits these requests to the locked order itself
@@ -157,13 +157,13 @@ Status RootSession::receive(int from, ConstBytes bytes, int64_t now_ns) {
   }
   FDL_RETURN_IF_ERROR(state.check_new(from, requests));
 
-  // Nothing fails from here on. submit() reads the requests before learn() may move them within the cache.
+  // Nothing fails from here on. submit() reads the requests before add() may move them within the cache.
   if (state.on_request) {
     for (const Request* request : requests) state.on_request(from, *request);
   }
   state.negotiator.submit(from, requests, now_ns);
   for (const uint32_t position : message->cached) state.cache.touch(position, message->acknowledged);
-  for (const Request& request : message->requests) state.cache.learn(request);
+  for (const Request& request : message->requests) state.cache.add(request);
   state.cache.acknowledge(from, message->acknowledged);
   return ok_status();
 }

@@ -40,7 +40,7 @@ class MemberSession {
   bool owes_acknowledgement() const;
 
   // The request that all ranks cache under this name, as the last plan left it, or null.
-  const Request* known(const std::string& name) const;
+  const Request* cached(const std::string& name) const;
 
  private:
   struct State;

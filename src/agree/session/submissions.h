@@ -1,9 +1,9 @@
 // Submissions keeps what a rank has submitted and not begun: by name while it is negotiated, in its place while the
 // order is locked.
 //
-// Each entry is either held by name (sent to the root, or still to be sent), or in its place of the locked order. It
-// leaves once, by take() or begin(). Locking an order moves all held entries into their places. Leaving the order moves
-// the entries of all places back, to be sent. While an order is being left, nothing is sent.
+// Each entry is either negotiated by its name (sent to the root, or still to be sent), or in its place of the locked
+// order. It leaves once, by take() or begin(). Locking an order moves all negotiated entries into their places. Leaving
+// the order moves the entries of all places back, to be sent. While an order is being left, nothing is sent.
 //
 // The class is not synchronized: the progress thread of the group calls it.
 #pragma once
@@ -27,10 +27,10 @@ class Submissions {
   struct Begun {
     std::shared_ptr<const Bucket> bucket;
     std::vector<std::optional<Entry>> entries;
-    // Of an optimistic order: `provisional` means that some ranks may not have begun it; `hollow` that this rank begins
-    // it with zeros.
+    // Of an optimistic order. `provisional`: some ranks may not have begun it. `with_zeros`: this rank begins it with
+    // zeros.
     bool provisional = false;
-    bool hollow = false;
+    bool with_zeros = false;
   };
 
   Submissions(int rank, int size) : rank_(rank), size_(size), departed_(static_cast<std::size_t>(size), false) {}
@@ -40,30 +40,31 @@ class Submissions {
       if (const auto place = order_->submit(entry.request)) return put(*place, std::move(entry));
       leave(entry.request.name);
     }
-    hold(std::move(entry));
+    negotiate(std::move(entry));
   }
 
   // ---- Negotiated ----
-  bool has_untold() const { return !unsent_.empty() && !order_; }
+  bool has_unsent() const { return !unsent_.empty() && !order_; }
   // The requests to send to the root; the pointers are valid until the next call of any function here.
-  std::vector<const Request*> tell() {
+  std::vector<const Request*> take_unsent() {
     std::vector<const Request*> requests;
     requests.reserve(unsent_.size());
-    for (Held* held : unsent_) {
-      held->sent = true;
-      requests.push_back(&held->entry.request);
+    for (Negotiated* negotiated : unsent_) {
+      negotiated->sent = true;
+      requests.push_back(&negotiated->entry.request);
     }
     unsent_.clear();
     return requests;
   }
-  // This rank's entries of a bucket of a plan. Entries that were not sent yet are excluded: the plan cannot mean them.
+  // This rank's entries of a bucket of a plan. Entries that were not sent yet are excluded: the plan cannot refer to
+  // them.
   std::vector<std::optional<Entry>> take(const Bucket& bucket) {
     std::vector<std::optional<Entry>> entries(bucket.names.size());
     for (std::size_t i = 0; i < entries.size(); ++i) {
-      const auto found = held_.find(bucket.names[i]);
-      if (found == held_.end() || !found->second.sent) continue;
+      const auto found = negotiated_.find(bucket.names[i]);
+      if (found == negotiated_.end() || !found->second.sent) continue;
       entries[i] = std::move(found->second.entry);
-      held_.erase(found);
+      negotiated_.erase(found);
     }
     return entries;
   }
@@ -74,11 +75,11 @@ class Submissions {
   const std::string& reason() const { return reason_; }
 
   // From here on `buckets` run again and again. The root has dropped all requests that it did not decide.
-  void lock(std::vector<Bucket> buckets, const LockedOrder::Known& known, bool optimistic = false) {
+  void lock(std::vector<Bucket> buckets, const LockedOrder::CachedRequest& cached, bool optimistic = false) {
     FDL_CHECK(!order_);
     reason_.clear();
-    told_frozen_ = false;
-    order_ = std::make_unique<LockedOrder>(++epochs_, rank_, size_, std::move(buckets), known, optimistic);
+    frozen_count_sent_ = false;
+    order_ = std::make_unique<LockedOrder>(++epochs_, rank_, size_, std::move(buckets), cached, optimistic);
     places_.clear();
     for (const auto& bucket : order_->buckets()) places_.emplace_back(bucket->names.size());
     for (int rank = 0; rank < size_; ++rank) {
@@ -86,8 +87,8 @@ class Submissions {
     }
     if (order_->frozen()) reason_ = "a rank has left";
     unsent_.clear();
-    auto held = std::exchange(held_, {});
-    for (auto& [name, one] : held) submit(std::move(one.entry));
+    auto negotiated = std::exchange(negotiated_, {});
+    for (auto& [name, one] : negotiated) submit(std::move(one.entry));
   }
   void leave(std::string_view why) {
     if (!order_ || order_->frozen()) return;
@@ -101,9 +102,9 @@ class Submissions {
     order_->depart(rank);
   }
   template <typename WordOf>
-  void look(const WordOf& word_of) {
+  void read_words(const WordOf& word_of) {
     const bool was_frozen = order_->frozen();
-    order_->look(word_of);
+    order_->read_words(word_of);
     if (!was_frozen && order_->frozen()) reason_ = "another rank met something unexpected";
   }
   std::optional<Begun> begin() {
@@ -111,67 +112,67 @@ class Submissions {
     if (!start) return std::nullopt;
     const auto& bucket = order_->buckets()[start->bucket];
     std::vector<std::optional<Entry>> entries(bucket->names.size());
-    if (!start->hollow) entries.swap(places_[start->bucket]);
-    return Begun{bucket, std::move(entries), order_->optimistic(), start->hollow};
+    if (!start->with_zeros) entries.swap(places_[start->bucket]);
+    return Begun{bucket, std::move(entries), order_->optimistic(), start->with_zeros};
   }
 
   // ---- Optimistic order ----
   // How many positions this rank had begun when it froze; to be sent to the root once.
-  bool owes_frozen() const { return order_ && order_->optimistic() && order_->frozen() && !told_frozen_; }
-  std::optional<uint64_t> tell_frozen() {
-    if (!owes_frozen()) return std::nullopt;
-    told_frozen_ = true;
+  bool owes_frozen_count() const { return order_ && order_->optimistic() && order_->frozen() && !frozen_count_sent_; }
+  std::optional<uint64_t> take_frozen_count() {
+    if (!owes_frozen_count()) return std::nullopt;
+    frozen_count_sent_ = true;
     return order_->begun();
   }
-  [[nodiscard]] bool resume(Frozen counts) { return order_ && told_frozen_ && order_->resume(counts); }
+  [[nodiscard]] bool resume(Frozen counts) { return order_ && frozen_count_sent_ && order_->resume(counts); }
   void finish() { order_->finish(); }
-  // Holds entries of a dropped position again, to be sent.
+  // Takes the entries of a dropped position, to be sent again.
   void take_back(std::vector<std::optional<Entry>> entries) {
     for (auto& entry : entries) {
-      if (entry) hold(std::move(*entry));
+      if (entry) negotiate(std::move(*entry));
     }
   }
   // Ends the order once nothing of it will begin any more; returns whether it did. What remains is to be sent again.
   bool finish_leaving() {
     if (!order_ || !order_->left()) return false;
     order_.reset();
-    std::vector<Held*> behind = std::exchange(unsent_, {});
-    for (Entry& entry : empty_places()) hold(std::move(entry));
+    std::vector<Negotiated*> behind = std::exchange(unsent_, {});
+    for (Entry& entry : empty_places()) negotiate(std::move(entry));
     unsent_.insert(unsent_.end(), behind.begin(), behind.end());
     dissolve_groups();
     return true;
   }
 
-  bool empty() const { return held_.empty() && (!order_ || order_->waiting() == 0); }
+  bool empty() const { return negotiated_.empty() && (!order_ || order_->waiting() == 0); }
   // Takes everything that has not begun, and ends the order.
   std::vector<Entry> take_all() {
     std::vector<Entry> all = empty_places();
-    for (auto& [name, held] : std::exchange(held_, {})) all.push_back(std::move(held.entry));
+    for (auto& [name, one] : std::exchange(negotiated_, {})) all.push_back(std::move(one.entry));
     order_.reset();
     unsent_.clear();
     return all;
   }
 
  private:
-  struct Held {
+  struct Negotiated {
     Entry entry;
     bool sent = false;
   };
 
-  void hold(Entry entry) {
+  void negotiate(Entry entry) {
     std::string name = entry.request.name;
-    const auto [held, is_new] = held_.try_emplace(std::move(name), Held{std::move(entry)});
+    const auto [added, is_new] = negotiated_.try_emplace(std::move(name), Negotiated{std::move(entry)});
     FDL_CHECK(is_new);
-    unsent_.push_back(&held->second);
+    unsent_.push_back(&added->second);
   }
   // Ranks submit a group whole. If some of its members have run, the rest (the same on all ranks) becomes ungrouped,
   // because the root would otherwise wait for the whole group.
   void dissolve_groups() {
     std::unordered_map<std::string_view, int32_t> members;
-    for (const Held* held : unsent_) ++members[held->entry.request.group];
+    for (const Negotiated* negotiated : unsent_) ++members[negotiated->entry.request.group];
     std::vector<Request*> alone;
-    for (Held* held : unsent_) {
-      Request& request = held->entry.request;
+    for (Negotiated* negotiated : unsent_) {
+      Request& request = negotiated->entry.request;
       if (members[request.group] < request.group_size) alone.push_back(&request);
     }
     for (Request* request : alone) {
@@ -193,12 +194,13 @@ class Submissions {
   int rank_;
   int size_;
   std::vector<bool> departed_;
-  std::unordered_map<std::string, Held> held_;
-  std::vector<Held*> unsent_;  // not sent yet, in the order of submission; points into held_, whose nodes never move
+  std::unordered_map<std::string, Negotiated> negotiated_;
+  std::vector<Negotiated*>
+      unsent_;  // not sent yet, in the order of submission; points into negotiated_, whose nodes never move
   std::unique_ptr<LockedOrder> order_;
   std::vector<std::vector<std::optional<Entry>>> places_;  // by bucket, then by tensor
   std::string reason_;
-  bool told_frozen_ = false;
+  bool frozen_count_sent_ = false;
   uint32_t epochs_ = 0;
 };
 

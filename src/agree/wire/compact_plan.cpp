@@ -42,24 +42,24 @@ std::vector<uint32_t> positions_of(const Bucket& bucket, const RequestCache& cac
   return positions;
 }
 
-using Known = std::vector<std::vector<uint32_t>>;
+using Cached = std::vector<std::vector<uint32_t>>;
 
-Known shorten(std::vector<Bucket>& buckets, const RequestCache& cache) {
-  Known known;
-  known.reserve(buckets.size());
+Cached shorten(std::vector<Bucket>& buckets, const RequestCache& cache) {
+  Cached cached;
+  cached.reserve(buckets.size());
   for (Bucket& bucket : buckets) {
-    known.push_back(positions_of(bucket, cache));
-    if (known.back().empty()) continue;
+    cached.push_back(positions_of(bucket, cache));
+    if (cached.back().empty()) continue;
     bucket.names.clear();
     bucket.element_counts.clear();
   }
-  return known;
+  return cached;
 }
 
-bool lengthen(std::vector<Bucket>& buckets, const Known& known, const RequestCache& cache) {
-  for (std::size_t i = 0; i < known.size(); ++i) {
-    if (known[i].empty()) continue;
-    auto tensors = tensors_at(known[i], buckets[i], cache);
+bool lengthen(std::vector<Bucket>& buckets, const Cached& cached, const RequestCache& cache) {
+  for (std::size_t i = 0; i < cached.size(); ++i) {
+    if (cached[i].empty()) continue;
+    auto tensors = tensors_at(cached[i], buckets[i], cache);
     if (!tensors) return false;
     buckets[i].names = std::move(tensors->names);
     buckets[i].element_counts = std::move(tensors->element_counts);
@@ -70,19 +70,19 @@ bool lengthen(std::vector<Bucket>& buckets, const Known& known, const RequestCac
 }  // namespace
 
 void shorten(PlanMessage& message, const RequestCache& cache) {
-  message.known = shorten(message.plan.buckets, cache);
-  message.known_locked = shorten(message.plan.locked, cache);
+  message.cached = shorten(message.plan.buckets, cache);
+  message.cached_locked = shorten(message.plan.locked, cache);
 }
 
 Status lengthen(PlanMessage& message, const RequestCache& cache) {
-  const bool all_known = lengthen(message.plan.buckets, message.known, cache) &&
-                         lengthen(message.plan.locked, message.known_locked, cache);
-  if (!all_known) {
+  const bool all_cached = lengthen(message.plan.buckets, message.cached, cache) &&
+                          lengthen(message.plan.locked, message.cached_locked, cache);
+  if (!all_cached) {
     return Status(Code::internal,
-                  fmt::format("plan {} refers to a request that this rank does not know", message.number));
+                  fmt::format("plan {} refers to a request that this rank has not cached", message.number));
   }
-  message.known.clear();
-  message.known_locked.clear();
+  message.cached.clear();
+  message.cached_locked.clear();
   return ok_status();
 }
 

@@ -51,7 +51,7 @@ std::optional<uint32_t> RequestCache::choose_position(const std::vector<bool>& p
 
 void RequestCache::put(uint32_t position, Request request) {
   FDL_CHECK(position < entries_.size());
-  forget(position);
+  remove(position);
   Entry& entry = entries_[position];
   entry.hash = hash_of(request);
   entry.turn = turns_.insert(turns_.end(), position);
@@ -61,7 +61,7 @@ void RequestCache::put(uint32_t position, Request request) {
   ++size_;
 }
 
-void RequestCache::forget(uint32_t position) {
+void RequestCache::remove(uint32_t position) {
   Entry& entry = entries_[position];
   if (!entry.request) return;
   const auto [begin, end] = by_hash_.equal_range(entry.hash);

@@ -32,7 +32,7 @@ class RequestCache {
   std::size_t size() const { return size_; }
   std::size_t capacity() const { return entries_.size(); }
 
-  // Whether both hold the same requests at the same positions.
+  // Whether both have the same requests at the same positions.
   bool operator==(const RequestCache& other) const;
 
   // A join names no tensor and does not repeat; every other kind does.
@@ -44,7 +44,7 @@ class RequestCache {
     std::size_t hash = 0;
     std::list<uint32_t>::iterator turn;
   };
-  void forget(uint32_t position);
+  void remove(uint32_t position);
 
   std::vector<Entry> entries_;
   std::list<uint32_t> turns_;  // the least recently used position first

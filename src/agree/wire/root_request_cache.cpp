@@ -26,9 +26,9 @@ void RootRequestCache::touch(uint32_t position, uint64_t acknowledged) {
 }
 
 // The request enters the root's cache now, but is announced with the next plan; until then its position is pinned.
-void RootRequestCache::learn(const Request& request) {
+void RootRequestCache::add(const Request& request) {
   if (!RequestCache::is_cacheable(request) || cache_.capacity() == 0) return;
-  if (const auto known = cache_.find(request)) return cache_.touch(*known);
+  if (const auto cached = cache_.find(request)) return cache_.touch(*cached);
   const auto position = cache_.choose_position(pinned_);
   if (!position) return;
   const uint64_t next = plans_ + 1;
@@ -36,17 +36,17 @@ void RootRequestCache::learn(const Request& request) {
   cache_.put(*position, request);
   since_[*position] = next;
   pinned_[*position] = true;
-  learned_.push_back(*position);
+  added_.push_back(*position);
 }
 
 void RootRequestCache::announce(PlanMessage& message) {
   message.number = ++plans_;
-  for (const uint32_t position : learned_) {
+  for (const uint32_t position : added_) {
     message.cache_positions.push_back(position);
     message.cache_requests.push_back(*cache_.at(position));
     pinned_[position] = former_.contains(position);
   }
-  learned_.clear();
+  added_.clear();
 }
 
 void RootRequestCache::note_decided_without_all(const std::vector<std::string>& names, bool join) {

@@ -26,16 +26,16 @@ class RootRequestCache {
   const Request* meaning(uint32_t position, uint64_t acknowledged) const;
   // A rank used the position; it becomes the most recently used one.
   void touch(uint32_t position, uint64_t acknowledged);
-  // Takes in a request that arrived in full. The next plan announces its position, if one is free.
-  void learn(const Request& request);
-  // Adds what was learned since the last plan to `message`, which becomes the next plan.
+  // Adds a request that arrived in full. The next plan announces its position, if one is free.
+  void add(const Request& request);
+  // Announces the requests that were added since the last plan in `message`, which becomes the next plan.
   void announce(PlanMessage& message);
 
   // Records names that the last announced plan decided without the request of some rank, and whether a join was among
   // them.
   void note_decided_without_all(const std::vector<std::string>& names, bool join);
-  // Whether a plan after `acknowledged` has answered the request of a rank that had not seen that plan. Such a request
-  // was on its way when the plan was decided, and must be dropped.
+  // Whether a plan after `acknowledged` has answered the request of a rank that had not received that plan. Such a
+  // request was on its way when the plan was decided, and must be dropped.
   bool is_answered(const Request& request, uint64_t acknowledged) const;
 
   void acknowledge(int rank, uint64_t number);
@@ -56,7 +56,7 @@ class RootRequestCache {
   std::vector<uint64_t> since_;  // by position: number of the plan that announced the current request
   std::vector<bool> pinned_;     // positions with a former request, or not announced yet
   std::map<uint32_t, Former> former_;
-  std::vector<uint32_t> learned_;
+  std::vector<uint32_t> added_;
   std::unordered_map<std::string, uint64_t> answered_;
   uint64_t join_answered_ = 0;
   std::vector<uint64_t> acknowledged_;

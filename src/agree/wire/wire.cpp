@@ -73,8 +73,8 @@ Items<Offset<wire::Request>> write_requests(Builder& builder, const std::vector<
   return builder.CreateVector(written);
 }
 
-Offset<wire::Bucket> write_bucket(Builder& builder, const Bucket& bucket, const std::vector<uint32_t>& known) {
-  const auto positions = write_positions(builder, known);
+Offset<wire::Bucket> write_bucket(Builder& builder, const Bucket& bucket, const std::vector<uint32_t>& cached) {
+  const auto positions = write_positions(builder, cached);
   const auto names = bucket.names.empty() ? 0 : builder.CreateVectorOfStrings(bucket.names);
   const auto counts = write_numbers(builder, bucket.element_counts);
   const auto rows = write_numbers(builder, bucket.rows);
@@ -86,13 +86,13 @@ Offset<wire::Bucket> write_bucket(Builder& builder, const Bucket& bucket, const 
 }
 
 Items<Offset<wire::Bucket>> write_buckets(Builder& builder, const std::vector<Bucket>& buckets,
-                                          const std::vector<std::vector<uint32_t>>& known) {
-  static const std::vector<uint32_t> kUnknown;
+                                          const std::vector<std::vector<uint32_t>>& cached) {
+  static const std::vector<uint32_t> kNoneCached;
   if (buckets.empty()) return 0;
   std::vector<Offset<wire::Bucket>> written;
   written.reserve(buckets.size());
   for (std::size_t i = 0; i < buckets.size(); ++i) {
-    written.push_back(write_bucket(builder, buckets[i], i < known.size() ? known[i] : kUnknown));
+    written.push_back(write_bucket(builder, buckets[i], i < cached.size() ? cached[i] : kNoneCached));
   }
   return builder.CreateVector(written);
 }
@@ -147,14 +147,14 @@ class Reader {
   Status read(const wire::Positions* from, std::vector<uint32_t>& to);
   Status read(const wire::Request& from, Request& to);
   Status read(const flatbuffers::Vector<Offset<wire::Request>>* from, std::vector<Request>& to);
-  Status read(const wire::Bucket& from, Bucket& to, std::vector<uint32_t>& known);
+  Status read(const wire::Bucket& from, Bucket& to, std::vector<uint32_t>& cached);
   Status read(const flatbuffers::Vector<Offset<wire::Bucket>>* from, std::vector<Bucket>& to,
-              std::vector<std::vector<uint32_t>>& known);
+              std::vector<std::vector<uint32_t>>& cached);
 
  private:
   // Counts the bytes that the unfolded message takes.
   Status spend(std::size_t bytes) {
-    if (bytes > left_) return malformed("it holds more than its bytes");
+    if (bytes > left_) return malformed("it contains more than its bytes");
     left_ -= bytes;
     return ok_status();
   }
@@ -217,9 +217,9 @@ Status Reader::read(const flatbuffers::Vector<Offset<wire::Request>>* from, std:
 }
 
 // Checks the values of a bucket that FlatBuffers cannot check.
-Status check_bucket(const Bucket& bucket, const std::vector<uint32_t>& known) {
+Status check_bucket(const Bucket& bucket, const std::vector<uint32_t>& cached) {
   const auto negative = [](int64_t number) { return number < 0 || number > kMaxElements; };
-  if (bucket.names.empty() == known.empty()) return malformed("a bucket without names, or with two sorts of them");
+  if (bucket.names.empty() == cached.empty()) return malformed("a bucket without names, or with two sorts of them");
   if (!bucket.element_counts.empty() && bucket.element_counts.size() != bucket.names.size()) {
     return malformed("a bucket with fewer element counts than names");
   }
@@ -232,12 +232,12 @@ Status check_bucket(const Bucket& bucket, const std::vector<uint32_t>& known) {
   return ok_status();
 }
 
-Status Reader::read(const wire::Bucket& from, Bucket& to, std::vector<uint32_t>& known) {
+Status Reader::read(const wire::Bucket& from, Bucket& to, std::vector<uint32_t>& cached) {
   FDL_RETURN_IF_ERROR(spend(sizeof(flatbuffers::uoffset_t) * 2));
   FDL_RETURN_IF_ERROR(read_operation(from, to));
   if (!is_op(from.op())) return malformed(fmt::format("{} is no reduce op", from.op()));
   if (from.code() < 0 || from.code() > static_cast<int32_t>(Code::internal)) return malformed("a code is out of range");
-  FDL_RETURN_IF_ERROR(read(from.known(), known));
+  FDL_RETURN_IF_ERROR(read(from.cached(), cached));
   FDL_RETURN_IF_ERROR(read(from.element_counts(), to.element_counts));
   FDL_RETURN_IF_ERROR(read(from.rows(), to.rows));
   FDL_RETURN_IF_ERROR(read(from.error(), to.error));
@@ -249,7 +249,7 @@ Status Reader::read(const wire::Bucket& from, Bucket& to, std::vector<uint32_t>&
   to.last_joined = from.last_joined();
   to.apart = from.apart();
   to.launch_with_next = from.launch_with_next();
-  return check_bucket(to, known);
+  return check_bucket(to, cached);
 }
 
 // Whether two neighbours may be in one group launch: both run, on devices of one kind.
@@ -258,10 +258,10 @@ bool may_launch_group(const Bucket& one, const Bucket& next) {
 }
 
 Status Reader::read(const flatbuffers::Vector<Offset<wire::Bucket>>* from, std::vector<Bucket>& to,
-                    std::vector<std::vector<uint32_t>>& known) {
+                    std::vector<std::vector<uint32_t>>& cached) {
   if (from == nullptr) return ok_status();
   for (const wire::Bucket* bucket : *from) {
-    FDL_RETURN_IF_ERROR(read(*bucket, to.emplace_back(), known.emplace_back()));
+    FDL_RETURN_IF_ERROR(read(*bucket, to.emplace_back(), cached.emplace_back()));
   }
   for (std::size_t i = 0; i < to.size(); ++i) {
     if (to[i].launch_with_next && (i + 1 == to.size() || !may_launch_group(to[i], to[i + 1]))) {
@@ -291,28 +291,28 @@ Status verify(const Aligned& aligned, std::size_t size, const char* identifier) 
 }  // namespace
 
 Status check_request(const Request& request) {
-  const auto refuse = [&](std::string_view what) {
+  const auto reject = [&](std::string_view what) {
     return Status(Code::invalid_argument, fmt::format("'{:.200}': {}", request.name, what));
   };
   if (request.name.empty()) return Status(Code::invalid_argument, "an operation needs a name");
-  if (request.name.size() > kMaxNameBytes) return refuse("a name may have at most 65536 bytes");
-  if (request.group.size() > kMaxNameBytes) return refuse("the name of a group may have at most 65536 bytes");
-  if (!is_op(request.op)) return refuse(fmt::format("{} is no reduce op", request.op));
-  if (request.shape.size() > kMaxDimensions) return refuse("a tensor may have at most 64 dimensions");
+  if (request.name.size() > kMaxNameBytes) return reject("a name may have at most 65536 bytes");
+  if (request.group.size() > kMaxNameBytes) return reject("the name of a group may have at most 65536 bytes");
+  if (!is_op(request.op)) return reject(fmt::format("{} is no reduce op", request.op));
+  if (request.shape.size() > kMaxDimensions) return reject("a tensor may have at most 64 dimensions");
   int64_t count = 1;
   for (const int64_t dimension : request.shape) {
-    if (dimension < 0) return refuse("a dimension is negative");
+    if (dimension < 0) return reject("a dimension is negative");
     // Count zeros as ones: other readers multiply in any order and must not overflow on the way.
-    if (dimension > 0 && count > kMaxElements / dimension) return refuse("a tensor has too many elements");
+    if (dimension > 0 && count > kMaxElements / dimension) return reject("a tensor has too many elements");
     count *= std::max<int64_t>(dimension, 1);
   }
-  if (!std::isfinite(request.prescale) || !std::isfinite(request.postscale)) return refuse("a scale is not finite");
-  if (request.root < -1) return refuse("the root is negative");
-  if (request.device < -1 || request.device > kMaxDevice) return refuse("there is no such kind of device");
-  if (request.place < -1) return refuse("there is no such place");
+  if (!std::isfinite(request.prescale) || !std::isfinite(request.postscale)) return reject("a scale is not finite");
+  if (request.root < -1) return reject("the root is negative");
+  if (request.device < -1 || request.device > kMaxDevice) return reject("there is no such kind of device");
+  if (request.place < -1) return reject("there is no such place");
   if (request.group.empty() != (request.group_size == 0) || request.group_size < 0 ||
       request.group_size > kMaxGroupSize) {
-    return refuse("the size of its group does not fit");
+    return reject("the size of its group does not fit");
   }
   return ok_status();
 }
@@ -329,8 +329,8 @@ std::vector<std::byte> encode(const RequestMessage& message) {
 
 std::vector<std::byte> encode(const PlanMessage& message) {
   Builder builder;
-  const auto buckets = write_buckets(builder, message.plan.buckets, message.known);
-  const auto locked = write_buckets(builder, message.plan.locked, message.known_locked);
+  const auto buckets = write_buckets(builder, message.plan.buckets, message.cached);
+  const auto locked = write_buckets(builder, message.plan.locked, message.cached_locked);
   const auto positions = write_positions(builder, message.cache_positions);
   const auto requests = write_requests(builder, message.cache_requests);
   const std::optional<Frozen>& counts = message.plan.frozen;
@@ -363,8 +363,8 @@ Result<PlanMessage> decode_plan(ConstBytes bytes) {
   message.number = from->number();
   message.plan.freeze = from->freeze();
   if (from->frozen() != nullptr) message.plan.frozen = {from->frozen()->least(), from->frozen()->greatest()};
-  FDL_RETURN_IF_ERROR(reader.read(from->buckets(), message.plan.buckets, message.known));
-  FDL_RETURN_IF_ERROR(reader.read(from->locked(), message.plan.locked, message.known_locked));
+  FDL_RETURN_IF_ERROR(reader.read(from->buckets(), message.plan.buckets, message.cached));
+  FDL_RETURN_IF_ERROR(reader.read(from->locked(), message.plan.locked, message.cached_locked));
   for (const Bucket& bucket : message.plan.locked) FDL_RETURN_IF_ERROR(check_locked(bucket));
   FDL_RETURN_IF_ERROR(reader.read(from->cache_positions(), message.cache_positions));
   FDL_RETURN_IF_ERROR(reader.read(from->cache_requests(), message.cache_requests));

@@ -25,8 +25,8 @@ struct PlanMessage {
   Plan plan;
   // By bucket: the positions of its tensors' requests in the cache as this message leaves it. The bucket then has no
   // names and element counts. Empty if the bucket has them itself. See compact_plan.h.
-  std::vector<std::vector<uint32_t>> known;
-  std::vector<std::vector<uint32_t>> known_locked;  // the same for plan.locked
+  std::vector<std::vector<uint32_t>> cached;
+  std::vector<std::vector<uint32_t>> cached_locked;  // the same for plan.locked
   // Requests that every rank puts into its cache at these positions, replacing what was there.
   std::vector<uint32_t> cache_positions;
   std::vector<Request> cache_requests;
@@ -41,7 +41,7 @@ Status check_request(const Request& request);
 
 std::vector<std::byte> encode(const RequestMessage& message);
 std::vector<std::byte> encode(const PlanMessage& message);
-// Nothing is used of a message that is rejected; the status says what is wrong with it.
+// Nothing is used of a message that is rejected; the status describes the fault.
 Result<RequestMessage> decode_requests(ConstBytes bytes);
 Result<PlanMessage> decode_plan(ConstBytes bytes);
 

@@ -36,7 +36,7 @@ class DevicePacking {
     double after = 1;
   };
 
-  // The scratch buffer must hold at least one element, and stays the caller's.
+  // The scratch buffer has space for at least one element. The caller owns it.
   DevicePacking(std::vector<Tensor> tensors, Dtype dtype, Scratch scratch, Factors factors);
 
   void* scratch() const { return scratch_.memory; }

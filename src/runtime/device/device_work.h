@@ -26,17 +26,18 @@ class DeviceWork {
   const std::shared_ptr<Device>& shared_device() const { return used_->shared(); }
   Stream stream() const { return stream_; }
 
-  // Work that is queued from now on runs after the work that the place's stream held when its operation was submitted.
+  // Work that is queued from now on runs after the work that the place's stream had when its operation was submitted.
   Status begin_after(const DevicePlace& place);
-  // finish() marks the work that is queued here so far; hand_over() makes the place's stream wait for it. Call finish()
-  // once for a bucket, then hand_over() for each of its places.
+  // finish() records an event behind the work that is queued here so far; hand_over() makes the place's stream wait for
+  // it. Call finish() once for a bucket, then hand_over() for each of its places.
   Status finish();
   Status hand_over(const DevicePlace& place);
 
-  // The scratch buffer in which the tensors of a bucket lie side by side: the communicator's last answer, empty before
-  // the first. If it was smaller than requested, the device has no more memory, and no larger one is requested again.
+  // The scratch buffer in which the tensors of a bucket lie side by side: the last one that the communicator granted,
+  // empty before the first request. If it was smaller than requested, the device has no more memory, and no larger one
+  // is requested again.
   DevicePacking::Scratch scratch;
-  bool room_is_all = false;
+  bool scratch_is_at_limit = false;
 
   // Memory of this rank alone, for tensors that only other ranks have. The next call may free it.
   Result<void*> own_scratch(std::size_t bytes);

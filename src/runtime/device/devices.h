@@ -1,4 +1,4 @@
-// Devices holds the accelerators that this process uses, and the library that runs collectives on them. Each is opened
+// Devices owns the accelerators that this process uses, and the library that runs collectives on them. Each is opened
 // at its first use; before that no driver is touched.
 #pragma once
 
@@ -32,7 +32,7 @@ class UsedDevice {
   std::vector<DeviceEvent> free_ FDL_GUARDED_BY(mutex_);
 };
 
-// The device and stream of an operation's tensors, and an event behind the work that the stream held when the operation
+// The device and stream of an operation's tensors, and an event behind the work that the stream had when the operation
 // was submitted.
 class DevicePlace {
  public:

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "contract/membership.h"
+#include "runtime/device/symmetric_places.h"
 #include "runtime/named/named_operations.h"
 
 namespace fdl {

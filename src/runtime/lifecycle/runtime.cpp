@@ -306,7 +306,7 @@ Result<std::shared_ptr<DevicePlace>> Runtime::device_place(Group& group, int kin
 Result<GroupMemory> Runtime::allocate_symmetric(Group& group, int kind, int index, Stream stream, std::size_t bytes) {
   FDL_RETURN_IF_ERROR(usable());
   const auto handle = std::make_shared<Handle>(1);
-  Entry entry{.handle = handle, .holds = true};
+  Entry entry{.handle = handle, .allocates_symmetric = true};
   entry.request.kind = RequestKind::broadcast;
   entry.request.name = "device memory " + std::to_string(group.next_memory());
   entry.request.dtype = Dtype::uint8;
@@ -339,12 +339,12 @@ Runtime::NamedCounts Runtime::count_named() {
   progress_thread_->call([&] {
     MutexLock lock(mutex_);
     for (auto& group : groups_) {
-      const NamedOperations& named = group->named();
-      counts.operations += named.completed();
-      counts.buckets += named.buckets();
-      counts.control_messages += named.control_messages();
-      counts.locked_steps += named.locked_steps();
-      counts.lock_epochs += named.lock_epochs();
+      const NamedOperations::Counts of_group = group->named().counts();
+      counts.operations += of_group.operations;
+      counts.buckets += of_group.buckets;
+      counts.control_messages += of_group.control_messages;
+      counts.locked_steps += of_group.locked_steps;
+      counts.lock_epochs += of_group.lock_epochs;
     }
   });
   return counts;

@@ -30,7 +30,7 @@ void Handle::finish_one(const Status& status) {
     if (--unfinished_ > 0) return;
     done_.store(true, std::memory_order_release);
     callback.swap(callback_);
-    // Under the lock: a waiter that saw done_ may otherwise free the handle before it is notified.
+    // Under the lock: a waiter that has read done_ may otherwise free the handle before it is notified.
     finished_.notify_all();
   }
   if (callback) callback();

@@ -1,4 +1,4 @@
-// Handle holds the outcome of one submission. Threads that wait share it with the thread that completes it.
+// Handle stores the outcome of one submission. Threads that wait share it with the thread that completes it.
 #pragma once
 
 #include <atomic>
@@ -48,7 +48,7 @@ class Handle {
 
   // ---- any thread ----
   bool done() const { return done_.load(std::memory_order_acquire); }
-  // Returns when the handle is done, when `something_else` holds, or at the deadline. A thread that makes
+  // Returns when the handle is done, when `something_else` returns true, or at the deadline. A thread that makes
   // `something_else` true must call wake() afterwards.
   template <typename Condition>
   void wait(Deadline deadline, Condition something_else) {

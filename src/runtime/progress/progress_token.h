@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "runtime/named/bucket_run.h"
+#include "runtime/named/entry.h"
 #include "runtime/named/handle.h"
 #include "system/event.h"
 

@@ -1,7 +1,7 @@
 // Metrics counts the collectives of a rank, by group and kind, in atomics that a scrape reads.
 //
 // The threads that drive or call write them without a lock, an allocation or a format; the metrics server's threads
-// read them. All accesses are relaxed: a scrape may see one counter of an operation and not yet another. Without a
+// read them. All accesses are relaxed: a scrape may read one counter of an operation and not yet another. Without a
 // metrics port there is no Metrics; writers then have a null pointer and read no clock.
 #pragma once
 

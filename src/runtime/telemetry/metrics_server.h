@@ -15,8 +15,8 @@ class MetricsServer {
   virtual ~MetricsServer() = default;
 };
 
-// Loads the module from the folder of this library, and listens on all addresses. A job does not fail for want of
-// metrics: the caller logs the status and goes on.
+// Loads the module from the folder of this library, and listens on all addresses. A failure does not end the
+// job: the caller logs the status and continues without metrics.
 Result<std::unique_ptr<MetricsServer>> serve_metrics(const std::shared_ptr<const Metrics>& metrics, int port);
 
 // The module's entry point; returns null, and the reason in `why`, if it cannot listen.

@@ -60,7 +60,7 @@ std::unique_ptr<Trace> Timeline::trace(std::string_view group, int rank, int siz
 }
 
 // exchange(): of several records that find the thread asleep, one rings. Stores in `run` and in TraceRing::push are
-// sequentially consistent with it, so either the thread sees the record or this one sees that the thread sleeps.
+// sequentially consistent with it, so either the thread reads the record or this one reads that the thread sleeps.
 void Timeline::wake() {
   was_half_full_ = ring_.is_half_full();
   if (asleep_.exchange(false, std::memory_order_seq_cst) || was_half_full_) event_.ring();

@@ -26,10 +26,6 @@ class Timeline {
   // No trace may be in use any more. Returns OK if the file is complete, else the first failure.
   Status stop();
   ~Timeline() { static_cast<void>(stop()); }
-  // For a forked child, which does not have the thread and must not write.
-  void forget() {
-    if (thread_.joinable()) thread_.detach();
-  }
 
   // ---- the thread that owns progress ----
   // Traces of different groups share the ring.

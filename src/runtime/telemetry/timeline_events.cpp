@@ -334,14 +334,14 @@ void TimelineEvents::left(Group& group, const TraceRecord& record, std::string_v
   }
 }
 
-// Writes a tick for each rank that was ready for the position that has just begun, at the time when this rank first saw
-// it in the readiness flags.
+// Writes a tick for each rank that was ready for the position that has just begun, at the time when this rank first
+// read it in the readiness flags.
 void TimelineEvents::tick_from_readiness_flags(Group& group, Track& track, std::string& out) {
   std::vector<std::pair<int64_t, int>> ticks;
   for (std::size_t rank = 0; rank < group.readiness_flags.size(); ++rank) {
-    auto& seen = group.readiness_flags[rank];
-    while (!seen.empty() && seen.front().first <= group.position) seen.pop_front();
-    if (!seen.empty()) ticks.emplace_back(seen.front().second, static_cast<int>(rank));
+    auto& changes = group.readiness_flags[rank];
+    while (!changes.empty() && changes.front().first <= group.position) changes.pop_front();
+    if (!changes.empty()) ticks.emplace_back(changes.front().second, static_cast<int>(rank));
   }
   std::ranges::sort(ticks);
   int64_t since = track.submitted_ns;
@@ -362,7 +362,7 @@ void TimelineEvents::tick(Track& track, int rank, int64_t time_ns, std::string& 
   const auto at = static_cast<std::size_t>(rank);
   if (track.stage != Stage::negotiating) return;
   if (track.ticked.size() <= at) track.ticked.resize(at + 1, false);
-  if (track.ticked[at]) return;  // known already: by message, or from the readiness flags
+  if (track.ticked[at]) return;  // recorded already: by message, or from the readiness flags
   track.ticked[at] = true;
   out += fmt::format(
       ",\n"

@@ -33,7 +33,7 @@ class TimelineEvents {
 
   // Appends the events of one record, each on its own line. All but the very first event begin with a comma.
   void add(const TraceRecord& record, std::string_view text, std::string& out);
-  // Appends an event that says how many records were lost.
+  // Appends an event with the number of records that were lost.
   void add_dropped(uint64_t count, int64_t time_ns, std::string& out);
   // Ends every bar that is open.
   void end(int64_t time_ns, std::string& out);

@@ -41,19 +41,19 @@ void Trace::absent(RequestKind kind, std::string_view name) {
 
 void Trace::locked(const LockedOrder& order) {
   epoch_ = readiness_of(order.word()).epoch;
-  seen_.assign(seen_.size(), 0);
+  counts_.assign(counts_.size(), 0);
   put({.subject = epoch_, .value = static_cast<uint32_t>(order.buckets().size()), .kind = TraceKind::locked});
 }
 
-void Trace::look(const LockedOrder& order, const ReadinessFlags& readiness_flags, int size) {
-  seen_.resize(static_cast<std::size_t>(size), 0);
+void Trace::readiness(const LockedOrder& order, const ReadinessFlags& readiness_flags, int size) {
+  counts_.resize(static_cast<std::size_t>(size), 0);
   if (readiness_of(order.word()).epoch != epoch_) locked(order);  // the timeline was started while the order was locked
   for (int rank = 0; rank < size; ++rank) {
     const Readiness there = readiness_of(readiness_flags.word_of(rank));
-    uint64_t& seen = seen_[static_cast<std::size_t>(rank)];
-    if (there.epoch != epoch_ || there.count <= seen) continue;
-    seen = there.count;
-    put({.subject = seen, .value = static_cast<uint32_t>(rank), .kind = TraceKind::readiness_flags});
+    uint64_t& count = counts_[static_cast<std::size_t>(rank)];
+    if (there.epoch != epoch_ || there.count <= count) continue;
+    count = there.count;
+    put({.subject = count, .value = static_cast<uint32_t>(rank), .kind = TraceKind::readiness_flags});
   }
 }
 

@@ -36,7 +36,7 @@ class Trace {
 
   void locked(const LockedOrder& order);
   // Records the changes of the readiness flags since the last call.
-  void look(const LockedOrder& order, const ReadinessFlags& readiness_flags, int size);
+  void readiness(const LockedOrder& order, const ReadinessFlags& readiness_flags, int size);
   void begun(uint64_t position) { put({.subject = position, .kind = TraceKind::begun}); }
   void left(uint64_t rounds, std::string_view why) { put({.subject = rounds, .kind = TraceKind::left}, why); }
 
@@ -55,7 +55,7 @@ class Trace {
   uint16_t number_;
   bool marks_cycles_;
   uint32_t epoch_ = 0;
-  std::vector<uint64_t> seen_;  // by rank: the count in its readiness flag at the last call
+  std::vector<uint64_t> counts_;  // by rank: the count in its readiness flag at the last call
 };
 
 }  // namespace fdl

@@ -48,7 +48,7 @@ struct TraceRecord {
   uint8_t op = 0;     // reduction of submitted
   uint8_t extra = 0;  // bytes / 8 behind the text
   uint16_t text_bytes = 0;
-  uint8_t more = 0;  // records that follow and hold only text
+  uint8_t more = 0;  // records that follow and contain only text
   std::array<char, 35> text{};
 };
 static_assert(sizeof(TraceRecord) == 64);
@@ -85,8 +85,8 @@ class TraceRing {
     place = record;
     scatter(head, text, 0);
     scatter(head, text_of(behind), text.size());
-    // Sequentially consistent with the consumer's flag that it sleeps (Timeline::asleep_): either the consumer sees the
-    // record, or the producer sees that the consumer sleeps and wakes it.
+    // Sequentially consistent with the consumer's flag that it sleeps (Timeline::asleep_): either the consumer reads
+    // the record, or the producer reads that the consumer sleeps and wakes it.
     head_.store(head + needs, std::memory_order_seq_cst);
   }
   // More than half full: the consumer should be woken before its pause ends.

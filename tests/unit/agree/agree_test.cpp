@@ -81,8 +81,8 @@ TEST_F(Readiness, NameIsReadyWhenEveryRankHasSubmittedIt) {
   Submit(2, {allreduce("a")});
   EXPECT_TRUE(Decide().empty());
   EXPECT_EQ(negotiator_->pending(), 1u);
-  EXPECT_TRUE(negotiator_->has_asked(2, allreduce("a")));
-  EXPECT_FALSE(negotiator_->has_asked(1, allreduce("a")));
+  EXPECT_TRUE(negotiator_->has_submitted(2, allreduce("a")));
+  EXPECT_FALSE(negotiator_->has_submitted(1, allreduce("a")));
   Submit(1, {allreduce("a")});
   const Plan plan = Decide();
   ASSERT_EQ(plan.buckets.size(), 1u);
@@ -580,7 +580,7 @@ TEST_F(GroupLaunch, LimitsTheNumberOfBuckets) {
 TEST_F(Join, JoinedRankCountsAsReadyForAllreduce) {
   Size(3);
   Submit(1, {join()});
-  EXPECT_TRUE(negotiator_->has_asked(1, join()));
+  EXPECT_TRUE(negotiator_->has_submitted(1, join()));
   Submit(0, {allreduce("a", Dtype::float32, {2, 3})});
   EXPECT_TRUE(Decide().empty());
   Submit(2, {allreduce("a", Dtype::float32, {2, 3})});

@@ -54,14 +54,14 @@ class Repetitions : public testing::Test {
  protected:
   void Note(std::vector<Bucket> buckets) { repetitions_.note({.buckets = std::move(buckets)}, true); }
   Names Order(const std::map<std::string, int>& priorities = {}) {
-    for (const auto& [name, priority] : priorities) known_[name] = urgent(priority, allreduce(name));
+    for (const auto& [name, priority] : priorities) requests_[name] = urgent(priority, allreduce(name));
     return names_of(repetitions_.order([&](const std::string& name) { return Find(name); }));
   }
   const Request* Find(const std::string& name) const {
-    const auto found = known_.find(name);
-    return found == known_.end() ? nullptr : &found->second;
+    const auto found = requests_.find(name);
+    return found == requests_.end() ? nullptr : &found->second;
   }
-  std::map<std::string, Request> known_;
+  std::map<std::string, Request> requests_;
   RepetitionDetector repetitions_{3};
 };
 
@@ -226,12 +226,13 @@ class Orders : public testing::Test {
   }
   void LookAt(int rank, uint64_t other) {
     const uint64_t own = at(rank).order()->word();
-    at(rank).look([&](int which) { return which == rank ? own : other; });
+    at(rank).read_words([&](int which) { return which == rank ? own : other; });
   }
   std::vector<std::string> Left(int rank) {
     EXPECT_TRUE(at(rank).finish_leaving());
     std::vector<std::string> names;
-    for (const Request* request : at(rank).tell()) names.push_back(request->name + (request->group.empty() ? "" : "+"));
+    for (const Request* request : at(rank).take_unsent())
+      names.push_back(request->name + (request->group.empty() ? "" : "+"));
     return names;
   }
 
@@ -253,7 +254,7 @@ TEST_F(Orders, BeginBucketsThatAllRanksHaveInTheLockedOrder) {
   Submit(1, allreduce("c"));
   EXPECT_THAT(Begin(0), ElementsAre("c"));
   EXPECT_FALSE(at(0).order()->frozen());
-  EXPECT_FALSE(at(0).has_untold());
+  EXPECT_FALSE(at(0).has_unsent());
 }
 
 TEST_F(Orders, PublishGroupLaunchesInOneStep) {
@@ -384,11 +385,11 @@ TEST_F(Orders, NegotiateAWholeRemainingGroupAsAGroup) {
 
 TEST_F(Orders, TakeRequestsSubmittedBeforeTheLock) {
   Submit(0, allreduce("a"));
-  at(0).tell();
+  at(0).take_unsent();
   Submit(0, allreduce("b"));
   Submit(1, allreduce("a"));
   Submit(1, allreduce("z"));
-  at(1).tell();
+  at(1).take_unsent();
   Lock({sums({"a"}), sums({"b"})});
   EXPECT_TRUE(at(1).order()->frozen());
   const auto first = Begin(0);
@@ -412,7 +413,7 @@ class OptimisticOrders : public Orders {
     const auto begun = at(rank).begin();
     if (!begun) return "";
     begun_[static_cast<std::size_t>(rank)] = begun->entries;
-    return (begun->hollow ? "0" : "") + begun->bucket->names.front();
+    return (begun->with_zeros ? "0" : "") + begun->bucket->names.front();
   }
   void TakeBack(int rank) {
     at(rank).finish();
@@ -433,7 +434,7 @@ TEST_F(OptimisticOrders, BeginAPositionOnceThePreviousOneHasFinished) {
   EXPECT_EQ(FateOn(0), LockedOrder::Fate::real);
   at(0).finish();
   EXPECT_EQ(Begin(0), "b");
-  EXPECT_FALSE(at(0).owes_frozen());
+  EXPECT_FALSE(at(0).owes_frozen_count());
 }
 
 TEST_F(OptimisticOrders, EndAPartlyBegunPositionWithZerosAndNegotiateItAgain) {
@@ -443,11 +444,11 @@ TEST_F(OptimisticOrders, EndAPartlyBegunPositionWithZerosAndNegotiateItAgain) {
   EXPECT_EQ(Begin(0), "a");
   Submit(1, allreduce("new"));
   Submit(1, allreduce("a"));
-  EXPECT_EQ(at(1).tell_frozen(), 0u);
-  EXPECT_EQ(at(1).tell_frozen(), std::nullopt) << "it is returned once";
-  EXPECT_FALSE(at(1).has_untold());
-  at(0).leave("the root says so");
-  EXPECT_EQ(at(0).tell_frozen(), 1u);
+  EXPECT_EQ(at(1).take_frozen_count(), 0u);
+  EXPECT_EQ(at(1).take_frozen_count(), std::nullopt) << "it is returned once";
+  EXPECT_FALSE(at(1).has_unsent());
+  at(0).leave("the root requires it");
+  EXPECT_EQ(at(0).take_frozen_count(), 1u);
   EXPECT_EQ(FateOn(0), LockedOrder::Fate::open);
   for (int rank : {0, 1}) EXPECT_TRUE(at(rank).resume({0, 1}));
   EXPECT_EQ(FateOn(0), LockedOrder::Fate::dropped);
@@ -465,7 +466,7 @@ TEST_F(OptimisticOrders, KeepPositionsThatAllRanksHaveBegun) {
     Submit(rank, allreduce("a"));
     EXPECT_EQ(Begin(rank), "a");
     at(rank).leave("test");
-    EXPECT_EQ(at(rank).tell_frozen(), 1u);
+    EXPECT_EQ(at(rank).take_frozen_count(), 1u);
     EXPECT_TRUE(at(rank).resume({1, 1}));
     EXPECT_EQ(FateOn(rank), LockedOrder::Fate::real);
     at(rank).finish();
@@ -480,7 +481,7 @@ TEST_F(OptimisticOrders, RejectContradictoryCounts) {
   EXPECT_FALSE(at(0).resume({1, 1})) << "it is not frozen";
   at(0).leave("test");
   EXPECT_FALSE(at(0).resume({1, 1})) << "its count was not sent to the root";
-  EXPECT_EQ(at(0).tell_frozen(), 1u);
+  EXPECT_EQ(at(0).take_frozen_count(), 1u);
   EXPECT_FALSE(at(0).resume({2, 2}));
   EXPECT_FALSE(at(0).resume({0, 0}));
   EXPECT_FALSE(at(0).resume({0, 2}));
@@ -564,7 +565,7 @@ class LockHistory {
   struct Running {
     Bucket bucket;
     std::vector<std::optional<Ticket>> tickets;
-    bool provisional = false, hollow = false;
+    bool provisional = false, with_zeros = false;
   };
   struct Rank {
     Rank(int number, int size, std::size_t capacity, std::size_t pace)
@@ -581,7 +582,7 @@ class LockHistory {
     std::deque<Operation> todo;
     std::size_t done_ahead = 0;  // operations that were submitted before earlier ones of the list
     std::map<std::string, int> pending;
-    bool changed = false;  // a word has changed since this rank last looked
+    bool changed = false;  // a word has changed since this rank last read the words
     bool waits = false, joined = false, departing = false, left = false;
     std::deque<std::vector<std::byte>> up, down;
     std::deque<Running> agreed;
@@ -589,7 +590,7 @@ class LockHistory {
     bool ended = false;
     std::vector<std::map<std::string, int>> begun;  // by collective: names and tags
     std::vector<std::size_t> before_it;             // by collective: how many of its group launch precede it
-    std::vector<bool> hollow;                       // by collective: this rank has begun it with zeros
+    std::vector<bool> with_zeros;                   // by collective: this rank has begun it with zeros
     std::size_t finished = 0;                       // number of collectives
     uint64_t submitted = 0, completed = 0;
   };
@@ -671,10 +672,10 @@ class LockHistory {
       if (may_submit(rank)) add([](auto& self, Rank& r) { self.submit(r); });
       if (!rank.up.empty()) add([](auto& self, Rank& r) { self.deliver_up(r); });
       if (!rank.down.empty()) add([](auto& self, Rank& r) { self.deliver_down(r); });
-      if (rank.here.has_untold() || rank.here.owes_frozen() || rank.member.owes_acknowledgement()) {
+      if (rank.here.has_unsent() || rank.here.owes_frozen_count() || rank.member.owes_acknowledgement()) {
         add([](auto& self, Rank& r) { self.send_requests(r); });
       }
-      if (may_look(rank)) add([](auto& self, Rank& r) { self.look(r); });
+      if (may_read(rank)) add([](auto& self, Rank& r) { self.read_words(r); });
       if (rank.running == 0 && !rank.agreed.empty()) add([](auto& self, Rank& r) { self.begin(r); });
       if (may_begin_optimistically(rank)) add([](auto& self, Rank& r) { self.begin_optimistically(r); });
       if (rank.running > 0 && !rank.ended && may_end(rank)) add([](auto& self, Rank& r) { self.end(r); });
@@ -799,8 +800,8 @@ class LockHistory {
 
   void send_requests(Rank& rank) {
     std::vector<const Request*> requests;
-    if (rank.here.has_untold()) requests = rank.here.tell();
-    const auto frozen = rank.here.tell_frozen();
+    if (rank.here.has_unsent()) requests = rank.here.take_unsent();
+    const auto frozen = rank.here.take_frozen_count();
     rank.up.push_back(rank.member.encode_borrowed(requests, frozen));
   }
 
@@ -830,7 +831,7 @@ class LockHistory {
     rank.down.pop_front();
     auto plan = rank.member.decode_plan(bytes);
     if (!plan.ok()) return violated("a rank refused: " + plan.status().text());
-    if (plan->freeze) rank.here.leave("the root says so");
+    if (plan->freeze) rank.here.leave("the root requires it");
     if (plan->frozen && !rank.here.resume(*plan->frozen)) violated("the counts of the frozen do not fit");
     for (const Bucket& bucket : plan->buckets) {
       auto tickets = rank.here.take(bucket);
@@ -847,13 +848,13 @@ class LockHistory {
     if (plan->locked.empty()) return;
     if (rank.index == 0) ++totals_.locks;
     rank.here.lock(
-        std::move(plan->locked), [&](const std::string& name) { return rank.member.known(name); }, optimistic_);
+        std::move(plan->locked), [&](const std::string& name) { return rank.member.cached(name); }, optimistic_);
     if (rank.departing) rank.here.leave("departure");
   }
 
   // ---- The locked order ----
 
-  bool may_look(const Rank& rank) const {
+  bool may_read(const Rank& rank) const {
     const LockedOrder* order = rank.here.order();
     return order && (optimistic_ ? order->left() : rank.changed);
   }
@@ -866,17 +867,17 @@ class LockHistory {
     auto begun = rank.here.begin();
     if (!begun) return;  // the rank has left the order meanwhile
     if (rank.running > 0) violated("a position begins while the one before it runs");
-    rank.agreed.push_back({*begun->bucket, std::move(begun->entries), begun->provisional, begun->hollow});
+    rank.agreed.push_back({*begun->bucket, std::move(begun->entries), begun->provisional, begun->with_zeros});
     ++totals_.begun;
     begin(rank);
   }
 
-  void look(Rank& rank) {
+  void read_words(Rank& rank) {
     if (optimistic_) return end_order(rank);
-    rank.here.look([&](int other) { return rank.seen[static_cast<std::size_t>(other)]; });
+    rank.here.read_words([&](int other) { return rank.seen[static_cast<std::size_t>(other)]; });
     rank.changed = false;
     while (auto begun = rank.here.begin()) {
-      rank.agreed.push_back({*begun->bucket, std::move(begun->entries), begun->provisional, begun->hollow});
+      rank.agreed.push_back({*begun->bucket, std::move(begun->entries), begun->provisional, begun->with_zeros});
       ++totals_.begun;
     }
     end_order(rank);
@@ -924,7 +925,7 @@ class LockHistory {
     if (next.bucket.kind == RequestKind::join) what = {{"join", -1}};
     rank.begun.push_back(what);
     rank.before_it.push_back(rank.running);
-    rank.hollow.push_back(next.hollow);
+    rank.with_zeros.push_back(next.with_zeros);
     const std::size_t number = rank.begun.size() - 1;
     for (const Rank& other : ranks_) {
       if (other.index == rank.index || other.begun.size() <= number) continue;
@@ -983,7 +984,8 @@ class LockHistory {
       }
     }
     for (const Rank& other : ranks_) {
-      if (other.hollow.size() > number && other.hollow[number]) violated("a result with provisional zeros is used");
+      if (other.with_zeros.size() > number && other.with_zeros[number])
+        violated("a result with provisional zeros is used");
     }
     for (const auto& ticket : done.tickets) {
       if (ticket) complete(rank, *ticket);

@@ -99,9 +99,9 @@ TEST_F(Sessions, MalformedMessageIsRejectedAsAWholeAndNamesTheRank) {
   EXPECT_THAT(SendRaw(1, {.acknowledged = 1, .requests = {allreduce("a")}}).text(),
               HasSubstr("rank 1 (host-b): it acknowledges plan 1 after 0 of 0"));
   EXPECT_THAT(SendRaw(1, {.requests = {allreduce("a"), allreduce("a")}}).text(),
-              HasSubstr("rank 1 (host-b): it asks for 'a' twice"));
-  EXPECT_THAT(SendRaw(0, {.requests = {allreduce("a")}}).text(), HasSubstr("rank 0 (host-a): it asks for 'a' twice"));
-  EXPECT_THAT(SendRaw(1, {.requests = {join(), join()}}).text(), HasSubstr("it asks for 'join' twice"));
+              HasSubstr("rank 1 (host-b): it submits 'a' twice"));
+  EXPECT_THAT(SendRaw(0, {.requests = {allreduce("a")}}).text(), HasSubstr("rank 0 (host-a): it submits 'a' twice"));
+  EXPECT_THAT(SendRaw(1, {.requests = {join(), join()}}).text(), HasSubstr("it submits 'join' twice"));
   EXPECT_FALSE(root_->decide(0).has_value()) << "a was not accepted from rank 1";
   ASSERT_TRUE(Send(1, {allreduce("a")}).ok());
   EXPECT_EQ(Decide().buckets.size(), 1u);
@@ -453,7 +453,7 @@ class History {
 
   void take_join(Rank& rank, const Bucket& bucket) {
     if (!rank.joined) {
-      if (bucket.code == Code::ok) violated("a join completes that was not asked for");
+      if (bucket.code == Code::ok) violated("a join completes that was not submitted");
       return;
     }
     rank.joined = false;

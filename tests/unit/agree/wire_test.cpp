@@ -72,10 +72,10 @@ PlanMessage some_plan() {
   joined.kind = RequestKind::join;
   joined.names = {"join"};
   joined.last_joined = 2;
-  Bucket known;
-  known.dtype = Dtype::int32;
-  message.plan.buckets = {sum, gather, failed, joined, known};
-  message.known = {{}, {}, {}, {}, {8, 2, 5}};
+  Bucket cached;
+  cached.dtype = Dtype::int32;
+  message.plan.buckets = {sum, gather, failed, joined, cached};
+  message.cached = {{}, {}, {}, {}, {8, 2, 5}};
   message.cache_positions = {7, 1};
   message.cache_requests = {elaborate(), allreduce("new")};
   message.plan.freeze = true;
@@ -87,7 +87,7 @@ bool equal(const RequestMessage& a, const RequestMessage& b) {
   return a.acknowledged == b.acknowledged && a.cached == b.cached && a.requests == b.requests && a.frozen == b.frozen;
 }
 bool equal(const PlanMessage& a, const PlanMessage& b) {
-  return a.number == b.number && a.plan.buckets == b.plan.buckets && a.known == b.known &&
+  return a.number == b.number && a.plan.buckets == b.plan.buckets && a.cached == b.cached &&
          a.cache_positions == b.cache_positions && a.cache_requests == b.cache_requests &&
          a.plan.freeze == b.plan.freeze && a.plan.frozen == b.plan.frozen;
 }
@@ -237,7 +237,7 @@ struct BadPlan {
 
 const BadPlan kBadPlans[] = {
     {"no names", [](PlanMessage& m) { m.plan.buckets[0].names.clear(); }, "a bucket without names"},
-    {"names twice", [](PlanMessage& m) { m.known[0] = {1}; }, "a bucket without names, or with two sorts"},
+    {"names twice", [](PlanMessage& m) { m.cached[0] = {1}; }, "a bucket without names, or with two sorts"},
     {"counts", [](PlanMessage& m) { m.plan.buckets[0].element_counts = {1}; }, "fewer element counts"},
     {"negative count", [](PlanMessage& m) { m.plan.buckets[0].element_counts[0] = -1; }, "element count is out of"},
     {"large count", [](PlanMessage& m) { m.plan.buckets[0].element_counts[0] = INT64_MAX; }, "element count is out of"},
@@ -362,7 +362,7 @@ TEST(Cache, StoresEveryKindExceptJoin) {
     const Request request = of_kind(static_cast<RequestKind>(kind), "x");
     EXPECT_EQ(RequestCache::is_cacheable(request), request.kind != RequestKind::join);
     RootRequestCache remembered(1, 4);
-    remembered.learn(request);
+    remembered.add(request);
     EXPECT_EQ(remembered.cache().size(), request.kind == RequestKind::join ? 0u : 1u);
   }
 }

@@ -43,16 +43,16 @@ void expect_sums(Communicator& comm, std::size_t count) {
 }
 
 // The phase of an allreduce on all ranks but the last, which begins only when the others have read their phases.
-std::string how_it_runs(Communicator& comm, std::latch& others_looked, std::size_t count = 1 << 16,
+std::string how_it_runs(Communicator& comm, std::latch& others_are_done, std::size_t count = 1 << 16,
                         std::string_view algorithm = "auto") {
   std::vector<int64_t> sums(count, 1);
   Operation operation{.spec = {.dtype = Dtype::int64, .count = count, .algorithm = algorithm},
                       .buffers = {sums.data(), sums.data()}};
   const bool last = comm.rank() == comm.size() - 1;
-  if (last) others_looked.wait();
+  if (last) others_are_done.wait();
   comm.start(operation);
-  const std::string phase = last ? "the last rank did not look" : comm.phase();
-  if (!last) others_looked.count_down();
+  const std::string phase = last ? "the last rank does not read its phase" : comm.phase();
+  if (!last) others_are_done.count_down();
   require(comm.wait(operation.completion, Deadline::after_seconds(kTimeoutSeconds)));
   return phase;
 }
@@ -60,12 +60,12 @@ std::string how_it_runs(Communicator& comm, std::latch& others_looked, std::size
 TEST(Assemble, JoinsRanksBySharedMemoryInsideHostsAndTheNetworkBetween) {
   for (const auto& [size, per_host] : {std::pair(4, 2), std::pair(6, 3), std::pair(6, 2)}) {
     Participant participant(size);
-    std::latch others_looked(size - 1);
+    std::latch others_are_done(size - 1);
     run_ranks(size, [&, size = size, per_host = per_host](int rank) {
       auto comm = require(assemble(on_hosts(participant, rank, per_host), {}));
       // The last counts need several segments, none of which divides evenly among the ranks.
       for (const std::size_t count : {1, 7, 100'000, 600'001, 1'100'003}) expect_sums(*comm, count);
-      EXPECT_THAT(how_it_runs(*comm, others_looked), HasSubstr(rank < size - 1 ? "inside hosts" : "last rank"));
+      EXPECT_THAT(how_it_runs(*comm, others_are_done), HasSubstr(rank < size - 1 ? "inside hosts" : "last rank"));
       require(call(*comm, {.collective = Collective::barrier}, nullptr, nullptr));
     });
   }
@@ -92,7 +92,7 @@ TEST(Assemble, HierarchyAndSchedulesMayAlternate) {
   });
 }
 
-// Ranks of its host see it in shared memory, the others by their connections; none of them hangs.
+// Ranks of its host detect it in shared memory, the others by their connections; none of them hangs.
 TEST(Assemble, LeavingRankEndsTheCommunicatorOnAllHosts) {
   Participant participant(4);
   run_ranks(4, [&](int rank) {
@@ -109,20 +109,20 @@ TEST(Assemble, LeavingRankEndsTheCommunicatorOnAllHosts) {
 TEST(Assemble, UsesSchedulesOnUnequalHostsOrWithoutSharedMemory) {
   {
     Participant participant(3);
-    std::latch others_looked(2);
+    std::latch others_are_done(2);
     run_ranks(3, [&](int rank) {
       auto comm = require(assemble(on_hosts(participant, rank, 2), {}));
       expect_sums(*comm, 1000);
-      EXPECT_EQ(how_it_runs(*comm, others_looked).find("inside hosts"), std::string::npos);
+      EXPECT_EQ(how_it_runs(*comm, others_are_done).find("inside hosts"), std::string::npos);
     });
   }
   Participant participant(4);
   participant.config().transport = "tcp";
-  std::latch others_looked(3);
+  std::latch others_are_done(3);
   run_ranks(4, [&](int rank) {
     auto comm = require(assemble(on_hosts(participant, rank, 2), {}));
     expect_sums(*comm, 1000);
-    EXPECT_EQ(how_it_runs(*comm, others_looked).find("inside hosts"), std::string::npos);
+    EXPECT_EQ(how_it_runs(*comm, others_are_done).find("inside hosts"), std::string::npos);
   });
 }
 
@@ -146,11 +146,11 @@ TEST(Assemble, UsesAScheduleIfItWasMeasuredFasterThanTheWhole) {
                           Case{4, 2, 1 << 16, "auto", "ring"}, Case{4, 2, 1 << 16, "whole", "inside hosts"},
                           Case{3, 3, 1 << 16, "auto", "shared memory"}}) {
     Participant participant(one.size);
-    std::latch others_looked(one.size - 1);
+    std::latch others_are_done(one.size - 1);
     run_ranks(one.size, [&](int rank) {
       auto comm = require(assemble(on_hosts(participant, rank, one.per_host), {}, &table));
       for (const std::size_t count : {1, 100, 65536, 300'001}) expect_sums(*comm, count);
-      const std::string phase = how_it_runs(*comm, others_looked, one.count, one.algorithm);
+      const std::string phase = how_it_runs(*comm, others_are_done, one.count, one.algorithm);
       EXPECT_THAT(phase, HasSubstr(rank < one.size - 1 ? one.phase : "last rank")) << one.size << " " << one.algorithm;
     });
   }
@@ -160,11 +160,11 @@ TEST(Assemble, UsesAScheduleIfItWasMeasuredFasterThanTheWhole) {
 TEST(Assemble, ChoosesAlgorithmsBetweenHostsByTheirOwnRows) {
   const TuningTable table = table_of("allreduce tcp 2x1 4096 binomial_tree=1 ring=5\n");
   Participant participant(4);
-  std::latch others_looked(3);
+  std::latch others_are_done(3);
   run_ranks(4, [&](int rank) {
     auto comm = require(assemble(on_hosts(participant, rank, 2), {}, &table));
     expect_sums(*comm, 1000);
-    EXPECT_THAT(how_it_runs(*comm, others_looked), HasSubstr(rank < 3 ? "inside hosts" : "last rank"));
+    EXPECT_THAT(how_it_runs(*comm, others_are_done), HasSubstr(rank < 3 ? "inside hosts" : "last rank"));
   });
 }
 

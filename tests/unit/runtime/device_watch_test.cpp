@@ -24,7 +24,7 @@ class Watched : public ::testing::Test {
   }
   void warn_after(int seconds) { begin(3, {.warning_ns = seconds * kSecond}); }
 
-  DeviceWatch::Actions look() {
+  DeviceWatch::Actions update() {
     now_ += kSecond;
     DeviceWatch::Actions actions = watch_->update(
         work_, [](uint64_t number) { return "allreduce number " + std::to_string(number) + " on gpu"; }, now_);
@@ -40,7 +40,7 @@ class Watched : public ::testing::Test {
   std::vector<std::string> look_for(int seconds) {
     std::vector<std::string> warnings;
     for (int i = 0; i < seconds; ++i) {
-      const auto actions = look();
+      const auto actions = update();
       EXPECT_TRUE(actions.failure.ok()) << actions.failure.text();
       if (!actions.warning.empty()) warnings.push_back(actions.warning);
     }
@@ -48,7 +48,7 @@ class Watched : public ::testing::Test {
   }
   Status look_until_it_fails(int seconds) {
     for (int i = 0; i < seconds; ++i) {
-      if (auto actions = look(); !actions.failure.ok()) return actions.failure;
+      if (auto actions = update(); !actions.failure.ok()) return actions.failure;
     }
     return {};
   }
@@ -110,7 +110,7 @@ TEST_F(Watched, HostThatRunsAheadDoesNotHideALateRank) {
   for (int i = 0; i < 14; ++i) {
     ++others_[1].begun;
     ++work_.begun;
-    if (auto actions = look(); !actions.warning.empty()) warnings.push_back(actions.warning);
+    if (auto actions = update(); !actions.warning.empty()) warnings.push_back(actions.warning);
   }
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_THAT(warnings.front(), HasSubstr("allreduce number 42 on gpu has waited 12 s for rank 12"));
@@ -172,7 +172,7 @@ TEST_F(Watched, IgnoresStaleAnswersAndAnswersOfNonMembers) {
   warn_after(12);
   answers_ = false;
   for (int i = 0; i < 60; ++i) {
-    const auto actions = look();
+    const auto actions = update();
     EXPECT_TRUE(actions.warning.empty());
     if (actions.query == 0) continue;
     watch_->on_answer(11, actions.query - 1, {41, false});

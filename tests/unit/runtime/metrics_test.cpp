@@ -229,17 +229,17 @@ TEST(MetricsPage, PortInUseIsAWarningOnly) {
     EXPECT_EQ(page_of(port).empty(), false);
     FDL_EXPECT_OK(fdl_barrier(me.comm));
   });
-  const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("metrics on port " + std::to_string(port + 1)), std::string::npos) << said;
-  EXPECT_NE(said.find("goes on without the metrics of rank 1"), std::string::npos) << said;
+  const std::string logged = testing::internal::GetCapturedStderr();
+  EXPECT_NE(logged.find("metrics on port " + std::to_string(port + 1)), std::string::npos) << logged;
+  EXPECT_NE(logged.find("goes on without the metrics of rank 1"), std::string::npos) << logged;
   ::close(taken);
 }
 
 TEST(MetricsPage, ImpossiblePortIsAWarning) {
   testing::internal::CaptureStderr();
   run_ranks(1, {{"metrics_port", "70000"}}, [](World& me) { FDL_EXPECT_OK(sum_named(me, "one", FDL_FLOAT32, 10)); });
-  const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("FARANDOLE_METRICS_PORT = '70000'"), std::string::npos) << said;
+  const std::string logged = testing::internal::GetCapturedStderr();
+  EXPECT_NE(logged.find("FARANDOLE_METRICS_PORT = '70000'"), std::string::npos) << logged;
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // GroupLaunch adds up the memory that its buckets need, makes one request for it, and hands out the parts.
-#include "runtime/named/group_launch.h"
+#include "runtime/named/bucket/group_launch.h"
 
 namespace fdl {
 
@@ -9,7 +9,7 @@ GroupLaunch::GroupLaunch(Communicator& comm, DeviceWork& device, const std::vect
     total_.packed += aligned(need.packed);
     total_.own += aligned(need.own);
   }
-  if (fits() || device_.room_is_all) return;
+  if (fits() || device_.scratch_is_at_limit) return;
   scratch_.spec.device = &device_.device();
   scratch_.spec.stream = device_.stream();
   scratch_.memory = ScratchRequest{total_.packed};
@@ -19,11 +19,11 @@ GroupLaunch::GroupLaunch(Communicator& comm, DeviceWork& device, const std::vect
 bool GroupLaunch::fits() const { return total_.packed <= device_.scratch.bytes; }
 
 Status GroupLaunch::take_scratch() {
-  const auto* given = std::get_if<ScratchRequest>(&scratch_.memory);
-  if (given == nullptr) return {};
+  const auto* granted = std::get_if<ScratchRequest>(&scratch_.memory);
+  if (granted == nullptr) return {};
   FDL_RETURN_IF_ERROR(scratch_.completion.status);
-  device_.scratch = {given->memory, given->bytes};
-  device_.room_is_all = !fits();
+  device_.scratch = {granted->memory, granted->bytes};
+  device_.scratch_is_at_limit = !fits();
   return {};
 }
 

@@ -26,10 +26,10 @@ class GroupLaunch {
   GroupLaunch(const GroupLaunch&) = delete;
   GroupLaunch& operator=(const GroupLaunch&) = delete;
 
-  // True when no request was needed, or when its answer has arrived.
-  bool asked() const { return scratch_.is_collective() || scratch_.completion.done; }
-  // Takes the answer over; call once asked() is true. After that fits() tells whether all buckets fit at once, which is
-  // the same on all ranks.
+  // Whether no request was needed, or the request has completed.
+  bool is_ready() const { return scratch_.is_collective() || scratch_.completion.done; }
+  // Takes the granted buffer over; call once is_ready() is true. After that fits() returns whether all buckets fit at
+  // once, which is the same on all ranks.
   Status take_scratch();
   bool fits() const;
 

@@ -1,0 +1,170 @@
+// BucketExecutor does one unit of work of the running bucket in each call, and begins as many buckets as it can.
+#include "runtime/named/bucket_executor.h"
+
+#include <utility>
+
+#include "runtime/named/bucket/device_run.h"
+#include "runtime/named/bucket/start_bucket.h"
+
+namespace fdl {
+
+BucketExecutor::BucketExecutor(Communicator& comm, std::string rank_name, std::shared_ptr<HostMemory> memory,
+                               PendingBuckets& pending, OrderFollower& order, OperationsInFlight& operations,
+                               GroupFailure& failure)
+    : comm_(comm),
+      pending_(pending),
+      order_(order),
+      operations_(operations),
+      failure_(failure),
+      fusion_(std::move(memory)),
+      device_(comm, std::move(rank_name)) {}
+
+bool BucketExecutor::progress() {
+  bool moved = false;
+  while (failure_.none()) {
+    if (!running_) {
+      if (!begin_next()) return moved;
+      moved = true;
+      if (!running_) continue;
+    }
+    if (running_->done()) {
+      const std::unique_ptr<BucketRun> finished = std::move(running_);
+      finish(*finished);
+      moved = true;
+      continue;
+    }
+    // One unit of work for each call, so that other groups make progress too. The collective that follows needs the
+    // communicator's progress anyway.
+    moved |= running_->progress();
+    if (running_->tried() && resolve_trial()) moved = true;
+    if (!running_->done()) return moved;
+  }
+  return moved;
+}
+
+// Begins the next bucket. Returns false if there is none, or if the scratch request of its group launch is in flight.
+// After a true running_ may be null: the bucket has failed, or was launched with others.
+bool BucketExecutor::begin_next() {
+  if (!launched_.empty()) {
+    running_ = std::move(launched_.front());
+    launched_.pop_front();
+    operations_.telemetry().runs(running_->entries());
+    return true;
+  }
+  if (pending_.empty() && !order_.begin_optimistically()) return false;
+  if (pending_.front_begins_group()) return begin_group();
+  running_ = start_next();
+  return true;
+}
+
+// Begins the group launch at the front. The scratch buffer has the same size on all ranks, so all ranks reach the same
+// answer to whether the buckets fit. Returns false while the scratch request is in flight.
+bool BucketExecutor::begin_group() {
+  const std::size_t count = pending_.group_size();
+  const auto device = device_.work_for(pending_.front());
+  if (device.ok() && !group_launch_) {
+    std::vector<GroupLaunch::Need> needs;
+    for (std::size_t i = 0; i < count; ++i)
+      needs.push_back(DeviceRun::need_of(*pending_[i].bucket, pending_[i].entries));
+    group_launch_ = std::make_unique<GroupLaunch>(comm_, **device, needs);
+  }
+  if (device.ok() && !group_launch_->is_ready()) return false;
+  if (!device.ok() || !group_launch_->take_scratch().ok() || !group_launch_->fits()) {
+    // If the cause is an error, the first bucket reports it.
+    group_launch_.reset();
+    pending_.dissolve_group();
+    return true;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    launched_.push_back(start_next(group_launch_.get()));
+    // No bucket of a group launch is an error (PendingBuckets), and the device of the first one serves all of them.
+    FDL_CHECK(launched_.back() != nullptr);
+  }
+  group_launch_->start();
+  group_launch_.reset();
+  return true;
+}
+
+// Starts the bucket at the front, as part of `group_launch` if that is not null. Returns null if the bucket is an error
+// or the device cannot be used.
+std::unique_ptr<BucketRun> BucketExecutor::start_next(GroupLaunch* group_launch) {
+  PlannedBucket planned = pending_.take_front();
+  if (!planned.bucket->error.empty()) {
+    fail_bucket(planned);
+    return nullptr;
+  }
+  ++begun_;
+  operations_.telemetry().begun(planned.entries);
+  operations_.telemetry().runs(planned.entries);
+  const auto device = device_.work_for(planned);
+  if (!device.ok()) {
+    comm_.interrupt(device.status());
+    failure_.report(device.status());
+    failure_.strand(planned.entries);
+    return nullptr;
+  }
+  return start_bucket(std::move(planned), comm_, fusion_, operations_.telemetry(), *device, group_launch);
+}
+
+// Keeps the result of a run on trial back until it is certain whether all ranks have begun it. Returns whether the run
+// was continued or withdrawn. If the root is gone, the final counts cannot arrive and the group is about to fail.
+bool BucketExecutor::resolve_trial() {
+  const LockedOrder::Fate fate = order_.fate();
+  if (fate == LockedOrder::Fate::open && !failure_.root_is_gone()) return false;
+  fate == LockedOrder::Fate::real ? running_->go_on() : running_->withdraw();
+  return true;
+}
+
+// Completes the entries of a run. Entries of a withdrawn run are submitted again.
+void BucketExecutor::finish(BucketRun& run) {
+  if (run.is_provisional()) {
+    order_.finish_position();
+    if (run.withdrawn()) return order_.take_back(std::move(run.entries()));
+  }
+  const bool group_failed = !run.status().ok() && !comm_.status().ok();
+  if (!group_failed) return operations_.complete(run.entries(), run.status());
+  failure_.strand(run.entries());
+  failure_.report(run.status());
+}
+
+// Completes this rank's entries of an error bucket. The culprit's rank in the group becomes its rank in the world.
+void BucketExecutor::fail_bucket(PlannedBucket& planned) {
+  const Bucket& bucket = *planned.bucket;
+  Error error{.code = bucket.code, .text = bucket.error};
+  if (bucket.culprit >= 0 && bucket.culprit < comm_.size()) {
+    const Member& culprit = comm_.members()[static_cast<std::size_t>(bucket.culprit)];
+    error.culprit_rank = culprit.world_rank;
+    error.culprit_host = culprit.host_name;
+  }
+  operations_.complete(planned.entries, Status(std::move(error)));
+}
+
+void BucketExecutor::fail_all(const Status& why) {
+  for (PlannedBucket& planned : pending_.take_all()) operations_.complete(planned.entries, why);
+  if (is_running() || group_launch_) {
+    // The communicator may still read and write the tensors. Their operations complete only after it has dropped them.
+    comm_.interrupt(why);
+    while (group_launch_ && !group_launch_->is_ready()) comm_.progress();
+    group_launch_.reset();
+    if (const std::unique_ptr<BucketRun> run = std::move(running_)) drain(*run, why);
+    for (const auto& run : std::exchange(launched_, {})) drain(*run, why);
+  } else if (why.code() != Code::shut_down && comm_.works_on_device()) {
+    // Work that is queued on the device may wait for a lost rank, and would block all that waits for the device.
+    comm_.interrupt(why);
+    comm_.progress();
+  }
+}
+
+// Drives a run of an interrupted communicator to its end. Its entries complete with `why`, unless the run ends with a
+// valid result.
+void BucketExecutor::drain(BucketRun& run, const Status& why) {
+  while (!run.done()) {
+    comm_.progress();
+    run.progress();
+    if (run.tried()) run.withdraw();
+  }
+  const bool has_result = run.status().ok() && !run.withdrawn();
+  operations_.complete(run.entries(), has_result ? ok_status() : why);
+}
+
+}  // namespace fdl

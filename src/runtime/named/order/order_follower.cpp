@@ -1,0 +1,109 @@
+// OrderFollower drives the LockedOrder that `submissions` owns.
+#include "runtime/named/order/order_follower.h"
+
+#include "base/log.h"
+
+namespace fdl {
+
+OrderFollower::OrderFollower(Communicator& comm, const Config& config, Submissions<Entry>& submissions,
+                             PlanExchange& exchange, PendingBuckets& pending, OperationsInFlight& operations)
+    : comm_(comm),
+      submissions_(submissions),
+      exchange_(exchange),
+      pending_(pending),
+      operations_(operations),
+      readiness_(comm),
+      timeout_(config) {}
+
+void OrderFollower::lock(std::vector<Bucket> buckets) {
+  log_debug("{}: the order of {} buckets is locked after {} messages", comm_.id(), buckets.size(),
+            exchange_.messages_sent());
+  ++epochs_;
+  submissions_.lock(
+      std::move(buckets), [this](const std::string& name) { return exchange_.cached(name); }, !readiness_.available());
+  if (Trace* trace = operations_.telemetry().trace(); trace != nullptr) trace->locked(*submissions_.order());
+  if (leaving_group_) submissions_.leave("this rank leaves the group");
+  publish();
+}
+
+bool OrderFollower::follow() {
+  const LockedOrder* order = submissions_.order();
+  if (order == nullptr || (!order->optimistic() && !readiness_.available())) return false;
+  bool moved = false;
+  if (!order->optimistic()) {
+    moved = readiness_.read(submissions_, operations_.telemetry().trace());
+    while (begin_next()) moved = true;
+  }
+  if (order->left()) {
+    end();
+    return true;
+  }
+  if (!order->optimistic()) readiness_.watch(*order);
+  return leave_if_nothing_moves() || moved;
+}
+
+void OrderFollower::prepare_to_leave() {
+  leaving_group_ = true;
+  leave("this rank leaves the group");
+}
+
+// In an optimistic order other ranks may wait for this rank until the root has sent the final counts.
+bool OrderFollower::is_leaving(bool root_is_gone) const {
+  const LockedOrder* order = submissions_.order();
+  if (order == nullptr || !order->frozen()) return false;
+  return order->optimistic() ? !root_is_gone : order->waiting() > 0;
+}
+
+bool OrderFollower::begin_optimistically() {
+  const LockedOrder* order = submissions_.order();
+  return order != nullptr && order->optimistic() && begin_next();
+}
+
+// Appends the next position if it may run now. Returns whether it did.
+bool OrderFollower::begin_next() {
+  auto begun = submissions_.begin();
+  if (!begun) return false;
+  const PlannedBucket& appended = pending_.append(std::move(*begun));
+  Trace* trace = operations_.telemetry().trace();
+  if (trace == nullptr) return true;
+  const LockedOrder* order = submissions_.order();
+  const uint64_t position = order->begun() - 1;
+  if (position % order->buckets().size() == 0) trace->cycle();
+  trace->begun(position);
+  operations_.telemetry().decided(appended);
+  return true;
+}
+
+void OrderFollower::leave(std::string_view why) {
+  submissions_.leave(why);
+  publish();
+}
+
+bool OrderFollower::leave_if_nothing_moves() {
+  const LockedOrder& order = *submissions_.order();
+  if (!timeout_.passed(order, operations_.submitted() + order.begun() + operations_.completed())) return false;
+  leave(order.waits_for_others() ? "other ranks did not submit in time"
+                                 : "a tensor waits for one that was not submitted");
+  return true;
+}
+
+// Requires that no position of the order can begin any more. The entries in its places are sent to the root again.
+void OrderFollower::end() {
+  const uint64_t rounds = rounds_of_present();
+  log_debug("{}: the locked order is left after {} rounds: {}", comm_.id(), rounds, submissions_.reason());
+  if (Trace* trace = operations_.telemetry().trace(); trace != nullptr) trace->left(rounds, submissions_.reason());
+  rounds_of_left_ += rounds;
+  exchange_.left_order(rounds);
+  timeout_.stop();
+  readiness_.stop_watching();
+  const bool ended = submissions_.finish_leaving();
+  FDL_CHECK(ended);
+}
+
+// Counts the complete rounds that have begun.
+uint64_t OrderFollower::rounds_of_present() const {
+  const LockedOrder* order = submissions_.order();
+  return order == nullptr ? 0 : order->begun() / order->buckets().size();
+}
+
+}  // namespace fdl

@@ -1,0 +1,76 @@
+// OrderFollower follows the locked order of a group on this rank: it appends the positions that may run to the pending
+// buckets, and leaves the order when it no longer fits (agree/order/locked_order.h describes the protocol).
+//
+// If all ranks share memory, a position may run when the readiness flags show that all ranks are ready for it; follow()
+// then appends all such positions. Otherwise the order is optimistic: the executor requests one position at a time by
+// begin_optimistically(), when the one before has finished on this rank.
+//
+// While no order is locked, every function except lock() does nothing. After each function, this rank's word in the
+// readiness flags is the word of the order. Only the thread that owns progress calls this class.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "runtime/named/operations_in_flight.h"
+#include "runtime/named/order/order_timeout.h"
+#include "runtime/named/order/published_readiness.h"
+#include "runtime/named/pending_buckets.h"
+#include "runtime/named/plan_exchange.h"
+
+namespace fdl {
+
+class OrderFollower {
+ public:
+  // All references outlive this object.
+  OrderFollower(Communicator& comm, const Config& config, Submissions<Entry>& submissions, PlanExchange& exchange,
+                PendingBuckets& pending, OperationsInFlight& operations);
+
+  // Follows `buckets` from now on, after all buckets of earlier plans. Entries that wait move into their places.
+  void lock(std::vector<Bucket> buckets);
+  // Call after `submissions` has changed outside of this class.
+  void publish() { readiness_.publish(submissions_.order()); }
+  // Appends the positions that may run, and ends an order that has been left. Returns whether anything moved.
+  bool follow();
+  // The clock time in ns at which follow() must be called even if nothing arrives. INT64_MAX: never.
+  int64_t next_alarm_ns() const { return timeout_.next_alarm_ns(); }
+  // Call before this rank leaves the group: it leaves this order and all later ones at once, so that it promises no
+  // further position.
+  void prepare_to_leave();
+  // Whether positions of an order that is being left may still have to run.
+  bool is_leaving(bool root_is_gone) const;
+
+  // ---- an optimistic order ----
+  // Appends the next position, if it may begin. Returns whether it did.
+  bool begin_optimistically();
+  // What becomes of the position that was begun last and has not finished.
+  LockedOrder::Fate fate() const { return submissions_.order()->fate(); }
+  // That position has finished.
+  void finish_position() { submissions_.finish(); }
+  // The entries of a position that was dropped are negotiated again.
+  void take_back(Entries entries) { submissions_.take_back(std::move(entries)); }
+
+  // How often an order was locked, and how many rounds of locked orders have begun on this rank.
+  uint64_t epochs() const { return epochs_; }
+  uint64_t rounds() const { return rounds_of_left_ + rounds_of_present(); }
+
+ private:
+  bool begin_next();
+  void leave(std::string_view why);
+  bool leave_if_nothing_moves();
+  void end();
+  uint64_t rounds_of_present() const;
+
+  Communicator& comm_;
+  Submissions<Entry>& submissions_;
+  PlanExchange& exchange_;
+  PendingBuckets& pending_;
+  OperationsInFlight& operations_;
+  PublishedReadiness readiness_;
+  OrderTimeout timeout_;
+  bool leaving_group_ = false;
+  uint64_t epochs_ = 0;
+  uint64_t rounds_of_left_ = 0;  // of orders that were left
+};
+
+}  // namespace fdl

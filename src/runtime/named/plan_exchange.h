@@ -1,0 +1,77 @@
+// PlanExchange negotiates with the root of a group: it sends this rank's requests to the root, receives the plans of
+// the root and checks them. On the root it also makes the plans.
+//
+// The root passes each message to its session and decides later, once for all messages that have arrived. It sends the
+// plan to all members and applies it itself, so all ranks process the same plans in the same order. A message that does
+// not decode or does not fit the group ends the group, because the states of the ranks then differ.
+//
+// Only the thread that owns progress calls this class.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agree/session/session.h"
+#include "base/config.h"
+#include "engine/communicator.h"
+#include "runtime/named/control_channel.h"
+#include "runtime/named/entry.h"
+#include "runtime/named/named_telemetry.h"
+
+namespace fdl {
+
+class PlanExchange {
+ public:
+  // Receives what a call of progress() finds. A function must not call the exchange, except for the constant ones.
+  class Receiver {
+   public:
+    // Each bucket fits a group of this size.
+    virtual void take_plan(Plan&& plan) = 0;
+    // The group must fail with `why`.
+    virtual void fail_exchange(const Status& why) = 0;
+    // No further message of a peer can arrive.
+    virtual void end_peer(const Status& why) = 0;
+
+   protected:
+    ~Receiver() = default;
+  };
+
+  PlanExchange(Communicator& comm, const Config& config, const std::vector<std::string>& rank_names,
+               NamedTelemetry& telemetry, Receiver& receiver);
+
+  // Sends the requests of `submissions`, receives messages and makes a plan (root only). Returns whether anything
+  // moved.
+  bool progress(Submissions<Entry>& submissions);
+  // The clock time in ns at which the root must warn of a stall. INT64_MAX: never.
+  int64_t next_alarm_ns() const;
+
+  // On the root: a rank has left in good order, or this rank has left a locked order after so many rounds. Other ranks
+  // have nothing to record.
+  void depart(int rank);
+  void left_order(uint64_t rounds);
+  // Records each arriving request in the telemetry's trace, if there is one. Call after the trace has changed.
+  void update_trace();
+
+  // The request that all ranks cache under this name, or null.
+  const Request* cached(const std::string& name) const { return member_.cached(name); }
+  uint64_t messages_sent() const { return channel_.messages_sent(); }
+
+ private:
+  bool send(Submissions<Entry>& submissions);
+  bool receive();
+  bool decide();
+  void take_requests(int peer, ConstBytes bytes);
+  void take_plan(ConstBytes bytes);
+  void warn_of_stalls();
+
+  Communicator& comm_;
+  NamedTelemetry& telemetry_;
+  Receiver& receiver_;
+  ControlChannel channel_;
+  MemberSession member_;
+  std::unique_ptr<RootSession> root_;  // null on the other ranks
+  bool root_has_input_ = false;        // a message or a departure since the last plan may have made buckets ready
+};
+
+}  // namespace fdl

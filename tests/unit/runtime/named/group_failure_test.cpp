@@ -1,0 +1,93 @@
+// Tests of GroupFailure: the first report and the first final failure count, and a departed peer is no failure.
+#include "runtime/named/group_failure.h"
+
+#include "tests/support/ranks.h"
+
+namespace fdl {
+namespace {
+
+Config config_with(const std::string& lost_after_s, const std::string& suspect_after_s) {
+  return test::require(
+      Config::read(Environment({}), {{"lost_after_s", lost_after_s}, {"suspect_after_s", suspect_after_s}}));
+}
+
+class GroupFailureTest : public testing::Test {
+ protected:
+  const Config config_ = config_with("3600", "3600");
+  GroupFailure failure_{config_, /*is_root=*/false};
+};
+
+const Status kFirst(Code::transport, "first");
+const Status kSecond(Code::transport, "second");
+
+TEST_F(GroupFailureTest, FirstReportIsReturnedOnceAndStopsBuckets) {
+  EXPECT_TRUE(failure_.none());
+  EXPECT_TRUE(failure_.take_report().ok());
+  failure_.report(kFirst);
+  failure_.report(kSecond);
+  EXPECT_FALSE(failure_.none());
+  EXPECT_TRUE(failure_.failure().ok());
+  EXPECT_EQ(failure_.take_report().text(), "first");
+  EXPECT_TRUE(failure_.take_report().ok());
+  EXPECT_EQ(failure_.reported().text(), "first");
+}
+
+TEST_F(GroupFailureTest, DecisionIsDueOnlyAfterAReport) {
+  EXPECT_EQ(failure_.next_alarm_ns(), Deadline::never().moment_ns());
+  EXPECT_FALSE(failure_.decision_is_overdue());
+  const int64_t before = now_ns();
+  failure_.report(kFirst);
+  EXPECT_GE(failure_.next_alarm_ns(), before + seconds_to_ns(7200));
+  EXPECT_LE(failure_.next_alarm_ns(), now_ns() + seconds_to_ns(7200));
+  EXPECT_FALSE(failure_.decision_is_overdue());
+}
+
+TEST_F(GroupFailureTest, FirstFinalFailureStays) {
+  EXPECT_TRUE(failure_.fail(kFirst));
+  EXPECT_FALSE(failure_.fail(kSecond));
+  EXPECT_EQ(failure_.failure().text(), "first");
+  EXPECT_FALSE(failure_.none());
+  EXPECT_TRUE(failure_.take_report().ok()) << "a final failure is not reported";
+}
+
+TEST_F(GroupFailureTest, StrandedEntriesAreTakenOnce) {
+  Entries entries(3);
+  entries[0].emplace().request.name = "a";
+  entries[2].emplace().request.name = "c";
+  failure_.strand(entries);
+  EXPECT_TRUE(failure_.has_stranded());
+  const std::vector<Entry> taken = failure_.take_stranded();
+  ASSERT_EQ(taken.size(), 2u) << "an entry that this rank does not have is not stranded";
+  EXPECT_EQ(taken[0].request.name, "a");
+  EXPECT_EQ(taken[1].request.name, "c");
+  EXPECT_FALSE(failure_.has_stranded());
+}
+
+TEST_F(GroupFailureTest, RootHasDepartedOnceItsMessagesHaveEnded) {
+  failure_.root_departs(kFirst);
+  EXPECT_FALSE(failure_.root_has_departed());
+  failure_.peer_is_gone(kSecond);
+  EXPECT_TRUE(failure_.root_has_departed());
+  EXPECT_EQ(failure_.departure().text(), "first");
+  EXPECT_EQ(failure_.gone().text(), "second");
+  EXPECT_TRUE(failure_.none()) << "operations decide whether the end of a peer's messages is a failure";
+}
+
+TEST_F(GroupFailureTest, OnlyTheFirstPeerThatIsGoneIsRecorded) {
+  failure_.peer_is_gone(kFirst);
+  failure_.peer_is_gone(kSecond);
+  EXPECT_EQ(failure_.gone().text(), "first");
+}
+
+TEST(GroupFailureOfTheRoot, MissesMembersButNeverItself) {
+  const Config config = config_with("1", "1");
+  GroupFailure failure(config, /*is_root=*/true);
+  failure.root_departs(kFirst);
+  failure.peer_is_gone(kSecond);
+  EXPECT_FALSE(failure.root_has_departed());
+  EXPECT_FALSE(failure.root_is_gone());
+  EXPECT_FALSE(failure.gone().ok());
+}
+
+}  // namespace
+}  // namespace fdl

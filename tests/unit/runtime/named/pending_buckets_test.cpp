@@ -1,0 +1,79 @@
+// Tests of PendingBuckets: the order of the buckets, and which of them are launched together.
+#include "runtime/named/pending_buckets.h"
+
+#include <gtest/gtest.h>
+
+namespace fdl {
+namespace {
+
+class PendingBucketsTest : public testing::Test {
+ protected:
+  void Append(const std::string& name, bool launch_with_next = false) {
+    Bucket bucket;
+    bucket.names = {name};
+    bucket.launch_with_next = launch_with_next;
+    pending_.append({std::make_shared<const Bucket>(std::move(bucket)), Entries(1)});
+  }
+  std::string Take() { return pending_.take_front().bucket->names.front(); }
+
+  PendingBuckets pending_;
+};
+
+TEST_F(PendingBucketsTest, BucketsLeaveInTheOrderOfTheirArrival) {
+  EXPECT_TRUE(pending_.empty());
+  Append("a");
+  Append("b");
+  EXPECT_EQ(Take(), "a");
+  EXPECT_EQ(Take(), "b");
+  EXPECT_TRUE(pending_.empty());
+}
+
+TEST_F(PendingBucketsTest, GroupEndsWithTheFirstBucketThatIsNotLaunchedWithTheNextOne) {
+  Append("alone");
+  Append("a", true);
+  Append("b", true);
+  Append("c");
+  Append("d", true);
+  Append("e");
+  EXPECT_FALSE(pending_.front_begins_group());
+  Take();
+  EXPECT_TRUE(pending_.front_begins_group());
+  EXPECT_EQ(pending_.group_size(), 3u);
+}
+
+TEST_F(PendingBucketsTest, DissolvedGroupRunsSinglyAndTheNextGroupDoesNot) {
+  Append("a", true);
+  Append("b");
+  Append("c", true);
+  Append("d");
+  pending_.dissolve_group();
+  EXPECT_FALSE(pending_.front_begins_group());
+  EXPECT_EQ(Take(), "a");
+  EXPECT_FALSE(pending_.front_begins_group());
+  EXPECT_EQ(Take(), "b");
+  EXPECT_TRUE(pending_.front_begins_group());
+  EXPECT_EQ(pending_.group_size(), 2u);
+}
+
+TEST_F(PendingBucketsTest, TakingAllForgetsADissolvedGroup) {
+  Append("a", true);
+  Append("b");
+  pending_.dissolve_group();
+  EXPECT_EQ(pending_.take_all().size(), 2u);
+  EXPECT_TRUE(pending_.empty());
+  Append("c", true);
+  Append("d");
+  EXPECT_TRUE(pending_.front_begins_group());
+}
+
+// ---- errors ----
+
+using PendingBucketsDeathTest = PendingBucketsTest;
+
+TEST_F(PendingBucketsDeathTest, GroupWithoutItsLastBucketIsAProgrammingError) {
+  Append("a", true);
+  EXPECT_DEATH(pending_.group_size(), "count < buckets_.size");
+}
+
+}  // namespace
+}  // namespace fdl
