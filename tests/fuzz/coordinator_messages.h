@@ -30,15 +30,15 @@ inline std::vector<CoordinatorMessage> some_messages() {
   report.why = Status(Error{.code = Code::peer_lost, .text = "rank 1 was lost", .culprit_rank = 1});
   add(Kind::leave);
   add(Kind::pong).id = 1;
-  CoordinatorMessage& ask = add(Kind::ask);
-  ask.key = "all/0";
-  ask.ranks = {1, 2};
-  ask.number = 1'000'000'000;
-  CoordinatorMessage& told = add(Kind::told);
-  told.key = "all/0";
-  told.rank = 0;
-  told.number = 3;
-  told.value = kWaiting;
+  CoordinatorMessage& query = add(Kind::progress_query);
+  query.key = "all/0";
+  query.ranks = {1, 2};
+  query.number = 1'000'000'000;
+  CoordinatorMessage& reply = add(Kind::progress_reply);
+  reply.key = "all/0";
+  reply.rank = 0;
+  reply.number = 3;
+  reply.value = kWaiting;
   return all;
 }
 

@@ -58,10 +58,10 @@ inline PlanMessage some_plan() {
   joined.kind = RequestKind::join;
   joined.names = {"join"};
   joined.last_joined = 2;
-  Bucket known;
-  known.dtype = Dtype::int32;
-  message.plan.buckets = {sum, gather, failed, joined, known};
-  message.known = {{}, {}, {}, {}, {8, 2, 5}};
+  Bucket cached;
+  cached.dtype = Dtype::int32;
+  message.plan.buckets = {sum, gather, failed, joined, cached};
+  message.cached = {{}, {}, {}, {}, {8, 2, 5}};
   message.cache_positions = {7, 1};
   message.cache_requests = {some_request(), allreduce("new")};
   message.plan.freeze = true;

@@ -9,11 +9,11 @@ namespace {
 
 void check(const PlanMessage& message) {
   FDL_CHECK(message.cache_positions.size() == message.cache_requests.size());
-  FDL_CHECK(message.known.size() == message.plan.buckets.size());
+  FDL_CHECK(message.cached.size() == message.plan.buckets.size());
   for (const Request& request : message.cache_requests) FDL_CHECK(check_request(request).ok());
-  for (std::size_t i = 0; i < message.known.size(); ++i) {
+  for (std::size_t i = 0; i < message.cached.size(); ++i) {
     const Bucket& bucket = message.plan.buckets[i];
-    FDL_CHECK(message.known[i].empty() != bucket.names.empty());
+    FDL_CHECK(message.cached[i].empty() != bucket.names.empty());
     FDL_CHECK(is_dtype(static_cast<int>(bucket.dtype)));
   }
 }
@@ -27,7 +27,7 @@ bool run(ConstBytes input) {
   check(*message);
   const auto again = decode_plan(encode(*message));
   FDL_CHECK(again.ok());
-  FDL_CHECK(again->number == message->number && again->known == message->known);
+  FDL_CHECK(again->number == message->number && again->cached == message->cached);
   FDL_CHECK(again->plan.buckets == message->plan.buckets && again->plan.frozen == message->plan.frozen);
   FDL_CHECK(again->cache_positions == message->cache_positions);
   FDL_CHECK(again->cache_requests == message->cache_requests);

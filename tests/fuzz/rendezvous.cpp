@@ -22,11 +22,11 @@ bool run(ConstBytes input) {
     FDL_CHECK(result.status().code() == Code::invalid_argument);
     return false;
   }
-  FDL_CHECK((result->kind == Rendezvous::Kind::tcp) == !result->doors.empty());
-  for (const Rendezvous::Door& door : result->doors) {
-    FDL_CHECK(!door.host.empty() && door.first_port >= 0 && door.first_port <= door.last_port);
-    FDL_CHECK(door.last_port <= 65535);
-    check_address(host_and_port(door.host, door.first_port));
+  FDL_CHECK((result->kind == Rendezvous::Kind::tcp) == !result->endpoints.empty());
+  for (const Rendezvous::Endpoint& endpoint : result->endpoints) {
+    FDL_CHECK(!endpoint.host.empty() && endpoint.first_port >= 0 && endpoint.first_port <= endpoint.last_port);
+    FDL_CHECK(endpoint.last_port <= 65535);
+    check_address(host_and_port(endpoint.host, endpoint.first_port));
   }
   if (result->coordinator_is_there) FDL_CHECK(coordinator_is_there(text));
   return true;

@@ -32,7 +32,7 @@ bool run(ConstBytes bytes) {
   const std::string_view sent = input.rest().substr(0, 32'768);
   FDL_CHECK(::send(peer.get(), sent.data(), sent.size(), 0) == static_cast<ssize_t>(sent.size()));
   ::shutdown(peer.get(), SHUT_WR);
-  (void)stream.look();
+  (void)stream.peek();
   Outcome outcome = Outcome::moved;
   while (outcome == Outcome::moved && stream.receiving()) outcome = stream.pull();
   FDL_CHECK(outcome != Outcome::nothing);  // the peer has closed, so the stream never waits

@@ -149,7 +149,8 @@ def test_the_job_follows_the_number_in_the_np_file(tmp_path):
 def test_an_invalid_number_in_the_np_file_is_ignored(tmp_path):
     job = Done(f"-np 1 --np-file {tmp_path}/wanted", "writes_nonsense", tmp_path)
     assert job.code == 0, job.report
-    assert f"'{tmp_path}/wanted' contains 'many', which is no number of ranks; nothing changes" in job.errors, job.report
+    refused = f"'{tmp_path}/wanted' contains 'many', which is no number of ranks; nothing changes"
+    assert refused in job.errors, job.report
     assert Done("-np 1 --np-file /no/such/folder/x", "grows").code == 200
 
 

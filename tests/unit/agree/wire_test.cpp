@@ -380,7 +380,7 @@ TEST(Cache, AllCopiesAreEqualAfterEveryPlan) {
     std::vector<RequestCache> copies(static_cast<std::size_t>(size), RequestCache(capacity));
     for (int round = 0; round < 40; ++round, ++plans) {
       for (std::size_t asked = below(5); asked > 0; --asked) {
-        root.learn(allreduce("t" + std::to_string(below(4)), Dtype::float32, {static_cast<int64_t>(below(3))}));
+        root.add(allreduce("t" + std::to_string(below(4)), Dtype::float32, {static_cast<int64_t>(below(3))}));
       }
       PlanMessage message;
       root.announce(message);
@@ -403,21 +403,21 @@ TEST(Cache, AllCopiesAreEqualAfterEveryPlan) {
 TEST(Cache, PositionKeepsItsFormerMeaningUntilAllRanksHaveHandledThePlan) {
   RootRequestCache root(2, 1);
   PlanMessage first, second, third;
-  root.learn(allreduce("a"));
+  root.add(allreduce("a"));
   EXPECT_EQ(root.meaning(0, 0), nullptr) << "no rank can use it yet";
   root.announce(first);
-  root.learn(allreduce("b"));
+  root.add(allreduce("b"));
   root.announce(second);
   EXPECT_EQ(root.meaning(0, 0), nullptr);
   EXPECT_EQ(root.meaning(0, 1)->name, "a");
   EXPECT_EQ(root.meaning(0, 2)->name, "b");
   EXPECT_EQ(root.meaning(1, 2), nullptr);
   root.acknowledge(0, 2);
-  root.learn(allreduce("c"));
+  root.add(allreduce("c"));
   EXPECT_EQ(root.meaning(0, 1)->name, "a") << "rank 1 may still refer to it, so c gets no position";
   EXPECT_FALSE(root.cache().find(allreduce("c")).has_value());
   root.acknowledge(1, 2);
-  root.learn(allreduce("c"));
+  root.add(allreduce("c"));
   root.announce(third);
   EXPECT_EQ(root.meaning(0, 2)->name, "b");
   EXPECT_EQ(root.meaning(0, 3)->name, "c");
@@ -435,10 +435,10 @@ TEST(CompactPlan, NamesAndCountsSurviveARoundTrip) {
   message.plan.buckets[0].element_counts = {5, 6};
   message.plan.buckets[2].names = {"a"};
   message.plan.buckets.pop_back();
-  message.known.clear();
+  message.cached.clear();
   PlanMessage shortened = message;
   shorten(shortened, cache);
-  EXPECT_THAT(shortened.known, ElementsAre(ElementsAre(3, 0), ElementsAre(1), ElementsAre(0), IsEmpty()));
+  EXPECT_THAT(shortened.cached, ElementsAre(ElementsAre(3, 0), ElementsAre(1), ElementsAre(0), IsEmpty()));
   EXPECT_THAT(shortened.plan.buckets[0].names, IsEmpty());
   ASSERT_TRUE(lengthen(shortened, cache).ok());
   EXPECT_TRUE(equal(shortened, message));
@@ -450,7 +450,7 @@ TEST(CompactPlan, KeepsNamesIfTheCachedShapeDiffers) {
   PlanMessage message;
   message.plan.buckets = {Bucket{.names = {"a"}, .element_counts = {7}}};
   shorten(message, cache);
-  EXPECT_THAT(message.known, ElementsAre(IsEmpty()));
+  EXPECT_THAT(message.cached, ElementsAre(IsEmpty()));
   EXPECT_THAT(message.plan.buckets[0].element_counts, ElementsAre(7));
 }
 
@@ -458,9 +458,9 @@ TEST(CompactPlan, RejectsAnEmptyPosition) {
   PlanMessage message;
   message.number = 4;
   message.plan.buckets = {Bucket{}};
-  message.known = {{0}};
+  message.cached = {{0}};
   EXPECT_THAT(lengthen(message, RequestCache(1)).text(),
-              HasSubstr("plan 4 refers to a request that this rank does not know"));
+              HasSubstr("plan 4 refers to a request that this rank has not cached"));
 }
 
 }  // namespace
