@@ -6,6 +6,7 @@
 #include <cstring>
 
 #if defined(__x86_64__)
+#include <hwy/targets.h>
 #include <immintrin.h>
 #endif
 
@@ -67,8 +68,8 @@ inline void stream_narrow_lines(std::byte* to, const std::byte* from, std::size_
 }
 
 inline void stream_lines(std::byte* to, const std::byte* from, std::size_t bytes) {
-  // Checked once per process.
-  static const bool wide = __builtin_cpu_supports("avx512f") != 0;
+  // Checked once per process. Highway's targets with AVX-512 are HWY_AVX3 and those with lower bits.
+  static const bool wide = (hwy::SupportedTargets() & (HWY_AVX3 | (HWY_AVX3 - 1))) != 0;
   wide ? stream_wide_lines(to, from, bytes) : stream_narrow_lines(to, from, bytes);
 }
 #endif

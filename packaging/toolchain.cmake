@@ -1,0 +1,15 @@
+# Compiles for Linux with glibc ${FARANDOLE_GLIBC} or newer on the architecture FARANDOLE_ARCHITECTURE. The compiler is
+# Zig's clang (PyPI: ziglang), which contains the symbol tables of all versions of glibc, and a static libc++.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR $ENV{FARANDOLE_ARCHITECTURE})
+set(here $ENV{FARANDOLE_PREFIX})
+set(CMAKE_C_COMPILER ${here}/bin/cc)
+set(CMAKE_CXX_COMPILER ${here}/bin/c++)
+set(CMAKE_AR ${here}/bin/ar CACHE FILEPATH "")
+set(CMAKE_RANLIB ${here}/bin/ranlib CACHE FILEPATH "")
+set(CMAKE_FIND_ROOT_PATH ${here})
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Installs the wheel of dist/ in bare userlands of Debian and Ubuntu, made by debootstrap, with nothing but Python and pip,
+# and runs two ranks there. Needs root. One line for each userland; the exit status counts those that failed.
+#   bash packaging/userlands.sh [SUITE...]      such as bullseye jammy; without arguments all
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source tests/setup.sh
+source packaging/debian.sh
+setup_install_packages packaging/packages.txt
+
+suites=("$@")
+((${#suites[@]})) || suites=(bullseye bookworm trixie forky jammy noble)
+wheels=(dist/farandole-*_x86_64.whl)
+[[ -f ${wheels[0]} ]] || { echo "packaging: no wheel in dist/; run: bash packaging/wheels.sh x86_64" >&2; exit 2; }
+
+# make_userland SUITE FOLDER
+make_userland() {
+  [[ ! -e $2/ready ]] || return 0
+  rm -rf "$2"
+  local script=()  # debootstrap's, for a release that is newer than debootstrap
+  [[ -e /usr/share/debootstrap/scripts/$1 ]] || script=("$(debian_is_ubuntu "$1" && echo gutsy || echo sid)")
+  debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates --components=main,universe \
+    --keyring="$(debian_keyring "$1")" "$1" "$2" "$(debian_mirror "$1")" ${script[@]+"${script[@]}"}
+  touch "$2/ready"
+}
+
+# enter FOLDER COMMAND: in a mount namespace of its own, so that nothing stays mounted. pip uses this machine's settings.
+enter() {
+  unshare --mount --pid --fork bash -c '
+    folder=$1
+    mount -t proc proc "$folder/proc"
+    mount --rbind /dev "$folder/dev"
+    mkdir -p "$folder/opt" && mount --rbind /opt "$folder/opt"
+    cp /etc/resolv.conf /etc/hosts "$folder/etc/"
+    mkdir -p "$folder/etc/ssl/certs" && cp /etc/ssl/certs/ca-certificates.crt "$folder/etc/ssl/certs/"
+    [[ ! -f /etc/pip.conf ]] || cp /etc/pip.conf "$folder/etc/"
+    exec chroot "$folder" bash -c "$2"' bash "$1" "$2"
+}
+
+failed=0
+for suite in "${suites[@]}"; do
+  folder=$PWD/build/packaging/userlands/$suite
+  log=$PWD/build/packaging/userlands/$suite.log
+  mkdir -p "$(dirname "$folder")"
+  started=$SECONDS
+  if make_userland "$suite" "$folder" >"$log" 2>&1 && cp "${wheels[@]}" packaging/first_steps.py "$folder/root/" &&
+    enter "$folder" 'cd /root && rm -rf v && python3 -m venv v && v/bin/pip install --quiet farandole-*.whl numpy &&
+      ldd --version | head -n 1 && v/bin/python --version && v/bin/farandole run -np 2 v/bin/python first_steps.py &&
+      v/bin/farandole doctor' \
+      >>"$log" 2>&1; then
+    result=$(grep -c 'the sums are exact' "$log" || true)
+    printf '%-10s %-14s %-42s %s ranks exact   %3ds\n' "$suite" "$(grep -o '^Python [0-9.]*' "$log")" \
+      "$(grep -m 1 '^ldd ' "$log")" "$result" $((SECONDS - started))
+    [[ $result -eq 2 ]] || failed=$((failed + 1))
+  else
+    printf '%-10s failed; see %s\n' "$suite" "${log#"$PWD"/}"
+    tail -n 5 "$log"
+    failed=$((failed + 1))
+  fi
+done
+exit "$failed"
