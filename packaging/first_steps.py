@@ -1,7 +1,7 @@
 """A first run of an installed wheel: two ranks reduce and gather exact numbers, and compare with ==."""
 
-import numpy
 import farandole
+import numpy
 
 farandole.init()
 rank, size = farandole.rank(), farandole.size()

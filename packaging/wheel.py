@@ -1,7 +1,7 @@
 """Writes one wheel for several versions of Python from a tree that `cmake --install --component wheel` has made.
 
-The library, the program and the metrics plug-in do not depend on Python's version; `farandole/_native` is there once for
-each version. The same inputs give the same bytes: entries are sorted and carry the time SOURCE_DATE_EPOCH.
+The library, the program and the metrics plug-in do not depend on Python's version; `farandole/_native` is there once
+for each version. The same inputs give the same bytes: entries are sorted and carry the time SOURCE_DATE_EPOCH.
 """
 
 import argparse
@@ -12,9 +12,9 @@ import json
 import os
 import pathlib
 import re
-import tomllib
 import zipfile
 
+import tomllib
 from pyproject_metadata import StandardMetadata
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

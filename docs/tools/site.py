@@ -27,7 +27,7 @@ CONTENTS = (
     ("First steps", ["docs/quickstart/pytorch", "docs/quickstart/horovod", "docs/quickstart/numpy",
                      "docs/quickstart/cpp", "docs/quickstart/kubernetes", "docs/quickstart/*"]),
     ("Coming from elsewhere", ["docs/from-*"]),
-    ("Running", ["docs/cli", "docs/environment", "docs/launchers", "docs/kubernetes", "docs/ray", "docs/elastic",
+    ("Running", ["docs/wheels", "docs/cli", "docs/environment", "docs/launchers", "docs/kubernetes", "docs/ray", "docs/elastic",
                  "docs/checkpoints", "docs/metrics", "docs/gpu"]),
     ("Speed", ["docs/performance", "docs/tuning"]),
     ("When something goes wrong", ["docs/troubleshooting", "docs/faq"]),
