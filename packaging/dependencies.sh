@@ -20,7 +20,7 @@ recipe=$(cat packaging/dependencies.sh packaging/debian.sh packaging/toolchain.c
 [[ ! -f $stamp || $(<"$stamp") != "$recipe" ]] || exit 0
 
 say() { printf '   %4ds  %s\n' "$SECONDS" "$*"; }
-mkdir -p "$FARANDOLE_PREFIX"/{bin,log,include,lib/pkgconfig,tmp}
+mkdir -p "$FARANDOLE_PREFIX"/{bin,log,include,lib/{cmake,pkgconfig},tmp}
 
 # The compiler's programs for this architecture.
 zig=$(python -c 'import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), "zig"))')
@@ -70,8 +70,7 @@ mkdir -p "$FARANDOLE_PREFIX/include/openssl" "$FARANDOLE_PREFIX/licenses"
 cp "$FARANDOLE_PREFIX/debian/usr/lib/$1-linux-gnu/libcrypto.a" "$FARANDOLE_PREFIX/lib/"
 cp -r "$FARANDOLE_PREFIX"/debian/usr/include/{openssl,flatbuffers,CLI} "$FARANDOLE_PREFIX/include/"
 cp "$FARANDOLE_PREFIX/debian/usr/include/$1-linux-gnu/openssl/"*.h "$FARANDOLE_PREFIX/include/openssl/"
-cp -r "$FARANDOLE_PREFIX/debian/usr/share/cmake/CLI11" "$FARANDOLE_PREFIX/lib/cmake/" 2>/dev/null ||
-  cp -r "$FARANDOLE_PREFIX/debian/usr/lib/cmake/CLI11" "$FARANDOLE_PREFIX/lib/cmake/" 2>/dev/null || true
+cp -r "$FARANDOLE_PREFIX/debian/usr/share/cmake/CLI11" "$FARANDOLE_PREFIX/lib/cmake/"
 
 with_cmake highway "$sources/highway" -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_CONTRIB=OFF
 with_cmake fmt "$sources/fmtlib" -DFMT_TEST=OFF -DFMT_DOC=OFF

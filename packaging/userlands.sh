@@ -20,7 +20,7 @@ make_userland() {
   local script=()  # debootstrap's, for a release that is newer than debootstrap
   [[ -e /usr/share/debootstrap/scripts/$1 ]] || script=("$(debian_is_ubuntu "$1" && echo gutsy || echo sid)")
   debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates --components=main,universe \
-    --keyring="$(debian_keyring "$1")" "$1" "$2" "$(debian_mirror "$1")" ${script[@]+"${script[@]}"}
+    --keyring="$(debian_keyring "$1")" "$1" "$2" "$(debian_mirror "$1")" ${script[@]+"${script[@]}"} || return 1
   touch "$2/ready"
 }
 
