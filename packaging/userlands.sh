@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the wheel of dist/ in bare userlands of Debian and Ubuntu, made by debootstrap, with nothing but Python and pip,
 # and runs two ranks there. Needs root. One line for each userland; the exit status counts those that failed.
-#   bash packaging/userlands.sh [SUITE...]      such as bullseye jammy; without arguments all
+#   bash packaging/userlands.sh [SUITE[-aarch64]...]      such as bullseye bookworm-aarch64; without arguments all on x86-64
+# Userlands of aarch64 run under qemu, which the kernel starts for their programs while this script runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tests/setup.sh
@@ -10,16 +11,25 @@ setup_install_packages packaging/packages.txt
 
 suites=("$@")
 ((${#suites[@]})) || suites=(bullseye bookworm trixie forky jammy noble)
-wheels=(dist/farandole-*_x86_64.whl)
-[[ -f ${wheels[0]} ]] || { echo "packaging: no wheel in dist/; run: bash packaging/wheels.sh x86_64" >&2; exit 2; }
 
-# make_userland SUITE FOLDER
+# start_emulation: registers qemu for aarch64's programs until this script ends.
+start_emulation() {
+  local formats=/proc/sys/fs/binfmt_misc
+  [[ ! -e $formats/farandole-aarch64 ]] || return 0
+  [[ -e $formats/register ]] || mount -t binfmt_misc none $formats
+  local magic='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
+  local mask='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
+  printf '%s' ":farandole-aarch64:M::$magic:$mask:/usr/bin/qemu-aarch64-static:F" >$formats/register
+  trap 'echo -1 >/proc/sys/fs/binfmt_misc/farandole-aarch64' EXIT
+}
+
+# make_userland SUITE FOLDER ARCHITECTURE
 make_userland() {
   [[ ! -e $2/ready ]] || return 0
   rm -rf "$2"
   local script=()  # debootstrap's, for a release that is newer than debootstrap
   [[ -e /usr/share/debootstrap/scripts/$1 ]] || script=("$(debian_is_ubuntu "$1" && echo gutsy || echo sid)")
-  debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates --components=main,universe \
+  debootstrap --arch="$3" --variant=minbase --include=python3,python3-venv,ca-certificates --components=main,universe \
     --keyring="$(debian_keyring "$1")" "$1" "$2" "$(debian_mirror "$1")" ${script[@]+"${script[@]}"} || return 1
   touch "$2/ready"
 }
@@ -39,21 +49,28 @@ enter() {
 
 failed=0
 for suite in "${suites[@]}"; do
+  architecture=x86_64 debian=amd64
+  if [[ $suite == *-aarch64 ]]; then
+    architecture=aarch64 debian=arm64
+    start_emulation
+  fi
+  wheel=$(compgen -G "dist/farandole-*_$architecture.whl") ||
+    { echo "packaging: no wheel in dist/; run: bash packaging/wheels.sh $architecture" >&2; exit 2; }
   folder=$PWD/build/packaging/userlands/$suite
   log=$PWD/build/packaging/userlands/$suite.log
   mkdir -p "$(dirname "$folder")"
   started=$SECONDS
-  if make_userland "$suite" "$folder" >"$log" 2>&1 && cp "${wheels[@]}" packaging/first_steps.py "$folder/root/" &&
+  if make_userland "${suite%-aarch64}" "$folder" $debian >"$log" 2>&1 && cp "$wheel" packaging/first_steps.py "$folder/root/" &&
     enter "$folder" 'cd /root && rm -rf v && python3 -m venv v && v/bin/pip install --quiet farandole-*.whl numpy &&
       ldd --version | head -n 1 && v/bin/python --version && v/bin/farandole run -np 2 v/bin/python first_steps.py &&
       v/bin/farandole doctor' \
       >>"$log" 2>&1; then
     result=$(grep -c 'the sums are exact' "$log" || true)
-    printf '%-10s %-14s %-42s %s ranks exact   %3ds\n' "$suite" "$(grep -o '^Python [0-9.]*' "$log")" \
+    printf '%-17s %-14s %-42s %s ranks exact   %3ds\n' "$suite" "$(grep -o '^Python [0-9.]*' "$log")" \
       "$(grep -m 1 '^ldd ' "$log")" "$result" $((SECONDS - started))
     [[ $result -eq 2 ]] || failed=$((failed + 1))
   else
-    printf '%-10s failed; see %s\n' "$suite" "${log#"$PWD"/}"
+    printf '%-17s failed; see %s\n' "$suite" "${log#"$PWD"/}"
     tail -n 5 "$log"
     failed=$((failed + 1))
   fi

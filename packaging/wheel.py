@@ -35,6 +35,7 @@ def metadata(project, licenses):
     message = str(known.as_rfc822())
     files = "".join(f"License-File: {name}\n" for name in sorted(licenses))
     head, separator, body = message.partition("\n\n")
+    head = head.replace("Metadata-Version: 2.1", "Metadata-Version: 2.4")  # the first that has License-File
     return head + "\n" + files + separator[1:] + body
 
 
