@@ -1,13 +1,11 @@
 """Tests of MPIJobs with other MPIs than Debian's: Open MPI 5, MPICH and Intel MPI from PyPI, over sshd in the pods."""
 
 import os
-import re
 import sys
 from pathlib import Path
 
 import pytest
-from mpi_jobs import RANK, job, ranks_of
-from training_jobs import ACCURACY
+from mpi_jobs import RANK, assert_trained, job
 
 PLACE = str(Path(__file__).resolve().parents[3] / "build" / "mpi")
 MEET = "FARANDOLE_RENDEZVOUS=tcp://pi-worker-0.pi.default.svc:29500"
@@ -46,12 +44,7 @@ def started(simulate, image, package, command, **more):
 @pytest.mark.parametrize("package", MPIS)
 def test_k3_the_mpirun_of_each_implementation_trains_over_sshd_in_the_worker_pods(simulate, image, package):
     sim = started(simulate, image, package, RANK)
-    printed = sim.pod("pi-launcher").output
-    assert sim.result("pi") == "Complete", sim.logs()
-    assert ranks_of(printed) == [
-        (node * 2 + local, 4, local, 2, f"pi-worker-{node}") for node in range(2) for local in range(2)
-    ], printed
-    assert float(re.search(r"trained: accuracy ([\d.]+) .* on 4 ranks, 1 version", printed).group(1)) > ACCURACY
+    assert_trained(sim)
 
 
 def test_k3_open_mpi_5_stays_on_the_launcher_without_the_hostfile_and_farandole_reports_it(simulate, image):

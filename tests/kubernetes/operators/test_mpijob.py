@@ -4,19 +4,13 @@ import re
 import subprocess
 import sys
 
-from mpi_jobs import FORWARD, MEET, RANK, job, mpirun, ranks_of
-from training_jobs import ACCURACY
+from mpi_jobs import FORWARD, MEET, RANK, assert_trained, job, mpirun
 
 
 def test_mpirun_trains_over_sshd_in_the_worker_pods(simulate, image):
     sim = simulate(job(mpirun("--hostfile", "/etc/mpi/hostfile", *FORWARD, *MEET, *RANK)), image=image)
     sim.wait(60)
-    printed = sim.pod("pi-launcher").output
-    assert sim.result("pi") == "Complete", sim.logs()
-    assert ranks_of(printed) == [
-        (node * 2 + local, 4, local, 2, f"pi-worker-{node}") for node in range(2) for local in range(2)
-    ], printed
-    assert float(re.search(r"trained: accuracy ([\d.]+) .* on 4 ranks, 1 version", printed).group(1)) > ACCURACY
+    assert_trained(sim)
 
 
 def test_the_environment_of_a_rank_is_that_of_sshd_and_not_the_pods(simulate, image):

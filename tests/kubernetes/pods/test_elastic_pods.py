@@ -172,13 +172,7 @@ def begin_deployment(elastic, nnodes):
     words = f"deployment --name web --nnodes {nnodes} --image any -- " + " ".join(
         [*ELASTIC, "--steps", "100000", "--step-seconds", "0.05"]
     )
-    secret = {
-        "kind": "Secret",
-        "apiVersion": "v1",
-        "metadata": {"name": "web-key"},
-        "stringData": {"key": "0123456789abcdef" * 2},
-    }
-    documents = [*podsim.read(generate(words.split())), secret]
+    documents = [*podsim.read(generate(words.split())), builders.key_secret("web-key")]
     next(one for one in documents if one["metadata"]["name"] == "web" and one["kind"] == "Deployment")["spec"][
         "replicas"
     ] = 1
@@ -230,14 +224,7 @@ def test_k1_an_elastic_pytorchjob_survives_a_killed_worker_and_accepts_its_succe
     words = "pytorchjob --nnodes 2:3 --nproc-per-node 2 --image any -- " + " ".join(
         [*ELASTIC, "--steps", "120", "--step-seconds", "0.05"]
     )
-    secret = {
-        "kind": "Secret",
-        "apiVersion": "v1",
-        "metadata": {"name": "train-key"},
-        "stringData": {"key": "0123456789abcdef" * 2},
-    }
-    documents = [*podsim.read(generate(words.split())), secret]
-    sim = elastic(documents)
+    sim = elastic([*podsim.read(generate(words.split())), builders.key_secret("train-key")])
     first = sim.pod("train-worker-0")
     until_steps(sim, 6, pod=first.name)
     killed = sim.pod("train-worker-1")

@@ -2,8 +2,17 @@
 
 import copy
 
-KEY = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "job-key"},
-       "stringData": {"key": "0123456789abcdef0123456789abcdef"}}  # fmt: skip
+
+def resource(api_version, kind, name, **parts):
+    return {"kind": kind, "apiVersion": api_version, "metadata": {"name": name}, **parts}
+
+
+def key_secret(name):
+    """A secret with the key of a job."""
+    return resource("v1", "Secret", name, stringData={"key": "0123456789abcdef" * 2})
+
+
+KEY = key_secret("job-key")
 KEY_VARIABLE = {"name": "FARANDOLE_JOB_KEY", "valueFrom": {"secretKeyRef": {"name": "job-key", "key": "key"}}}
 TRAIN = ["python", "/app/train_digits.py"]
 
@@ -22,8 +31,12 @@ def template(command, labels=None, **more):
 
 
 def service(name, selector, **more):
-    return {"kind": "Service", "apiVersion": "v1", "metadata": {"name": name},
-            "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector, **more}}  # fmt: skip
+    return resource(
+        "v1",
+        "Service",
+        name,
+        spec={"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector, **more},
+    )
 
 
 def job_spec(count, command, subdomain=None, rules=None, **more):
@@ -36,17 +49,16 @@ def job_spec(count, command, subdomain=None, rules=None, **more):
 
 def indexed_job(count, command, name="train", rules=None, **more):
     """An Indexed Job, and the headless service through which its pods have names."""
-    made = {"kind": "Job", "apiVersion": "batch/v1", "metadata": {"name": name},
-            "spec": job_spec(count, command, name, rules, **more)}  # fmt: skip
+    made = resource("batch/v1", "Job", name, spec=job_spec(count, command, name, rules, **more))
     return [KEY, service(name, {"job-name": name}), made]
 
 
 def stateful_set(count, command, name="train", spec=None, **more):
-    made = {
-        "kind": "StatefulSet",
-        "apiVersion": "apps/v1",
-        "metadata": {"name": name},
-        "spec": {
+    made = resource(
+        "apps/v1",
+        "StatefulSet",
+        name,
+        spec={
             "replicas": count,
             "serviceName": name,
             "podManagementPolicy": "Parallel",
@@ -54,38 +66,45 @@ def stateful_set(count, command, name="train", spec=None, **more):
             "selector": {"matchLabels": {"app": name}},
             "template": template(command, {"app": name}, **more),
         },
-    }
+    )
     return [KEY, service(name, {"app": name}), made]
 
 
 def deployment(count, command, name="train", **more):
-    made = {"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": name},
-            "spec": {"replicas": count, "selector": {"matchLabels": {"app": name}},
-                     "template": template(command, {"app": name}, **more)}}  # fmt: skip
+    made = resource(
+        "apps/v1",
+        "Deployment",
+        name,
+        spec={
+            "replicas": count,
+            "selector": {"matchLabels": {"app": name}},
+            "template": template(command, {"app": name}, **more),
+        },
+    )
     return [KEY, service(name, {"app": name}), made]
 
 
 def job_set(jobs, per_job, command, name="train", spec=None, **more):
     child = {"metadata": {}, "spec": job_spec(per_job, command, **more)}
-    made = {
-        "kind": "JobSet",
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "metadata": {"name": name},
-        "spec": {"replicatedJobs": [{"name": "workers", "replicas": jobs, "template": child}], **(spec or {})},
-    }
+    made = resource(
+        "jobset.x-k8s.io/v1alpha2",
+        "JobSet",
+        name,
+        spec={"replicatedJobs": [{"name": "workers", "replicas": jobs, "template": child}], **(spec or {})},
+    )
     return [KEY, made]
 
 
 def leader_worker_set(size, command, name="train", group=None, **more):
-    made = {
-        "kind": "LeaderWorkerSet",
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "metadata": {"name": name},
-        "spec": {
+    made = resource(
+        "leaderworkerset.x-k8s.io/v1",
+        "LeaderWorkerSet",
+        name,
+        spec={
             "replicas": 1,
             "leaderWorkerTemplate": {"size": size, "workerTemplate": template(command, **more), **(group or {})},
         },
-    }
+    )
     return [KEY, made]
 
 
@@ -94,8 +113,7 @@ def pytorch_job(workers, command, name="train", master=True, spec=None, **more):
     specs = {"Worker": {**copy.deepcopy(replica), "replicas": workers}}
     if master:
         specs["Master"] = replica
-    made = {"kind": "PyTorchJob", "apiVersion": "kubeflow.org/v1", "metadata": {"name": name},
-            "spec": {"pytorchReplicaSpecs": specs, **(spec or {})}}  # fmt: skip
+    made = resource("kubeflow.org/v1", "PyTorchJob", name, spec={"pytorchReplicaSpecs": specs, **(spec or {})})
     return [KEY, made]
 
 
@@ -106,29 +124,28 @@ def tf_job(replicas, command, name="train", spec=None, **more):
         kind: {"replicas": count, "restartPolicy": "Never", "template": copy.deepcopy(inner)}
         for kind, count in replicas.items()
     }
-    made = {"kind": "TFJob", "apiVersion": "kubeflow.org/v1", "metadata": {"name": name},
-            "spec": {"tfReplicaSpecs": specs, **(spec or {})}}  # fmt: skip
+    made = resource("kubeflow.org/v1", "TFJob", name, spec={"tfReplicaSpecs": specs, **(spec or {})})
     return [KEY, made]
 
 
 def train_job(nodes, command, name="train", policy=None, trainer=None, **more):
     step = {"metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
             "spec": job_spec(1, command, container="node", **more)}  # fmt: skip
-    runtime = {
-        "kind": "ClusterTrainingRuntime",
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "metadata": {"name": "farandole"},
-        "spec": {
+    runtime = resource(
+        "trainer.kubeflow.org/v1alpha1",
+        "ClusterTrainingRuntime",
+        "farandole",
+        spec={
             "mlPolicy": {"numNodes": 1, **(policy if policy is not None else {"torch": {}})},
             "template": {"spec": {"replicatedJobs": [{"name": "node", "template": step}]}},
         },
-    }
-    made = {
-        "kind": "TrainJob",
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "metadata": {"name": name},
-        "spec": {"runtimeRef": {"name": "farandole"}, "trainer": {"numNodes": nodes, **(trainer or {})}},
-    }
+    )
+    made = resource(
+        "trainer.kubeflow.org/v1alpha1",
+        "TrainJob",
+        name,
+        spec={"runtimeRef": {"name": "farandole"}, "trainer": {"numNodes": nodes, **(trainer or {})}},
+    )
     return [KEY, runtime, made]
 
 
@@ -137,14 +154,14 @@ def mpi_job(workers, command, name="pi", slots=2, spec=None, worker=None, **more
     rest = template(worker or [], container="mpi", **more)
     if worker is None:
         del rest["spec"]["containers"][0]["command"]
-    made = {
-        "kind": "MPIJob",
-        "apiVersion": "kubeflow.org/v2beta1",
-        "metadata": {"name": name},
-        "spec": {
+    made = resource(
+        "kubeflow.org/v2beta1",
+        "MPIJob",
+        name,
+        spec={
             "slotsPerWorker": slots,
             "mpiReplicaSpecs": {"Launcher": launcher, "Worker": {"replicas": workers, "template": rest}},
             **(spec or {}),
         },
-    }
+    )
     return [KEY, made]

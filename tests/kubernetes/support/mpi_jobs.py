@@ -7,6 +7,7 @@ import sys
 
 import builders
 import pytest
+from training_jobs import ACCURACY, RANK_LINE
 
 SSHD = """Port 22
 HostKey /etc/ssh/podsim_host_key
@@ -21,7 +22,6 @@ FORWARD = [
     word for name in ("DIGITS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "FARANDOLE_JOB_KEY") for word in ("-x", name)
 ]
 MEET = ["-x", "FARANDOLE_RENDEZVOUS=tcp://pi-worker-0.pi.default.svc:29500"]
-LOG = re.compile(r"rank (\d+) of (\d+) local (\d+)/(\d+) on (\S+)")
 
 
 def sshd_image(tmp_path):
@@ -50,4 +50,15 @@ def job(command, **more):
 
 
 def ranks_of(output):
-    return sorted(tuple(int(word) for word in found[:4]) + (found[4],) for found in LOG.findall(output))
+    return sorted(tuple(int(word) for word in found[:4]) + (found[4],) for found in RANK_LINE.findall(output))
+
+
+def assert_trained(sim):
+    """Checks that the MPIJob pi has succeeded, with ranks 0 to 3 in order on two pods, and that training reached the
+    accuracy."""
+    printed = sim.pod("pi-launcher").output
+    assert sim.result("pi") == "Complete", sim.logs()
+    assert ranks_of(printed) == [
+        (node * 2 + local, 4, local, 2, f"pi-worker-{node}") for node in range(2) for local in range(2)
+    ], printed
+    assert float(re.search(r"trained: accuracy ([\d.]+) .* on 4 ranks, 1 version", printed).group(1)) > ACCURACY

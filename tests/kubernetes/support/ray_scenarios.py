@@ -383,18 +383,23 @@ def an_elastic_job_in_which_all_fail_ends_with_the_first_cause():
 # ---- Ray Train -------------------------------------------------------------------------------------------------------
 
 
+def ranks_in(context):
+    """[rank, size, local rank, local size], as Ray Train's context has them."""
+    return [
+        context.get_world_rank(),
+        context.get_world_size(),
+        context.get_local_rank(),
+        context.get_local_world_size(),
+    ]
+
+
 def train_and_fail_twice(config):
     """The first attempt raises on rank 1, and in the second one rank 1 is killed; a third one would return."""
     import ray.train
 
     results = ranks_add_up()
     context = ray.train.get_context()
-    mine = [
-        context.get_world_rank(),
-        context.get_world_size(),
-        context.get_local_rank(),
-        context.get_local_world_size(),
-    ]
+    mine = ranks_in(context)
     assert mine == [results[name] for name in ("rank", "size", "local_rank", "local_size")]
     attempt = len(glob.glob(f"{config['folder']}/*.{results['rank']}")) + 1
     with open(f"{config['folder']}/{attempt}.{results['rank']}", "w") as file:
@@ -529,12 +534,7 @@ def train_with_our_optimizer(config):
 
     hvd.init()
     context = ray.train.get_context()
-    mine = [
-        context.get_world_rank(),
-        context.get_world_size(),
-        context.get_local_rank(),
-        context.get_local_world_size(),
-    ]
+    mine = ranks_in(context)
     assert mine == [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()] and not dist.is_initialized()
     torch.manual_seed(hvd.rank())
     model = torch.nn.Linear(4, 1).to(ray.train.torch.get_device())

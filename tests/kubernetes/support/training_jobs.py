@@ -1,10 +1,11 @@
-"""Commands of jobs that train on digits, and checks of what their ranks have printed."""
+"""Builds the commands of jobs that train on digits, and checks the lines that their ranks print."""
 
 import re
 
 import builders
 
 ACCURACY = 0.9
+RANK_LINE = re.compile(r"rank (\d+) of (\d+) local (\d+)/(\d+) on (\S+)")  # printed by each rank
 
 
 def starter(nodes, rank, place, per_node=2):
@@ -19,10 +20,9 @@ def field(name, path):
 
 def ranks_of(pods):
     """{host name: [(rank, size, local rank, local size)...]} as printed by the ranks."""
-    printed = re.compile(r"rank (\d+) of (\d+) local (\d+)/(\d+) on (\S+)")
     found = {}
     for pod in pods:
-        for line in printed.findall(pod.output):
+        for line in RANK_LINE.findall(pod.output):
             assert line[4] == pod.hostname
             found.setdefault(pod.hostname, []).append(tuple(int(word) for word in line[:4]))
     return {name: sorted(ranks) for name, ranks in found.items()}
