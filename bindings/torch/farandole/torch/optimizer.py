@@ -13,7 +13,7 @@ from .compression import Compression
 from .gradient_reduction import GradientReductions
 from .gradient_scaler import prepare_scalers
 from .optimizer_state import put_back
-from .versions import tell_once
+from .versions import notify_once
 
 
 def DistributedOptimizer(optimizer, named_parameters=None, compression=Compression.none, backward_passes_per_step=1,
@@ -91,7 +91,7 @@ def _wrapper(optimizer, communication, members, options):
     if hasattr(optimizer, "_optimizer_load_state_dict_post_hooks"):
         optimizer.register_load_state_dict_post_hook(lambda loaded: put_back(loaded, groups, state))
     prepare_scalers()
-    tell_once(basics.rank())
+    notify_once(basics.rank())
     return wrapped
 
 

@@ -5,7 +5,7 @@ import sys
 import torch
 
 OLDEST_TRIED, NEWEST_TRIED = (2, 9), (2, 15)
-_told = False
+_was_notified = False
 
 
 def _release():
@@ -22,12 +22,12 @@ def notice():
     return f"farandole: PyTorch {torch.__version__} has not been tried with this version, only {oldest} to {newest}"
 
 
-def tell_once(rank):
+def notify_once(rank):
     """Writes the notice to stderr on rank 0, once per process."""
-    global _told
-    if _told or rank != 0:
+    global _was_notified
+    if _was_notified or rank != 0:
         return
-    _told = True
+    _was_notified = True
     text = notice()
     if text is not None:
         print(text, file=sys.stderr, flush=True)

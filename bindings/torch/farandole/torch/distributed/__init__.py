@@ -10,7 +10,7 @@ further setting is needed.
 import torch.distributed as dist
 
 from ...torch_backend import register
-from ..versions import tell_once
+from ..versions import notify_once
 from .mixed import MixedProcessGroup, being_made, complete
 from .order import in_order
 from .process_group import ProcessGroup
@@ -29,7 +29,7 @@ class Options:
 
 def create(options, backend_options=None):
     """Creates a group. torch.distributed calls it for each new group."""
-    tell_once(options.group_rank)
+    notify_once(options.group_rank)
     knobs = backend_options.knobs if isinstance(backend_options, Options) else {}
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group)

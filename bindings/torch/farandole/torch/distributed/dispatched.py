@@ -20,7 +20,7 @@ import torch.distributed as dist
 from .calls import CallOptions
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
-_DISPATCHED = (
+OPERATIONS = (
     "allreduce",
     "allreduce_coalesced",
     "reduce",
@@ -44,7 +44,7 @@ _DISPATCHED = (
 _NAMES_IN_CPP = {"recv_anysource": "recvAnysource"}  # where C++ finds a method of a group by another name
 # Older names, which C++ tries where it does not find the current one. They are torch's own methods, which call the
 # current ones.
-_OLD_NAMES = ("alltoall_base", "allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced")
+OLD_NAMES = ("alltoall_base", "allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced")
 
 
 def _base():
@@ -190,13 +190,13 @@ def dispatched(group_class):
     if _Base is None:
         return group_class
     own_names = [name for one in group_class.__mro__ if one.__module__.startswith("farandole.") for name in vars(one)]
-    for name in _DISPATCHED:
+    for name in OPERATIONS:
         own, base = getattr(group_class, name), getattr(dist.ProcessGroup, name)
         setattr(Backend, name, _implementation(own))
         entry = _entry(name, own, base)
         for alias in [one for one in own_names if getattr(group_class, one) is own]:
             setattr(group_class, alias, entry)
-    for name in _OLD_NAMES:
+    for name in OLD_NAMES:
         setattr(group_class, name, getattr(dist.ProcessGroup, name))
     for name in ("register_pre_hook", "register_post_hook"):
         if hasattr(dist.ProcessGroup, name):

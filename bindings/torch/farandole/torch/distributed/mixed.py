@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ... import errors
+from .dispatched import OLD_NAMES, OPERATIONS
 from .process_group import ProcessGroup
 from .work import as_torch
 
@@ -162,33 +163,6 @@ def _forwarding(name):
     return call
 
 
-for _name in (
-    "allreduce",
-    "allreduce_coalesced",
-    "reduce",
-    "broadcast",
-    "barrier",
-    "allgather",
-    "allgather_coalesced",
-    "gather",
-    "scatter",
-    "reduce_scatter",
-    "alltoall",
-    "all_gather_single",
-    "_allgather_base",
-    "all_gather_single_coalesced",
-    "allgather_into_tensor_coalesced",
-    "reduce_scatter_single",
-    "_reduce_scatter_base",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "all_to_all_single",
-    "alltoall_base",
-    "send",
-    "recv",
-    "recv_anysource",
-    "recvAnysource",
-    "_start_coalescing",
-    "_end_coalescing",
-):
+_OTHER_NAMES = ("_allgather_base", "_reduce_scatter_base", "recvAnysource", "_start_coalescing", "_end_coalescing")
+for _name in (*OPERATIONS, *OLD_NAMES, *_OTHER_NAMES):
     setattr(MixedProcessGroup, _name, _forwarding(_name))
