@@ -1,7 +1,7 @@
 // Fuzzes decode_plan(): an accepted plan is valid and survives being encoded and decoded again.
 #include "agree/wire/wire.h"
 #include "data/dtype.h"
-#include "tests/fuzz/messages.h"
+#include "tests/support/wire_messages.h"
 #include "tests/fuzz/targets.h"
 
 namespace fdl::fuzz {

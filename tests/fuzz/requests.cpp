@@ -1,6 +1,6 @@
 // Fuzzes decode_requests(): an accepted message is valid and survives being encoded and decoded again.
 #include "agree/wire/wire.h"
-#include "tests/fuzz/messages.h"
+#include "tests/support/wire_messages.h"
 #include "tests/fuzz/targets.h"
 
 namespace fdl::fuzz {

@@ -2,7 +2,7 @@
 //
 // An input is a list of records: one byte for the receiver, and a message with its length before it.
 #include "agree/session/session.h"
-#include "tests/fuzz/messages.h"
+#include "tests/support/wire_messages.h"
 #include "tests/fuzz/targets.h"
 
 namespace fdl::fuzz {

@@ -12,7 +12,7 @@
 #include "agree/wire/positions.h"
 #include "agree/wire/request_cache.h"
 #include "agree/wire/root_request_cache.h"
-#include "tests/support/agree_requests.h"
+#include "tests/support/wire_messages.h"
 
 namespace fdl {
 namespace {
@@ -22,66 +22,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 constexpr uint64_t kSeed = 20240611;
-
-Request elaborate() {
-  Request request = alltoall("layer.0/weight", {6, 1, 3}, {1, 2, 3});
-  request.dtype = Dtype::bfloat16;
-  request.op = 4;
-  request.root = 2;
-  request.prescale = 0.125;
-  request.postscale = -3;
-  request.group = "g";
-  request.group_size = 7;
-  request.priority = -5;
-  request.device = 1;
-  request.place = int64_t{3} << 40 | 64;
-  return request;
-}
-
-RequestMessage some_requests() {
-  RequestMessage message;
-  message.acknowledged = 77;
-  message.cached = {3, 4, 5, 9};
-  message.requests = {elaborate(), allreduce("plain"), allreduce("scalar", Dtype::int8, {}), join()};
-  message.frozen = 0;
-  return message;
-}
-
-PlanMessage some_plan() {
-  PlanMessage message;
-  message.number = 9;
-  Bucket sum;
-  sum.names = {"a", "b"};
-  sum.element_counts = {4, 0};
-  sum.dtype = Dtype::float64;
-  sum.prescale = 0.5;
-  sum.apart = true;
-  sum.device = 2;
-  sum.launch_with_next = true;
-  Bucket gather;
-  gather.kind = RequestKind::allgather;
-  gather.names = {"g"};
-  gather.rows = {1, 0, 3};
-  gather.device = 2;
-  Bucket failed;
-  failed.names = {"f"};
-  failed.code = Code::mismatch;
-  failed.error = "f: rank 0 has float32, rank 1 has int32";
-  failed.culprit = 1;
-  Bucket joined;
-  joined.kind = RequestKind::join;
-  joined.names = {"join"};
-  joined.last_joined = 2;
-  Bucket cached;
-  cached.dtype = Dtype::int32;
-  message.plan.buckets = {sum, gather, failed, joined, cached};
-  message.cached = {{}, {}, {}, {}, {8, 2, 5}};
-  message.cache_positions = {7, 1};
-  message.cache_requests = {elaborate(), allreduce("new")};
-  message.plan.freeze = true;
-  message.plan.frozen = {11, 12};
-  return message;
-}
 
 bool equal(const RequestMessage& a, const RequestMessage& b) {
   return a.acknowledged == b.acknowledged && a.cached == b.cached && a.requests == b.requests && a.frozen == b.frozen;
@@ -216,7 +156,7 @@ TEST(Wire, RejectsInvalidRequests) {
     EXPECT_THAT(back.status().text(), HasSubstr("malformed control message: ")) << bad.what;
     EXPECT_THAT(back.status().text(), HasSubstr(bad.text)) << bad.what;
   }
-  EXPECT_TRUE(check_request(elaborate()).ok());
+  EXPECT_TRUE(check_request(some_request()).ok());
 }
 
 TEST(Wire, RejectsUnknownKindsAndDtypes) {
@@ -307,7 +247,7 @@ TEST(Wire, RejectsMessagesThatAreCut) {
 
 TEST(Cache, FindsARequestOnlyIfAllFieldsAreEqual) {
   RequestCache cache(4);
-  const Request request = elaborate();
+  const Request request = some_request();
   cache.put(2, request);
   EXPECT_EQ(cache.find(request), 2u);
   EXPECT_EQ(cache.find(std::string_view(request.name)), 2u);

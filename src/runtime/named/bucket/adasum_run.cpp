@@ -32,13 +32,14 @@ bool AdasumRun::advance() {
 }
 
 void AdasumRun::load_next() {
-  const auto count = static_cast<std::size_t>(bucket().element_counts[next_]);
-  if (!entries_[next_]) {
-    std::memset(values_ + offset_, 0, count * size_of(work_));
+  const std::size_t count = count_of_next();
+  const auto& entry = entries_[next_.index()];
+  if (!entry) {
+    std::memset(values_ + next_.offset(), 0, count * size_of(work_));
   } else if (count > 0) {
-    adasum_load(bucket().dtype, values_ + offset_, entries_[next_]->input, count, bucket().prescale);
+    adasum_load(bucket().dtype, values_ + next_.offset(), entry->input, count, bucket().prescale);
   }
-  if (step()) start_adasum();
+  if (next_.move_past(count * size_of(work_), entries_.size())) start_adasum();
 }
 
 void AdasumRun::start_adasum() {
@@ -58,20 +59,16 @@ void AdasumRun::continue_after_collective() {
 }
 
 void AdasumRun::store_next() {
-  const auto count = static_cast<std::size_t>(bucket().element_counts[next_]);
-  if (entries_[next_] && count > 0) {
-    adasum_store(bucket().dtype, entries_[next_]->result().data, values_ + offset_, count, bucket().postscale);
+  const std::size_t count = count_of_next();
+  const auto& entry = entries_[next_.index()];
+  if (entry && count > 0) {
+    adasum_store(bucket().dtype, entry->result().data, values_ + next_.offset(), count, bucket().postscale);
   }
-  if (step()) finish({});
+  if (next_.move_past(count * size_of(work_), entries_.size())) finish({});
 }
 
-// Returns whether the last tensor was copied; the next copy then begins again with the first one.
-bool AdasumRun::step() {
-  offset_ += static_cast<std::size_t>(bucket().element_counts[next_]) * size_of(work_);
-  if (++next_ < entries_.size()) return false;
-  next_ = 0;
-  offset_ = 0;
-  return true;
+std::size_t AdasumRun::count_of_next() const {
+  return static_cast<std::size_t>(bucket().element_counts[next_.index()]);
 }
 
 }  // namespace fdl

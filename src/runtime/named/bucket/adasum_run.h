@@ -10,6 +10,7 @@
 #include "engine/host/adasum.h"
 #include "runtime/named/bucket/bucket_run.h"
 #include "runtime/named/bucket/fusion_buffer.h"
+#include "runtime/named/bucket/tensor_cursor.h"
 
 namespace fdl {
 
@@ -26,14 +27,13 @@ class AdasumRun final : public BucketRun {
   void load_next();
   void store_next();
   void start_adasum();
-  bool step();
+  std::size_t count_of_next() const;
 
   FusionBuffer& fusion_;
   const Dtype work_;
   Stage stage_ = Stage::load;
   std::byte* values_ = nullptr;
-  std::size_t next_ = 0;    // index of the tensor that is copied next
-  std::size_t offset_ = 0;  // its offset in the values, in bytes
+  TensorCursor next_;  // in the values
   std::optional<Adasum> adasum_;
 };
 

@@ -39,6 +39,12 @@ void BucketRun::conclude(const Status& status) {
   state_ = State::tried;
 }
 
+bool BucketRun::conclude_if_completed() {
+  if (!operation().completion.done) return false;
+  conclude(operation().completion.status);
+  return true;
+}
+
 void BucketRun::record(Activity activity) const {
   if (Trace* trace = telemetry_.trace(); trace != nullptr) trace->activity(activity);
 }

@@ -62,6 +62,8 @@ class BucketRun {
   void start_collective(GroupLaunch* group_launch = nullptr);
   // Continues after the collective that ended with `status`: on trial, if the bucket is provisional.
   void conclude(const Status& status);
+  // Concludes the operation of `collective_` if it has completed. Returns whether it has.
+  bool conclude_if_completed();
   // Records an activity of the bucket in the timeline.
   void record(Activity activity) const;
   void finish(Status status);

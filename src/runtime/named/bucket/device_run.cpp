@@ -148,8 +148,8 @@ void DeviceRun::start_on_device() {
 }
 
 bool DeviceRun::advance() {
-  if (!operation().completion.done) return false;
-  scratch_requested_ ? take_scratch() : conclude(operation().completion.status);
+  if (!scratch_requested_ || !operation().completion.done) return conclude_if_completed();
+  take_scratch();
   return true;
 }
 

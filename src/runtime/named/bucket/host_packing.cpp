@@ -1,4 +1,4 @@
-// HostPacking keeps the index of the next tensor and its offset.
+// HostPacking copies one tensor for each call.
 #include "runtime/named/bucket/host_packing.h"
 
 #include <cstring>
@@ -7,30 +7,24 @@ namespace fdl {
 
 bool HostPacking::pack_next() {
   const std::size_t bytes = bytes_of_next();
-  if (!entries_[next_]) {
-    std::memset(buffer_ + offset_, 0, bytes);
+  const auto& entry = entries_[next_.index()];
+  if (!entry) {
+    std::memset(buffer_ + next_.offset(), 0, bytes);
   } else if (bytes > 0) {
-    std::memcpy(buffer_ + offset_, entries_[next_]->input, bytes);
+    std::memcpy(buffer_ + next_.offset(), entry->input, bytes);
   }
-  return step(bytes);
+  return next_.move_past(bytes, entries_.size());
 }
 
 bool HostPacking::unpack_next() {
   const std::size_t bytes = bytes_of_next();
-  if (entries_[next_] && bytes > 0) std::memcpy(entries_[next_]->result().data, buffer_ + offset_, bytes);
-  return step(bytes);
+  const auto& entry = entries_[next_.index()];
+  if (entry && bytes > 0) std::memcpy(entry->result().data, buffer_ + next_.offset(), bytes);
+  return next_.move_past(bytes, entries_.size());
 }
 
 std::size_t HostPacking::bytes_of_next() const {
-  return static_cast<std::size_t>(bucket_.element_counts[next_]) * size_of(bucket_.dtype);
-}
-
-bool HostPacking::step(std::size_t bytes) {
-  offset_ += bytes;
-  if (++next_ < entries_.size()) return false;
-  next_ = 0;
-  offset_ = 0;
-  return true;
+  return static_cast<std::size_t>(bucket_.element_counts[next_.index()]) * size_of(bucket_.dtype);
 }
 
 }  // namespace fdl

@@ -8,6 +8,7 @@
 #include <cstddef>
 
 #include "agree/negotiation/message.h"
+#include "runtime/named/bucket/tensor_cursor.h"
 #include "runtime/named/entry.h"
 
 namespace fdl {
@@ -26,13 +27,11 @@ class HostPacking {
 
  private:
   std::size_t bytes_of_next() const;
-  bool step(std::size_t bytes);
 
   const Bucket& bucket_;
   const Entries& entries_;
   std::byte* const buffer_;
-  std::size_t next_ = 0;    // index of the tensor that is copied next
-  std::size_t offset_ = 0;  // its offset in the buffer, in bytes
+  TensorCursor next_;
 };
 
 }  // namespace fdl

@@ -72,9 +72,7 @@ bool HostRun::advance() {
       start_collective();
       return true;
     case Stage::collective:
-      if (!operation().completion.done) return false;
-      conclude(operation().completion.status);
-      return true;
+      return conclude_if_completed();
     case Stage::unpack:
       if (packing_->unpack_next()) finish({});
       return true;

@@ -24,12 +24,6 @@ Status SymmetricAllocationRun::begin() {
   return {};
 }
 
-bool SymmetricAllocationRun::advance() {
-  if (!operation().completion.done) return false;
-  conclude(operation().completion.status);
-  return true;
-}
-
 void SymmetricAllocationRun::continue_after_collective() {
   if (!allocation_.refusal.ok()) return finish(allocation_.refusal);
   if (const Status taken = take_allocation(); !taken.ok()) return fail_here(taken);

@@ -15,7 +15,7 @@ class SymmetricAllocationRun final : public BucketRun {
 
  private:
   Status begin() override;
-  bool advance() override;
+  bool advance() override { return conclude_if_completed(); }
   void continue_after_collective() override;
   Status take_allocation();
 

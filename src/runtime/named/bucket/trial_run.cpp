@@ -40,12 +40,6 @@ void TrialRun::start_elements(std::size_t from, std::size_t count) {
   start_collective();
 }
 
-bool TrialRun::advance() {
-  if (!operation().completion.done) return false;
-  conclude(operation().completion.status);
-  return true;
-}
-
 void TrialRun::continue_after_collective() {
   begun_count_ == count_ ? finish({}) : start_elements(begun_count_, count_ - begun_count_);
 }

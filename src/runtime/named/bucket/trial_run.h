@@ -20,7 +20,7 @@ class TrialRun final : public BucketRun {
 
  private:
   Status begin() override;
-  bool advance() override;
+  bool advance() override { return conclude_if_completed(); }
   void continue_after_collective() override;
   void restore_inputs() override;
   void start_elements(std::size_t from, std::size_t count);

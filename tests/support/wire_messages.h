@@ -1,4 +1,4 @@
-// Control messages that use every field, as seeds of the fuzz targets of module agree.
+// Control messages of module agree that use every field: for the tests of the wire format, and as seeds for fuzzing.
 #pragma once
 
 #include <string>
@@ -7,8 +7,9 @@
 #include "agree/wire/wire.h"
 #include "tests/support/agree_requests.h"
 
-namespace fdl::fuzz {
+namespace fdl {
 
+// A message as the string that a fuzz target takes.
 inline std::string text_from(const std::vector<std::byte>& bytes) { return std::string(text_of(bytes)); }
 
 inline Request some_request() {
@@ -69,4 +70,4 @@ inline PlanMessage some_plan() {
   return message;
 }
 
-}  // namespace fdl::fuzz
+}  // namespace fdl
