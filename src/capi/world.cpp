@@ -11,8 +11,8 @@ namespace {
 // Structures grow with versions of the library. Copies only the members that the caller's version has.
 template <typename Struct>
 void copy_known(Struct& target, const Struct& source) {
-  // struct_size comes first in each structure, and is set to what was filled in. A newer caller can see that an older
-  // library left its last members untouched.
+  // struct_size is the first member of each structure. Here it becomes the number of bytes that this library has
+  // filled in, so that a newer caller detects which members an older library left untouched.
   const std::size_t size = std::min(target.struct_size, sizeof(Struct));
   std::memcpy(&target, &source, size);
   target.struct_size = size;
