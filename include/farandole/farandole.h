@@ -21,7 +21,8 @@
  *     input == output means in place. Input and output that overlap in another way are FDL_INVALID_ARGUMENT; a rank's
  *     own part of the larger buffer (allgather, gather: input; reduce_scatter, scatter: output) is in place too.
  *  6. Threads. Any thread may use a world and a group and submit named operations. A communicator with its requests
- *     belongs to one thread at a time. Any number of threads may wait for a handle. No callback runs under a lock.
+ *     belongs to one thread at a time, until fdl_comm_share or the first fdl_call_submit; then any thread may use it.
+ *     Any number of threads may wait for a handle. No callback runs under a lock.
  *     EINTR is never an error. After fork() without exec the child may not use a world: FDL_NOT_INITIALIZED.
  *  7. The library changes no global state of the process: no signal handler, no atexit, no locale, no environment, no
  *     standard output. Logging goes through one sink (standard error by default) that fdl_log_sink replaces.
@@ -281,6 +282,7 @@ FDL_API fdl_result fdl_device_open(fdl_world* world, fdl_device_kind kind, int i
 
 typedef struct fdl_comm fdl_comm;
 typedef struct fdl_request fdl_request;
+typedef struct fdl_handle fdl_handle;
 
 /* Makes a communicator of the group's ranks. Collective over the group, blocking, in the same order on all ranks. */
 FDL_API fdl_result fdl_comm_create(fdl_group* group, fdl_comm** comm);
@@ -443,6 +445,25 @@ FDL_API void fdl_call_init(fdl_call* call);
  * the request gets the outcome. */
 FDL_API fdl_result fdl_call_ex(fdl_comm* comm, const fdl_call* call, const fdl_call_options* options,
                                fdl_request** request);
+/* Submitted calls: as fdl_call_ex, but the call progresses whether or not a thread waits for it, and any thread may
+ * submit. fdl_poll, fdl_wait_handle, fdl_handle_notify and fdl_handle_free work on the handle; a thread that waits may
+ * drive the call itself. Returns at once. The structures may be freed at once, the buffers and options->user_op must
+ * stay in place until the handle is done. Collectives run in the order of submission, and messages beside them.
+ * options->timeout_ns (0: the option timeout_s) limits the time in which a collective runs, or from the submission of a
+ * message on; when it has passed, the communicator ends with FDL_TIMEOUT, also if no thread waits.
+ *
+ * The first call shares the communicator, see fdl_comm_share. FDL_INVALID_ARGUMENT: an argument is wrong, or as for
+ * fdl_comm_share. fdl_comm_destroy ends calls in flight with FDL_SHUT_DOWN. */
+FDL_API fdl_result fdl_call_submit(fdl_comm* comm, const fdl_call* call, const fdl_call_options* options,
+                                   fdl_handle** handle);
+/* From now on the world makes the communicator's progress, on this rank, and any thread may use the communicator.
+ * Blocking calls run behind the calls that were submitted before, and must not be made in a handle's callback;
+ * requests, fdl_comm_serve and fdl_comm_wake are FDL_INVALID_ARGUMENT. No other thread may be using the communicator
+ * during this call, unless it is shared already. FDL_INVALID_ARGUMENT: requests are in flight. */
+FDL_API fdl_result fdl_comm_share(fdl_comm* comm);
+/* Ends a shared communicator with FDL_TIMEOUT if a submitted call is in flight after timeout_ns. Replaces the former
+ * limit; timeout_ns < 0: none. From any thread. FDL_INVALID_ARGUMENT: the communicator is not shared. */
+FDL_API fdl_result fdl_comm_limit(fdl_comm* comm, int64_t timeout_ns);
 /* fdl_allreduce with options, which may be NULL. */
 FDL_API fdl_result fdl_allreduce_ex(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                     fdl_reduce_op op, const fdl_call_options* options);
@@ -466,9 +487,9 @@ FDL_API fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t
                                   size_t* index);
 /* Makes the present or the next fdl_comm_serve of `comm` return. From any thread. */
 FDL_API fdl_result fdl_comm_wake(fdl_comm* comm);
-/* Call from any thread while another one waits in `comm`. Returns FDL_TIMEOUT, and fdl_last_error() names the operation
- * in flight and the first rank that it waits for; no operation ends. FDL_OK: no thread waits, or it did not answer
- * within timeout_ns. */
+/* Call from any thread while another one waits in `comm`, or while submitted calls are in flight. Returns FDL_TIMEOUT,
+ * and fdl_last_error() names the operation in flight and the first rank that it waits for; no operation ends. FDL_OK:
+ * no thread waits, or it did not answer within timeout_ns. */
 FDL_API fdl_result fdl_comm_diagnose(fdl_comm* comm, int64_t timeout_ns);
 /* Waits for the request, ignores its outcome and frees it. Legal after its communicator was destroyed, which ended it.
  */
@@ -516,8 +537,6 @@ typedef struct fdl_operation {
 /* Sets all members to their defaults; operation must not be NULL. */
 FDL_API void fdl_operation_init(fdl_operation* operation);
 
-typedef struct fdl_handle fdl_handle;
-
 /* Submits `count` operations, at least one; several of them all run or all fail together. Returns at once; the handle
  * gets the outcome. From any thread. The structures may be freed at once, the tensors must stay in place until the
  * handle is done. FDL_INVALID_ARGUMENT: an argument is wrong, or an operation of the same name is in flight. */
@@ -536,9 +555,10 @@ FDL_API fdl_result fdl_poll(fdl_handle* handle, int* done);
  * waits, the calling thread may do the progress thread's work, for all operations of the world. Any number of threads
  * may wait. timeout_ns < 0: no limit. FDL_TIMEOUT of the wait itself leaves the operation in flight. */
 FDL_API fdl_result fdl_wait_handle(fdl_handle* handle, int64_t timeout_ns);
-/* Sets the handle's only callback. The thread that completes the handle calls it: the progress thread, or any thread
- * that waits in fdl_wait_handle or fdl_run. If the handle is done already, this call does. The callback may submit but
- * must not wait (FDL_INVALID_ARGUMENT). */
+/* Sets the handle's only callback, which is called once. The thread that completes the handle calls it: the progress
+ * thread, any thread that waits in fdl_wait_handle, fdl_run or a blocking call, or the one that destroys the
+ * communicator. If the handle is done already, this call does. Nothing progresses meanwhile, so the callback should be
+ * short. It may submit, but must not wait (FDL_INVALID_ARGUMENT) and must not destroy groups and communicators. */
 FDL_API fdl_result fdl_handle_notify(fdl_handle* handle, void (*function)(void* context), void* context);
 /* The output of an operation, see fdl_handle_output. */
 typedef struct fdl_output {
@@ -549,13 +569,22 @@ typedef struct fdl_output {
   const int64_t* received_splits; /* alltoall: rows from each rank, valid as long as the handle; else NULL */
   int last_joined;                /* fdl_join: the last rank of the group that joined; else -1 */
 } fdl_output;
-/* The output of operation `index` (from 0) of a handle that is done. Memory that the library allocated passes to the
- * caller, which frees it with fdl_output_free; a second call gets NULL data. One thread at a time for a handle.
- * output->struct_size must be set. FDL_INVALID_ARGUMENT: not done, or no such index. Otherwise the handle's failure. */
+/* The output of operation `index` (from 0) of a handle that is done; a submitted call is one without data. Memory that
+ * the library allocated passes to the caller, which frees it with fdl_output_free; a second call gets NULL data. One
+ * thread at a time for a handle. output->struct_size must be set. FDL_INVALID_ARGUMENT: not done, or no such index.
+ * Otherwise the handle's failure. */
 FDL_API fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* output);
 /* Frees `data` of an fdl_output; NULL does nothing. On a device, work that is queued on the operation's stream may
  * still use it; that stream must still exist. */
 FDL_API void fdl_output_free(void* data);
+/* Makes a handle that the application completes, for an operation of its own that consists of several submitted ones.
+ * A thread that waits for it does so as for any other handle, and makes progress meanwhile. */
+FDL_API fdl_result fdl_handle_create(fdl_world* world, fdl_handle** handle);
+/* Completes a handle of fdl_handle_create with FDL_OK, once. From any thread, also in a callback. Another thread that
+ * waits for the handle may free it before this call returns. FDL_INVALID_ARGUMENT: it is complete, or not such a
+ * handle.
+ */
+FDL_API fdl_result fdl_handle_complete(fdl_handle* handle);
 /* Legal at any time. An operation in flight goes on, and its outcome is ignored. */
 FDL_API void fdl_handle_free(fdl_handle* handle);
 

@@ -46,22 +46,16 @@ struct fdl_comm {
   std::vector<std::size_t> even_counts;  // the equal counts of a blocking call
 
   fdl::Communicator& comm() { return *ordered->comm; }
+  // Whether the progress of this communicator belongs to its world: see Runtime::share().
+  bool is_shared() const { return ordered->calls.load(std::memory_order_acquire) != nullptr; }
 };
 
 // A collective or a message in flight. The engine links to the operation inside, so it stays in place until it is done.
 struct fdl_request {
   fdl_comm* comm = nullptr;
-  std::string title;
-  bool is_message = false;
-  fdl::Operation operation;
-  fdl::Message message;
-  // Copies of the caller's arrays: the operation's spec has spans of them until it completes.
-  std::vector<std::size_t> counts;
-  std::vector<std::size_t> recv_counts;
-  uint64_t bytes = 0;    // for the metrics: what this rank contributes
-  int64_t began_ns = 0;  // for the metrics; 0: metrics are off
+  fdl::OrderedCall call;
 
-  fdl::Completion& completion() { return is_message ? message.completion : operation.completion; }
+  fdl::Completion& completion() { return call.completion(); }
 };
 
 // A handle keeps its world, because a thread that waits for it may have to drive the world.
@@ -71,6 +65,7 @@ struct fdl_handle {
 
   fdl_world* world;
   std::shared_ptr<fdl::Handle> handle;
+  std::atomic<bool> is_own{false};  // the application completes it, and has not yet done so
 };
 
 namespace fdl::capi {

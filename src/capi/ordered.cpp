@@ -1,8 +1,5 @@
 // This file implements the C API's ordered communicators: the general call and its short forms, blocking and as
 // requests.
-#include <algorithm>
-#include <cstring>
-
 #include "capi/ordered_call.h"
 
 using namespace fdl;
@@ -112,10 +109,7 @@ void fdl_call_init(fdl_call* call) { *call = make_call(FDL_ALLREDUCE, nullptr, n
 
 fdl_result fdl_call_ex(fdl_comm* comm, const fdl_call* call, const fdl_call_options* options, fdl_request** request) {
   if (call == nullptr) return refuse("fdl_call_ex: call must not be NULL");
-  // The caller's structure may be of an older version: fields that it lacks keep their defaults.
-  fdl_call known;
-  fdl_call_init(&known);
-  std::memcpy(&known, call, std::min(call->struct_size, sizeof known));
+  const fdl_call known = known_call(*call);
   if (known.collective == FDL_SEND || known.collective == FDL_RECV) return run_message(comm, known, options, request);
   return run_collective(comm, known, options, request);
 }

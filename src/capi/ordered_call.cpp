@@ -103,14 +103,117 @@ uint64_t bytes_given(const CollectiveSpec& spec, int rank) {
 // Returns 0 if metrics are off.
 int64_t begin_of_count(fdl_comm* comm) { return comm->ordered->metrics == nullptr ? 0 : now_ns(); }
 
-void count_end(fdl_comm* comm, Collective collective, uint64_t bytes, int64_t began_ns, const Status& outcome) {
-  if (began_ns == 0) return;
-  // A shutdown ends what is in flight in good order and is not counted as a failure.
-  const bool failed = !outcome.ok() && outcome.code() != Code::shut_down;
-  comm->ordered->metrics->ended(GroupMetrics::row_of(collective), bytes, now_ns() - began_ns, failed);
+// Checks a collective and translates it into `operation`. `kept` takes what must outlive this function; it is null if
+// the caller's own call does.
+fdl_result translate(fdl_comm* comm, const fdl_call& call, const fdl_call_options& options, OrderedCall* kept,
+                     const char*& title, Operation& operation) {
+  const int size = comm->comm().size();
+  title = "collective";
+  std::span<const std::size_t> counts;
+  std::span<const std::size_t> recv_counts;
+  if (call.collective >= FDL_ALLREDUCE && call.collective <= FDL_BARRIER) title = title_of(call.collective);
+  if (has_counts(call.collective)) {
+    if (auto fault = fault_of_lengths(call, size)) return refuse(std::string(title) + ": " + *fault + at_rank(comm));
+    counts = counts_of(call.counts, call.count, size, kept != nullptr ? kept->counts : comm->even_counts);
+    recv_counts = call.recv_counts != nullptr ? std::span(call.recv_counts, static_cast<std::size_t>(size)) : counts;
+    if (kept != nullptr) {
+      kept->recv_counts.assign(recv_counts.begin(), recv_counts.end());
+      kept->counts = std::vector<std::size_t>(counts.begin(), counts.end());
+      counts = kept->counts;
+      recv_counts = kept->recv_counts;
+    }
+  }
+  if (auto fault = fault_of_collective(call, options, comm->comm().rank(), size, counts, recv_counts)) {
+    return refuse(std::string(title) + ": " + *fault + at_rank(comm));
+  }
+  CollectiveSpec& spec = operation.spec;
+  spec = spec_of(comm, call, options);
+  if (call.device_kind != FDL_DEVICE_CPU) {
+    const Status placed = place_on_device(comm, call, spec);
+    if (!placed.ok()) return report(placed.during(title));
+  }
+  spec.counts = counts;
+  spec.recv_counts = recv_counts;
+  if (call.counts != nullptr) spec.count = 0;  // a nonzero count would promise equal counts on all ranks
+  operation.buffers = {call.input, call.output};
+  if (kept == nullptr) return FDL_OK;
+  kept->title = title;
+  if (options.algorithm != nullptr) spec.algorithm = kept->algorithm = options.algorithm;
+  kept->began_ns = begin_of_count(comm);
+  if (kept->began_ns != 0) kept->bytes = bytes_given(spec, comm->comm().rank());
+  return FDL_OK;
+}
+
+fdl_result translate(fdl_comm* comm, const fdl_call& call, const char*& title, Message& message) {
+  const bool outgoing = call.collective == FDL_SEND;
+  title = outgoing ? "send" : "recv";
+  if (auto fault = fault_of_message(call, comm->comm().size()))
+    return refuse(std::string(title) + ": " + *fault + at_rank(comm));
+  message.peer = call.root;
+  message.outgoing = outgoing;
+  // Message has one pointer for both directions; a send only reads through it.
+  message.data = static_cast<std::byte*>(outgoing ? const_cast<void*>(call.input) : call.output);
+  message.bytes = call.count * fdl_dtype_size(call.dtype);
+  if (call.device_kind == FDL_DEVICE_CPU) return FDL_OK;
+  const Status placed = place_on_device(comm, call, message);
+  return placed.ok() ? FDL_OK : report(placed.during(title));
+}
+
+bool is_message(const fdl_call& call) { return call.collective == FDL_SEND || call.collective == FDL_RECV; }
+
+// Checks a call and translates it into `kept`, which outlives the caller's structures.
+fdl_result translate(fdl_comm* comm, const fdl_call& call, const fdl_call_options& options, OrderedCall& kept) {
+  if (is_message(call)) return translate(comm, call, kept.title, kept.work.emplace<Message>());
+  return translate(comm, call, options, &kept, kept.title, std::get<Operation>(kept.work));
+}
+
+// A call for the world's progress, with a handle.
+fdl_result make_submitted(fdl_comm* comm, const fdl_call& call, const fdl_call_options* given,
+                          std::unique_ptr<OrderedCall>& made) {
+  const fdl_call_options options = known_options(given);
+  made = std::make_unique<OrderedCall>();
+  const fdl_result translated = translate(comm, call, options, *made);
+  if (translated != FDL_OK) return translated;
+  const double configured = comm->world->runtime->config().timeout_s;
+  made->timeout_ns = options.timeout_ns > 0 ? options.timeout_ns : configured > 0 ? seconds_to_ns(configured) : 0;
+  made->handle = std::make_shared<Handle>(1);
+  return FDL_OK;
+}
+
+// A blocking call on a shared communicator runs behind the calls that are submitted already.
+fdl_result run_shared(fdl_comm* comm, const fdl_call& call, const fdl_call_options* given, fdl_request** request) {
+  if (request != nullptr) return refuse_shared(comm, "a request");
+  std::unique_ptr<OrderedCall> made;
+  const fdl_result translated = make_submitted(comm, call, given, made);
+  if (translated != FDL_OK) return translated;
+  const std::shared_ptr<Handle> handle = made->handle;
+  const Status submitted = comm->world->runtime->submit_and_wait(*comm->ordered, std::move(made), *handle);
+  return report(submitted.ok() ? handle->status() : submitted);
+}
+
+fdl_result start_request(fdl_comm* comm, const fdl_call& call, const fdl_call_options* given, fdl_request** request) {
+  auto made = std::make_unique<fdl_request>();
+  made->comm = comm;
+  const fdl_result translated = translate(comm, call, known_options(given), made->call);
+  if (translated != FDL_OK) return translated;
+  std::visit([&](auto& work) { comm->comm().start(work); }, made->call.work);
+  *request = made.release();
+  return FDL_OK;
 }
 
 }  // namespace
+
+fdl_call known_call(const fdl_call& given) {
+  fdl_call known;
+  fdl_call_init(&known);
+  std::memcpy(&known, &given, std::min(given.struct_size, sizeof known));
+  return known;
+}
+
+fdl_result refuse_shared(fdl_comm* comm, const char* function) {
+  return refuse(std::string(function) + " is not possible on communicator '" + comm->comm().id() +
+                "', because calls are submitted to it: use fdl_call_submit and its handle" + at_rank(comm));
+}
 
 Status check(fdl_comm* comm) {
   if (comm == nullptr)
@@ -121,93 +224,55 @@ Status check(fdl_comm* comm) {
 fdl_result run_collective(fdl_comm* comm, const fdl_call& call, const fdl_call_options* given, fdl_request** request) {
   Status usable = check(comm);
   if (!usable.ok()) return report(usable);
+  if (comm->is_shared()) [[unlikely]]
+    return run_shared(comm, call, given, request);
+  if (request != nullptr) return start_request(comm, call, given, request);
   const fdl_call_options options = known_options(given);
-  const int size = comm->comm().size();
-  const char* title = "collective";
-  std::unique_ptr<fdl_request> made;
-  // Allocated before anything starts, so that an operation in flight always has an owner.
-  if (request != nullptr) made = std::make_unique<fdl_request>();
-
-  std::span<const std::size_t> counts;
-  std::span<const std::size_t> recv_counts;
-  if (call.collective >= FDL_ALLREDUCE && call.collective <= FDL_BARRIER) title = title_of(call.collective);
-  if (has_counts(call.collective)) {
-    if (auto fault = fault_of_lengths(call, size)) return refuse(std::string(title) + ": " + *fault + at_rank(comm));
-    counts = counts_of(call.counts, call.count, size, made ? made->counts : comm->even_counts);
-    recv_counts = call.recv_counts != nullptr ? std::span(call.recv_counts, static_cast<std::size_t>(size)) : counts;
-    if (made) {  // the caller's arrays need not outlive this call
-      made->recv_counts.assign(recv_counts.begin(), recv_counts.end());
-      made->counts = std::vector<std::size_t>(counts.begin(), counts.end());
-      counts = made->counts;
-      recv_counts = made->recv_counts;
-    }
-  }
-  if (auto fault = fault_of_collective(call, options, comm->comm().rank(), size, counts, recv_counts)) {
-    return refuse(std::string(title) + ": " + *fault + at_rank(comm));
-  }
-  CollectiveSpec spec = spec_of(comm, call, options);
-  if (call.device_kind != FDL_DEVICE_CPU) {
-    const Status placed = place_on_device(comm, call, spec);
-    if (!placed.ok()) return report(placed.during(title));
-  }
-  spec.counts = counts;
-  spec.recv_counts = recv_counts;
-  if (call.counts != nullptr) spec.count = 0;  // a nonzero count would promise equal counts on all ranks
-  const Buffers buffers{call.input, call.output};
-  const int64_t began_ns = begin_of_count(comm);
-  const uint64_t bytes = began_ns == 0 ? 0 : bytes_given(spec, comm->comm().rank());
-  if (made) {
-    made->comm = comm;
-    made->title = title;
-    // The spans of the spec refer to made->counts, which does not move with the unique_ptr.
-    made->operation.spec = spec;
-    made->operation.buffers = buffers;
-    made->began_ns = began_ns;
-    made->bytes = bytes;
-    comm->comm().start(made->operation);
-    *request = made.release();
-    return FDL_OK;
-  }
+  const char* title = nullptr;
   // On the stack: wait() returns only when the completion is done, also after a failure, and then the engine has no
   // reference to the operation.
-  Operation operation{.spec = spec, .buffers = buffers};
+  Operation operation;
+  const fdl_result translated = translate(comm, call, options, nullptr, title, operation);
+  if (translated != FDL_OK) return translated;
+  const int64_t began_ns = begin_of_count(comm);
   comm->comm().start(operation);
   // A collective that has completed in start() needs no wait().
   Status outcome;
   if (!operation.completion.done || !operation.completion.status.ok()) {
     outcome = comm->comm().wait(operation.completion, deadline_of(comm, options));
   }
-  count_end(comm, spec.collective, bytes, began_ns, outcome);
+  if (began_ns != 0) {
+    count_end(*comm->ordered->metrics, operation.spec.collective, bytes_given(operation.spec, comm->comm().rank()),
+              began_ns, outcome);
+  }
   return report_outcome(comm, outcome, title);
 }
 
 fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_options* given, fdl_request** request) {
   Status usable = check(comm);
   if (!usable.ok()) return report(usable);
-  const bool outgoing = call.collective == FDL_SEND;
-  const char* title = outgoing ? "send" : "recv";
-  if (auto fault = fault_of_message(call, comm->comm().size()))
-    return refuse(std::string(title) + ": " + *fault + at_rank(comm));
-  Message message{.peer = call.root,
-                  .outgoing = outgoing,
-                  // Message has one pointer for both directions; a send only reads through it.
-                  .data = static_cast<std::byte*>(outgoing ? const_cast<void*>(call.input) : call.output),
-                  .bytes = call.count * fdl_dtype_size(call.dtype)};
-  if (call.device_kind != FDL_DEVICE_CPU) {
-    const Status placed = place_on_device(comm, call, message);
-    if (!placed.ok()) return report(placed.during(title));
-  }
-  if (request == nullptr) {
-    comm->comm().start(message);
-    return report_outcome(comm, comm->comm().wait(message.completion, deadline_of(comm, known_options(given))), title);
-  }
-  auto made = std::make_unique<fdl_request>();
-  made->comm = comm;
-  made->title = title;
-  made->is_message = true;
-  made->message = message;
-  comm->comm().start(made->message);
-  *request = made.release();
+  if (comm->is_shared()) return run_shared(comm, call, given, request);
+  if (request != nullptr) return start_request(comm, call, given, request);
+  const char* title = nullptr;
+  Message message;
+  const fdl_result translated = translate(comm, call, title, message);
+  if (translated != FDL_OK) return translated;
+  comm->comm().start(message);
+  return report_outcome(comm, comm->comm().wait(message.completion, deadline_of(comm, known_options(given))), title);
+}
+
+fdl_result submit_call(fdl_comm* comm, const fdl_call& call, const fdl_call_options* given, fdl_handle** handle) {
+  Status usable = check(comm);
+  if (!usable.ok()) return report(usable);
+  std::unique_ptr<OrderedCall> made;
+  const fdl_result translated = make_submitted(comm, call, given, made);
+  if (translated != FDL_OK) return translated;
+  Status shared = comm->world->runtime->share(*comm->ordered);
+  if (!shared.ok()) return report(shared.during(made->title));
+  auto given_handle = std::make_unique<fdl_handle>(comm->world, made->handle);
+  Status submitted = comm->world->runtime->submit(*comm->ordered, std::move(made));
+  if (!submitted.ok()) return report(submitted);
+  *handle = given_handle.release();
   return FDL_OK;
 }
 
@@ -217,8 +282,8 @@ fdl_result finish(fdl_request* request) {
   // The configured limit counts from here and not from the start: a request may be in flight as long as the program
   // computes.
   const Status outcome = comm->comm().wait(request->completion(), deadline_of(comm, known_options(nullptr)));
-  count_end(comm, request->operation.spec.collective, request->bytes, request->began_ns, outcome);
-  return report_outcome(comm, outcome, request->title.c_str());
+  count_end(comm->ordered->metrics.get(), request->call, outcome);
+  return report_outcome(comm, outcome, request->call.title);
 }
 
 }  // namespace fdl::capi

@@ -13,6 +13,13 @@ Status check(fdl_comm* comm);
 fdl_result run_collective(fdl_comm* comm, const fdl_call& call, const fdl_call_options* options, fdl_request** request);
 // Runs a send or a receive in the same way.
 fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_options* options, fdl_request** request);
+// Submits a collective, a send or a receive. The communicator is shared from now on.
+fdl_result submit_call(fdl_comm* comm, const fdl_call& call, const fdl_call_options* options, fdl_handle** handle);
+
+// The caller's structure may be of an older version: fields that it lacks keep their defaults.
+fdl_call known_call(const fdl_call& given);
+// Reports that a function which drives the communicator cannot be used, because its world does.
+fdl_result refuse_shared(fdl_comm* comm, const char* function);
 
 // Waits for one request, frees it and reports its outcome.
 fdl_result finish(fdl_request* request);

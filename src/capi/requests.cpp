@@ -68,6 +68,7 @@ fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index) {
 fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, int64_t timeout_ns, size_t* index) {
   Status usable = check(comm);
   if (!usable.ok()) return report(usable);
+  if (comm->is_shared()) return refuse_shared(comm, "fdl_comm_serve");
   if ((requests == nullptr && count > 0) || index == nullptr) {
     return refuse("fdl_comm_serve: requests and index must not be NULL" + at_rank(comm));
   }
@@ -90,6 +91,7 @@ fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, 
 fdl_result fdl_comm_wake(fdl_comm* comm) {
   Status usable = check(comm);
   if (!usable.ok()) return report(usable);
+  if (comm->is_shared()) return refuse_shared(comm, "fdl_comm_wake");
   // From any thread; it ends one serve() early and has no effect on collectives.
   comm->comm().wake();
   return FDL_OK;

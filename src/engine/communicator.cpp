@@ -238,8 +238,7 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
       yields = 0;
       continue;
     }
-    if (s.late_query.is_open()) [[unlikely]]
-      s.answer_late_query();
+    answer_late_query();
     if (spin_ns == 0 && yields < kYields) {
       ++yields;
       ::sched_yield();
@@ -248,8 +247,7 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
     const int64_t now = now_ns();
     if (moved_ns == 0) moved_ns = now;
     if (now >= deadline.moment_ns()) {
-      const DriverLock lock(s);
-      s.fail(timed_out(s.waiting(), s.parts.members));
+      time_out();
       break;
     }
     if (now - moved_ns < spin_ns) {
@@ -267,6 +265,24 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
     s.wake_event.clear();
   }
 }
+
+void Communicator::answer_late_query() {
+  if (state_->late_query.is_open()) [[unlikely]]
+    state_->answer_late_query();
+}
+
+void Communicator::clear_wake() {
+  state_->wake_requested.store(false, std::memory_order_relaxed);
+  state_->wake_event.clear();
+}
+
+void Communicator::time_out() {
+  State& s = *state_;
+  const DriverLock lock(s);
+  if (!s.failed) s.fail(timed_out(s.waiting(), s.parts.members));
+}
+
+bool Communicator::idle() const { return state_->oldest == nullptr && state_->messages.idle(); }
 
 void Communicator::interrupt(const Status& why) {
   State& s = *state_;

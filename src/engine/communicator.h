@@ -130,6 +130,14 @@ class Communicator final : public Waitable {
   int wake_fd() const override;
   bool prepare_to_sleep() override;
   void finish_sleep() override;
+  // For a thread that drives with progress() and sleeps itself. The first answers ask_who_is_late(), when nothing has
+  // moved. The second discards the rings and wake() requests of other threads after a sleep; progress() must follow it.
+  // The third ends the communicator with TIMEOUT, because a deadline of its caller has passed.
+  void answer_late_query();
+  void clear_wake();
+  void time_out();
+  // Whether nothing is in flight. For the driving thread only.
+  bool idle() const;
 
   // Drives until `completion` is done. A deadline that passes ends the communicator with TIMEOUT. Before it sleeps, the
   // thread spins for config.spin_us; where ranks share cores, spin_us is 0 and it yields its core a few times instead.

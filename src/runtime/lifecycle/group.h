@@ -9,10 +9,11 @@
 #include "contract/membership.h"
 #include "runtime/device/symmetric_places.h"
 #include "runtime/named/named_operations.h"
+#include "runtime/progress/driven.h"
 
 namespace fdl {
 
-class Group {
+class Group final : public Driven {
  public:
   Group(std::string id, int rank, std::vector<Member> members, std::unique_ptr<Communicator> comm, const Config& config,
         std::shared_ptr<HostMemory> memory);
@@ -25,8 +26,17 @@ class Group {
   int rank_of(int world_rank) const;
 
   // Both belong to the thread that owns progress, except what their headers allow from any thread.
-  Communicator& comm() { return *comm_; }
+  Communicator& comm() override { return *comm_; }
   NamedOperations& named() { return named_; }
+  bool progress() override {
+    bool moved = comm_->progress();
+    moved |= named_.progress();
+    return moved;
+  }
+  bool has_work() const override { return !named_.idle() || named_.running(); }
+  bool waits() const override { return !named_.idle() && named_.failure().ok(); }
+  int64_t next_alarm_ns() const override { return named_.next_alarm_ns(); }
+  Status take_failure_report() override { return named_.take_failure_report(); }
   // `number` identifies a device. False if the group's tensors already lie on another device. From any thread.
   bool claim_device(int64_t number) {
     int64_t claimed = -1;

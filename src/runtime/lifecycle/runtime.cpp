@@ -86,6 +86,7 @@ void Runtime::shut_down() {
         progress_thread_->remove(*group);
       }
     });
+    end_ordered_calls(why);
   }
   {
     MutexLock lock(timeline_mutex_);
@@ -265,8 +266,6 @@ void Runtime::on_event(const CoordinatorEvent& event) {
   }
 }
 
-void Runtime::on_stuck(Group& group) { coordinator_client_->probe(others(group.members())); }
-
 // ---- named operations ----
 
 Status Runtime::submit(Group& group, std::vector<Entry> entries) {
@@ -289,6 +288,12 @@ Result<bool> Runtime::wait(Handle& handle, Deadline deadline) {
   if (is_forked_child()) return usable();
   FDL_RETURN_IF_ERROR(may_wait());
   return progress_thread_->wait(handle, deadline);
+}
+
+// A thread that waits for the handle may be asleep as the owner of progress.
+void Runtime::complete(Handle& handle) {
+  handle.finish_one({});
+  if (!is_forked_child() && !progress_thread_->drives_here()) static_cast<void>(progress_thread_->post([] {}));
 }
 
 Result<std::shared_ptr<DevicePlace>> Runtime::device_place(Group& group, int kind, int index, Stream stream) {

@@ -54,6 +54,9 @@ struct OrderedComm {
   std::shared_ptr<GroupMetrics> metrics;      // null: metrics are off
   std::unique_ptr<DeviceWatch> watch;         // only the thread that owns progress uses it
   std::atomic<bool> failure_reported{false};  // the coordinator has, or will have, this rank's report
+  // Null until share(); then the thread that owns progress drives `comm`, and no other thread does.
+  std::atomic<OrderedCalls*> calls{nullptr};
+  std::unique_ptr<OrderedCalls> owned_calls;  // what `calls` points to; under the runtime's mutex
 };
 
 // Symmetric memory that the application holds. It calls let_go() last, possibly after the end of the world.
@@ -93,6 +96,15 @@ class Runtime {
   Result<std::unique_ptr<OrderedComm>> make_comm(Group& group);
   void end(std::unique_ptr<OrderedComm> comm);
   void abort(OrderedComm& comm, const std::string& reason);
+  // From now on any thread may submit calls, and the thread that owns progress drives the communicator. Refused while
+  // operations that were started before are in flight. Idempotent; from any thread.
+  Status share(OrderedComm& comm);
+  // The communicator is shared. The call has a handle, which gets the outcome.
+  Status submit(OrderedComm& comm, std::unique_ptr<OrderedCall> call);
+  // OK: it was submitted, and its handle is done.
+  Status submit_and_wait(OrderedComm& comm, std::unique_ptr<OrderedCall> call, Handle& handle);
+  // Ends the communicator with TIMEOUT if a submitted call is in flight at that moment. Replaces the former limit.
+  Status limit(OrderedComm& comm, Deadline deadline);
   // Reports a failure of this rank to the coordinator, and returns the decision that all ranks get; `failure` itself if
   // no decision arrives. Errors of arguments are returned as they are. Blocks up to lost_after_s + suspect_after_s.
   Status settle(OrderedComm& comm, const Status& failure);
@@ -103,6 +115,8 @@ class Runtime {
   Status submit_and_wait(Group& group, std::vector<Entry> entries, Handle& handle, Deadline deadline);
   // True if it was done before the deadline. The calling thread may drive the world meanwhile.
   Result<bool> wait(Handle& handle, Deadline deadline);
+  // Completes a handle that belongs to no operation. From any thread.
+  void complete(Handle& handle);
 
   // ---- devices; from any thread ----
   Result<std::shared_ptr<UsedDevice>> device(int kind, int index) { return devices_->find(kind, index); }
@@ -142,7 +156,7 @@ class Runtime {
   Result<std::unique_ptr<Communicator>> connect(const std::string& id, const std::vector<Member>& members, int rank,
                                                 std::function<void()> watch = {});
   void on_event(const CoordinatorEvent& event);
-  void on_stuck(Group& group);
+  void on_failure_report(const std::string& comm, const Status& why);
   int64_t watch_devices(int64_t now_ns);
   std::optional<Communicator::DeviceWork> read_device_work(OrderedComm& comm);
   void report(OrderedComm& comm, const Status& failure);
@@ -151,6 +165,7 @@ class Runtime {
   void answer_device_query(const CoordinatorEvent& event);
   void take_device_answer(const CoordinatorEvent& event);
   OrderedComm* comm_of(const std::string& id) FDL_REQUIRES(mutex_);
+  void end_ordered_calls(const Status& why);
   void start_configured_timeline();
   void start_metrics();
   std::shared_ptr<GroupMetrics> metrics_of(const Group& group) const;

@@ -24,6 +24,15 @@ Result<std::unique_ptr<OrderedComm>> Runtime::make_comm(Group& group) {
 }
 
 void Runtime::end(std::unique_ptr<OrderedComm> comm) {
+  if (OrderedCalls* calls = comm->calls; calls != nullptr && !shut_down_) {
+    const std::string me = "rank " + std::to_string(identity_.rank) + " (" + facts_.host + ")";
+    const Status why = Status::blame(identity_.rank, facts_.host, Code::shut_down,
+                                     me + " has destroyed communicator '" + comm->comm->id() + "'");
+    progress_thread_->call([&] {
+      calls->end(why);
+      progress_thread_->remove(*calls);
+    });
+  }
   MutexLock lock(mutex_);
   comms_.erase(comm.get());
   failure_decisions_.forget(comm->comm->id());
@@ -48,6 +57,66 @@ Status Runtime::settle(OrderedComm& comm, const Status& failure) {
       failure_decisions_.wait(comm.comm->id(), Deadline::after_seconds(config_.lost_after_s + config_.suspect_after_s));
   if (!decision) return failure;
   return decision->during(failure.error().operation, failure.error().phase, comm.group->id());
+}
+
+// ---- submitted calls ----
+
+Status Runtime::share(OrderedComm& comm) {
+  if (comm.calls.load(std::memory_order_acquire) != nullptr) return {};
+  MutexLock lock(mutex_);
+  if (comm.owned_calls != nullptr) return {};
+  if (!comm.comm->idle()) {
+    return Status(Code::invalid_argument, "operations that were started before are in flight on communicator '" +
+                                              comm.comm->id() + "': wait for them before the first submitted call");
+  }
+  comm.owned_calls =
+      std::make_unique<OrderedCalls>(*comm.comm, comm.group->id(), config_, failure_decisions_, comm.metrics);
+  comm.calls.store(comm.owned_calls.get(), std::memory_order_release);
+  return {};
+}
+
+Status Runtime::submit(OrderedComm& comm, std::unique_ptr<OrderedCall> call) {
+  FDL_RETURN_IF_ERROR(usable());
+  if (progress_thread_->submit(*comm.calls, std::move(call))) return {};
+  return Status(Code::shut_down, "farandole has been shut down");
+}
+
+Status Runtime::submit_and_wait(OrderedComm& comm, std::unique_ptr<OrderedCall> call, Handle& handle) {
+  FDL_RETURN_IF_ERROR(usable());
+  FDL_RETURN_IF_ERROR(may_wait());
+  if (progress_thread_->submit_and_wait(*comm.calls, std::move(call), handle, Deadline::never())) return {};
+  return Status(Code::shut_down, "farandole has been shut down");
+}
+
+Status Runtime::limit(OrderedComm& comm, Deadline deadline) {
+  FDL_RETURN_IF_ERROR(usable());
+  if (progress_thread_->post([calls = comm.calls.load(), deadline] { calls->limit(deadline); })) return {};
+  return Status(Code::shut_down, "farandole has been shut down");
+}
+
+// Once the world has been shut down, no thread drives: calls that are submitted now complete with `why` at once.
+void Runtime::end_ordered_calls(const Status& why) {
+  progress_thread_->call([&] {
+    std::vector<OrderedCalls*> shared;
+    {
+      MutexLock lock(mutex_);
+      for (OrderedComm* comm : comms_) {
+        if (comm->owned_calls != nullptr) shared.push_back(comm->owned_calls.get());
+      }
+    }
+    for (OrderedCalls* calls : shared) {  // without the lock: callbacks of handles may call farandole
+      calls->end(why);
+      progress_thread_->remove(*calls);
+    }
+  });
+}
+
+// A communicator of a group's named operations has no OrderedComm.
+void Runtime::on_failure_report(const std::string& id, const Status& why) {
+  MutexLock lock(mutex_);
+  OrderedComm* comm = comm_of(id);
+  if (comm != nullptr) return report(*comm, why);
+  coordinator_client_->report(id, why);
 }
 
 std::vector<int> Runtime::others(const std::vector<Member>& members) const {

@@ -157,15 +157,14 @@ Status Runtime::connect_ranks() {
                                                    .settings = compatibility_settings(config_, tuning_.table),
                                                    .numa_node = numa_node()},
                                                   deadline));
-  FDL_ASSIGN_OR_RETURN(progress_thread_,
-                       ProgressThread::start(*coordinator_client_, config_,
-                                             {.on_event = [this](const CoordinatorEvent& event) { on_event(event); },
-                                              .on_stuck = [this](Group& group) { on_stuck(group); },
-                                              .on_failure_report =
-                                                  [this](Group& group, const Status& why) {
-                                                    coordinator_client_->report(group.comm().id(), why);
-                                                  },
-                                              .on_watch = [this](int64_t now) { return watch_devices(now); }}));
+  FDL_ASSIGN_OR_RETURN(
+      progress_thread_,
+      ProgressThread::start(
+          *coordinator_client_, config_,
+          {.on_event = [this](const CoordinatorEvent& event) { on_event(event); },
+           .on_stuck = [this](Communicator& comm) { coordinator_client_->probe(others(comm.members())); },
+           .on_failure_report = [this](Communicator& comm, const Status& why) { on_failure_report(comm.id(), why); },
+           .on_watch = [this](int64_t now) { return watch_devices(now); }}));
   // The coordinator fails after start_timeout_s with a text that names the missing ranks. This deadline is 2 s later,
   // so that its text arrives first.
   FDL_ASSIGN_OR_RETURN(const auto everyone,

@@ -30,6 +30,16 @@ class FailureDecisions {
     closed_ = true;
     arrived_.notify_all();
   }
+  // Without waiting: the decision, or nothing if there is none so far.
+  std::optional<Status> find(const std::string& comm) const {
+    MutexLock lock(mutex_);
+    const auto found = failure_decisions_.find(comm);
+    return found == failure_decisions_.end() ? std::nullopt : std::optional(found->second);
+  }
+  bool is_closed() const {
+    MutexLock lock(mutex_);
+    return closed_;
+  }
   // Nothing where the deadline passed or close() was called before a decision arrived.
   std::optional<Status> wait(const std::string& comm, Deadline deadline) {
     MutexLock lock(mutex_);
@@ -40,7 +50,7 @@ class FailureDecisions {
   }
 
  private:
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar arrived_;
   std::map<std::string, Status> failure_decisions_ FDL_GUARDED_BY(mutex_);
   bool closed_ FDL_GUARDED_BY(mutex_) = false;

@@ -12,8 +12,14 @@
 namespace fdl {
 namespace {
 
+// The poller's tokens. That of a communicator is the address of its Driven.
 constexpr uint64_t kProgressWake = 0;
 constexpr uint64_t kCoordinatorWake = 1;
+
+uint64_t token_of(Driven& driven) { return reinterpret_cast<uint64_t>(&driven); }
+
+// How long a sleep may last if a communicator could not enter the poller, because descriptors or memory are short.
+constexpr int64_t kUnpolledNs = 1'000'000;
 
 // A caller that drives and does not sleep polls the coordinator client once in kPollCoordinatorNs. While operations
 // advance, it reads the clock only once in kRoundsPerClock rounds.
@@ -82,26 +88,41 @@ void ProgressThread::end() {
 bool ProgressThread::drives_here() const { return driving_here == this; }
 
 bool ProgressThread::submit(Group& group, std::vector<Entry> entries) {
-  return progress_token_.post({.group = &group, .entries = std::move(entries), .call = {}});
+  return progress_token_.post(ProgressToken::NamedTask{&group, std::move(entries)});
+}
+
+bool ProgressThread::submit(OrderedCalls& calls, std::unique_ptr<OrderedCall> call) {
+  return progress_token_.post(ProgressToken::OrderedTask{&calls, std::move(call)});
 }
 
 bool ProgressThread::wait(Handle& handle, Deadline deadline) {
   while (!handle.done()) {
-    const ProgressToken::Turn turn = progress_token_.wait_for_turn(handle, deadline);
-    if (turn == ProgressToken::Turn::late) break;
-    if (turn == ProgressToken::Turn::done) return true;
-    drive_until_done(handle, deadline);
+    const ProgressToken::Turn given = progress_token_.wait_for_turn(handle, deadline);
+    if (given == ProgressToken::Turn::late) break;
+    if (given == ProgressToken::Turn::done) return true;
+    Turn turn(*this);
+    drive_until_done(turn, handle, deadline);
     if (deadline.passed()) break;
   }
   return handle.done();
 }
 
 bool ProgressThread::submit_and_wait(Group& group, std::vector<Entry> entries, Handle& handle, Deadline deadline) {
+  return submit_and_wait(ProgressToken::NamedTask{&group, std::move(entries)}, handle, deadline);
+}
+
+bool ProgressThread::submit_and_wait(OrderedCalls& calls, std::unique_ptr<OrderedCall> call, Handle& handle,
+                                     Deadline deadline) {
+  return submit_and_wait(ProgressToken::OrderedTask{&calls, std::move(call)}, handle, deadline);
+}
+
+bool ProgressThread::submit_and_wait(ProgressToken::Task task, Handle& handle, Deadline deadline) {
   if (progress_token_.try_take()) {
+    Turn turn(*this);
     do_tasks();  // earlier submissions come first
-    group.named().submit(std::move(entries));
-    drive_until_done(handle, deadline);
-  } else if (!submit(group, std::move(entries))) {
+    run_task(task);
+    drive_until_done(turn, handle, deadline);
+  } else if (!progress_token_.post(std::move(task))) {
     return false;
   }
   wait(handle, deadline);
@@ -109,10 +130,10 @@ bool ProgressThread::submit_and_wait(Group& group, std::vector<Entry> entries, H
 }
 
 void ProgressThread::watch() {
-  progress_token_.post({.group = nullptr, .entries = {}, .call = [this] {
-                          const int64_t first = now_ns() + seconds_to_ns(config_.suspect_after_s);
-                          next_watch_ns_ = std::min(next_watch_ns_, first);
-                        }});
+  progress_token_.post([this] {
+    const int64_t first = now_ns() + seconds_to_ns(config_.suspect_after_s);
+    next_watch_ns_ = std::min(next_watch_ns_, first);
+  });
 }
 
 void ProgressThread::call(const std::function<void()>& task) {
@@ -126,12 +147,12 @@ void ProgressThread::call(const std::function<void()>& task) {
   Mutex mutex;
   CondVar finished;
   bool done = false;
-  const bool posted = progress_token_.post({.group = nullptr, .entries = {}, .call = [&] {
-                                              task();
-                                              MutexLock lock(mutex);
-                                              done = true;
-                                              finished.notify_all();
-                                            }});
+  const bool posted = progress_token_.post([&] {
+    task();
+    MutexLock lock(mutex);
+    done = true;
+    finished.notify_all();
+  });
   FDL_CHECK(posted);
   MutexLock lock(mutex);
   finished.wait(mutex, Deadline::never(), [&] { return done; });
@@ -140,15 +161,25 @@ void ProgressThread::call(const std::function<void()>& task) {
 // ---- the owner of progress ----
 
 Status ProgressThread::add(Group& group) {
-  driven_.push_back(std::make_unique<Driven>(Driven{&group, next_token_++, now_ns()}));
-  return poller_.add(group.comm().wake_fd(), driven_.back()->token);
+  group.is_lasting_ = true;
+  activate(group);
+  FDL_RETURN_IF_ERROR(poller_.add(group.comm().wake_fd(), token_of(group)));
+  group.is_polled_ = true;
+  return {};
 }
 
-void ProgressThread::remove(Group& group) {
-  std::erase_if(driven_, [&](const auto& driven) {
-    if (driven->group == &group) poller_.remove(group.comm().wake_fd());
-    return driven->group == &group;
-  });
+void ProgressThread::activate(Driven& driven) {
+  FDL_CHECK(prepared_ == 0);
+  if (std::exchange(driven.is_active_, true)) return;
+  driven.moved_ns_ = 0;
+  active_.push_back(&driven);
+}
+
+void ProgressThread::remove(Driven& driven) {
+  FDL_CHECK(prepared_ == 0);
+  std::erase(active_, &driven);
+  driven.is_active_ = false;
+  if (std::exchange(driven.is_polled_, false)) poller_.remove(driven.comm().wake_fd());
 }
 
 void ProgressThread::drain(Group& group, Deadline deadline) {
@@ -168,10 +199,10 @@ void ProgressThread::run() {
   while (!progress_token_.stopping()) {
     bool moved = do_tasks();
     moved |= poll_coordinator();
-    moved |= drive_groups();
+    moved |= drive_all();
     if (moved) continue;
     const int64_t now = now_ns();
-    watch_groups(now);
+    watch_all(now);
     keep_watch(now);
     if (progress_token_.pass_on() || !sleep(Deadline::never())) progress_token_.take_for_progress_thread();
     wakeups_.fetch_add(1, std::memory_order_relaxed);
@@ -180,13 +211,12 @@ void ProgressThread::run() {
 }
 
 // Requires the token, and gives it back. Spins for config.spin_us after the last change, then sleeps.
-void ProgressThread::drive_until_done(const Handle& handle, Deadline deadline) {
-  Turn turn(*this);
+void ProgressThread::drive_until_done(Turn& turn, const Handle& handle, Deadline deadline) {
   const int64_t spin_ns = config_.spin_us * 1000;
   int64_t still_since = 0;  // when the rounds in which nothing moved began; 0: the last round moved something
   while (!handle.done()) {
     bool moved = do_tasks();
-    moved |= drive_groups();
+    moved |= drive_all();
     if (moved) still_since = 0;
     if (moved && ++rounds_ % kRoundsPerClock != 0) continue;
     const int64_t now = now_ns();
@@ -202,7 +232,7 @@ void ProgressThread::drive_until_done(const Handle& handle, Deadline deadline) {
       relax();
       continue;
     }
-    watch_groups(now);
+    watch_all(now);
     keep_watch(now);
     sleep(deadline);
     poll_coordinator();
@@ -211,16 +241,17 @@ void ProgressThread::drive_until_done(const Handle& handle, Deadline deadline) {
 }
 
 bool ProgressThread::undone() const {
-  return std::any_of(driven_.begin(), driven_.end(), [](const auto& driven) {
-    return !driven->group->named().idle() || driven->group->named().running();
-  });
+  return std::any_of(active_.begin(), active_.end(), [](const Driven* driven) { return driven->has_work(); });
 }
 
 void ProgressThread::run_task(ProgressToken::Task& task) {
-  if (task.group != nullptr) {
-    task.group->named().submit(std::move(task.entries));
+  if (auto* named = std::get_if<ProgressToken::NamedTask>(&task)) {
+    named->group->named().submit(std::move(named->entries));
+  } else if (auto* ordered = std::get_if<ProgressToken::OrderedTask>(&task)) {
+    ordered->calls->start(std::move(ordered->call));
+    activate(*ordered->calls);
   } else {
-    task.call();
+    std::get<std::function<void()>>(task)();
   }
 }
 
@@ -240,33 +271,39 @@ bool ProgressThread::poll_coordinator() {
   return !events.empty();
 }
 
-bool ProgressThread::drive_groups() {
+bool ProgressThread::drive_all() {
   bool moved = false;
-  // By index, because a hook may add a group; hooks never remove one.
-  for (std::size_t i = 0; i < driven_.size(); ++i) moved |= drive(*driven_[i]);
+  // By index, because a hook may add a group; hooks remove nothing.
+  for (std::size_t i = 0; i < active_.size();) {
+    Driven& driven = *active_[i];
+    moved |= drive(driven);
+    if (driven.is_lasting_ || driven.has_work()) {
+      ++i;
+    } else {
+      // Its descriptor stays in the poller until it is readable: the next call usually comes before.
+      driven.is_active_ = false;
+      active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
   return moved;
 }
 
 bool ProgressThread::drive(Driven& driven) {
-  Group& group = *driven.group;
-  bool moved = group.comm().progress();
-  moved |= group.named().progress();
-  if (const Status failure_report = group.named().take_failure_report(); !failure_report.ok())
-    hooks_.on_failure_report(group, failure_report);
-  if (moved) driven.moved_ns = 0;
+  const bool moved = driven.progress();
+  if (const Status failure_report = driven.take_failure_report(); !failure_report.ok())
+    hooks_.on_failure_report(driven.comm(), failure_report);
+  if (moved) driven.moved_ns_ = 0;
   return moved;
 }
 
-// Reports groups in which operations wait and nothing has moved for config.suspect_after_s; the hook then makes the
-// coordinator probe the other ranks. Groups with nothing in flight are never probed.
-void ProgressThread::watch_groups(int64_t now) {
-  for (const auto& driven : driven_) {
-    if (driven->moved_ns == 0) driven->moved_ns = now;
-    NamedOperations& named = driven->group->named();
-    if (named.idle() || !named.failure().ok()) continue;
-    if (now - driven->moved_ns < seconds_to_ns(config_.suspect_after_s)) continue;
-    driven->moved_ns = now;
-    hooks_.on_stuck(*driven->group);
+// Reports communicators in which operations wait and nothing has moved for config.suspect_after_s; the hook then makes
+// the coordinator probe the other ranks. Communicators with nothing in flight are never probed.
+void ProgressThread::watch_all(int64_t now) {
+  for (Driven* driven : active_) {
+    if (driven->moved_ns_ == 0) driven->moved_ns_ = now;
+    if (!driven->waits() || now - driven->moved_ns_ < seconds_to_ns(config_.suspect_after_s)) continue;
+    driven->moved_ns_ = now;
+    hooks_.on_stuck(driven->comm());
   }
 }
 
@@ -279,19 +316,28 @@ void ProgressThread::keep_watch(int64_t now) {
 
 Deadline ProgressThread::next_alarm() const {
   Deadline alarm = Deadline::at_ns(next_watch_ns_);
-  for (const auto& driven : driven_) {
-    alarm = alarm.earlier(Deadline::at_ns(driven->group->named().next_alarm_ns()));
-    if (!driven->group->named().idle() && driven->group->named().failure().ok()) {
-      alarm = alarm.earlier(Deadline::at_ns(driven->moved_ns + seconds_to_ns(config_.suspect_after_s)));
-    }
+  for (const Driven* driven : active_) {
+    alarm = alarm.earlier(Deadline::at_ns(driven->next_alarm_ns()));
+    if (driven->waits())
+      alarm = alarm.earlier(Deadline::at_ns(driven->moved_ns_ + seconds_to_ns(config_.suspect_after_s)));
+    if (!driven->is_polled_) alarm = alarm.earlier(Deadline::after_ns(kUnpolledNs));
   }
   return alarm;
 }
 
+// False if a communicator has work to do at once. An ordered communicator enters the poller before its first sleep.
+bool ProgressThread::prepare_all() {
+  while (prepared_ < active_.size()) {
+    Driven& driven = *active_[prepared_++];
+    if (!driven.comm().prepare_to_sleep()) return false;
+    if (!driven.is_polled_) driven.is_polled_ = poller_.add(driven.comm().wake_fd(), token_of(driven)).ok();
+  }
+  return true;
+}
+
 // False: a caller has taken the token, and that caller ends the sleep of the communicators.
 bool ProgressThread::sleep(Deadline deadline) {
-  bool quiet = true;
-  while (quiet && prepared_ < driven_.size()) quiet = driven_[prepared_++]->group->comm().prepare_to_sleep();
+  const bool quiet = prepare_all();
   const Deadline alarm = next_alarm().earlier(deadline);
   if (quiet && progress_token_.begin_sleep()) {
     // From here on a caller may take the token: this thread must not touch the owner's members until end_sleep()
@@ -299,16 +345,25 @@ bool ProgressThread::sleep(Deadline deadline) {
     std::array<Poller::Ready, 16> ready;
     const std::size_t count = poller_.wait(ready, alarm);
     if (!progress_token_.end_sleep()) return false;
-    for (std::size_t i = 0; i < count; ++i) {
-      if (ready[i].token == kProgressWake) progress_token_.clear_wake();
-    }
+    for (std::size_t i = 0; i < count; ++i) take_ready(ready[i].token);
   }
   finish_sleep();
   return true;
 }
 
+// An ordered communicator may be readable although it has no work: another rank has begun the next call.
+void ProgressThread::take_ready(uint64_t token) {
+  if (token == kProgressWake) return progress_token_.clear_wake();
+  if (token == kCoordinatorWake) return;
+  Driven& driven = *reinterpret_cast<Driven*>(token);
+  if (driven.is_lasting_) return;
+  if (driven.is_active_) return driven.comm().clear_wake();
+  poller_.remove(driven.comm().wake_fd());
+  driven.is_polled_ = false;
+}
+
 void ProgressThread::finish_sleep() {
-  for (std::size_t i = 0; i < prepared_; ++i) driven_[i]->group->comm().finish_sleep();
+  for (std::size_t i = 0; i < prepared_; ++i) active_[i]->comm().finish_sleep();
   prepared_ = 0;
 }
 

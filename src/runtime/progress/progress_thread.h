@@ -1,5 +1,5 @@
-// ProgressThread drives the groups of a world and its coordinator client, in a thread of its own or in a caller that
-// waits.
+// ProgressThread drives the groups of a world, its ordered communicators with submitted calls, and its coordinator
+// client, in a thread of its own or in a caller that waits.
 //
 // Its thread sleeps until something happens, so an idle job uses no CPU time. A caller that waits takes the progress
 // token and drives the world itself, so that a small operation needs no switch between threads. "The owner" is the
@@ -16,6 +16,7 @@
 #include "base/config.h"
 #include "bootstrap/coordinator/coordinator_client.h"
 #include "runtime/lifecycle/group.h"
+#include "runtime/progress/ordered_calls.h"
 #include "runtime/progress/progress_token.h"
 #include "system/poller.h"
 
@@ -26,37 +27,43 @@ class ProgressThread {
   // The owner calls them, without a lock.
   struct Hooks {
     std::function<void(const CoordinatorEvent&)> on_event;
-    // Operations of the group wait, and nothing in it has moved for config.suspect_after_s.
-    std::function<void(Group&)> on_stuck;
-    // An operation of the group failed on this rank; the coordinator must decide what that means for all ranks.
-    std::function<void(Group&, const Status&)> on_failure_report;
+    // Operations of the communicator wait, and nothing in it has moved for config.suspect_after_s.
+    std::function<void(Communicator&)> on_stuck;
+    // An operation failed on this rank; the coordinator must decide what that means for all ranks.
+    std::function<void(Communicator&, const Status&)> on_failure_report;
     // Returns when to call it again (clock time in ns); INT64_MAX: only after the next watch().
     std::function<int64_t(int64_t now_ns)> on_watch;
   };
 
   static Result<std::unique_ptr<ProgressThread>> start(CoordinatorClient& coordinator_client, const Config& config,
                                                        Hooks hooks);
-  // Ends the thread; all groups must have been removed. A caller that still waits then only waits for its handle.
+  // Ends the thread; all that is driven must have been removed. A caller that still waits then only waits for its
+  // handle.
   void end();
   ~ProgressThread() { end(); }
 
   // ---- any thread but the owner ----
   // False when the thread has ended: nothing was submitted.
   bool submit(Group& group, std::vector<Entry> entries);
+  bool submit(OrderedCalls& calls, std::unique_ptr<OrderedCall> call);
   // Drives until the handle is done or the deadline; true if it is done.
   bool wait(Handle& handle, Deadline deadline);
   // submit() and wait() in one step, which wakes no other thread in between. False as with submit().
   bool submit_and_wait(Group& group, std::vector<Entry> entries, Handle& handle, Deadline deadline);
+  bool submit_and_wait(OrderedCalls& calls, std::unique_ptr<OrderedCall> call, Handle& handle, Deadline deadline);
   // True while the calling thread drives this world, that is, inside a callback. It must not wait then.
   bool drives_here() const;
   // Requests calls of hooks.on_watch, the first after config.suspect_after_s. Returns at once.
   void watch();
   // Runs the task as the owner if the token can be taken, else posts it to the owner; waits until it has run.
   void call(const std::function<void()>& task);
+  // Posts the task to the owner and returns at once. False as with submit().
+  bool post(std::function<void()> task) { return progress_token_.post(std::move(task)); }
 
   // ---- the owner ----
+  // From now on the group is driven. An ordered communicator needs no add(): it is driven while it has work.
   Status add(Group& group);
-  void remove(Group& group);
+  void remove(Driven& driven);
   // Drives one group until all buckets that were agreed upon are finished, or the deadline.
   void drain(Group& group, Deadline deadline);
 
@@ -64,25 +71,23 @@ class ProgressThread {
   uint64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
 
  private:
-  struct Driven {
-    Group* group;
-    uint64_t token;
-    int64_t moved_ns = 0;  // when the wait for the next move began; 0: the last round moved something
-  };
-
   class Turn;
   ProgressThread(CoordinatorClient& coordinator_client, const Config& config, Hooks hooks, Event event, Poller poller);
   void run();
-  void drive_until_done(const Handle& handle, Deadline deadline);
+  bool submit_and_wait(ProgressToken::Task task, Handle& handle, Deadline deadline);
+  void drive_until_done(Turn& turn, const Handle& handle, Deadline deadline);
   bool undone() const;
   void run_task(ProgressToken::Task& task);
   bool do_tasks();
   bool poll_coordinator();
-  bool drive_groups();
+  void activate(Driven& driven);
+  bool drive_all();
   bool drive(Driven& driven);
-  void watch_groups(int64_t now);
+  void watch_all(int64_t now);
   void keep_watch(int64_t now);
   Deadline next_alarm() const;
+  bool prepare_all();
+  void take_ready(uint64_t token);
   bool sleep(Deadline deadline);
   void finish_sleep();
 
@@ -96,9 +101,8 @@ class ProgressThread {
   // ---- only the owner touches these ----
   Poller poller_;
   std::vector<ProgressToken::Task> tasks_;
-  std::vector<std::unique_ptr<Driven>> driven_;
-  uint64_t next_token_ = 2;
-  std::size_t prepared_ = 0;  // communicators that are prepared for a sleep: the first of driven_
+  std::vector<Driven*> active_;  // changes only while prepared_ is 0
+  std::size_t prepared_ = 0;     // communicators that are prepared for a sleep: the first of active_
   int64_t polled_coordinator_ns_ = 0;
   uint32_t rounds_ = 0;
   int64_t next_watch_ns_ = std::numeric_limits<int64_t>::max();

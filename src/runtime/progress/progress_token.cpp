@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "runtime/progress/ordered_calls.h"
 
 namespace fdl {
 

@@ -12,6 +12,8 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
+#include <variant>
 #include <vector>
 
 #include "base/mutex.h"
@@ -22,15 +24,21 @@
 namespace fdl {
 
 class Group;
+class OrderedCalls;
+struct OrderedCall;
 
 class ProgressToken {
  public:
-  // Work for the owner: entries to submit to a group or, where `group` is null, a function to call.
-  struct Task {
-    Group* group = nullptr;
+  // Work for the owner: entries to submit to a group, a call to start on an ordered communicator, or a function.
+  struct NamedTask {
+    Group* group;
     std::vector<Entry> entries;
-    std::function<void()> call;
   };
+  struct OrderedTask {
+    OrderedCalls* calls;
+    std::unique_ptr<OrderedCall> call;
+  };
+  using Task = std::variant<std::function<void()>, NamedTask, OrderedTask>;
   enum class Turn {
     drive,  // this thread owns the token, and must call give_back()
     done,   // the handle is done

@@ -1,0 +1,50 @@
+// This file implements the C API's submitted calls of ordered communicators, and handles that the application
+// completes.
+#include "capi/ordered_call.h"
+
+using namespace fdl;
+using namespace fdl::capi;
+
+fdl_result fdl_call_submit(fdl_comm* comm, const fdl_call* call, const fdl_call_options* options, fdl_handle** handle) {
+  if (call == nullptr || handle == nullptr) return refuse("fdl_call_submit: call and handle must not be NULL");
+  return submit_call(comm, known_call(*call), options, handle);
+}
+
+fdl_result fdl_comm_share(fdl_comm* comm) {
+  Status usable = check(comm);
+  if (!usable.ok()) return report(usable);
+  return report(comm->world->runtime->share(*comm->ordered));
+}
+
+fdl_result fdl_comm_limit(fdl_comm* comm, int64_t timeout_ns) {
+  Status usable = check(comm);
+  if (!usable.ok()) return report(usable);
+  if (!comm->is_shared()) return refuse("fdl_comm_limit: call fdl_comm_share first" + at_rank(comm));
+  const Deadline limit = timeout_ns < 0 ? Deadline::never() : Deadline::after_ns(timeout_ns);
+  return report(comm->world->runtime->limit(*comm->ordered, limit));
+}
+
+fdl_result fdl_handle_create(fdl_world* world, fdl_handle** handle) {
+  if (world == nullptr) return report(Status(Code::not_initialized, "fdl_handle_create: the world is NULL"));
+  if (handle == nullptr) return refuse("fdl_handle_create: handle must not be NULL");
+  Status usable = world->runtime->usable();
+  if (!usable.ok()) return report(usable);
+  auto made = std::make_unique<fdl_handle>(world, std::make_shared<Handle>(1));
+  made->is_own = true;
+  *handle = made.release();
+  return FDL_OK;
+}
+
+fdl_result fdl_handle_complete(fdl_handle* handle) {
+  if (handle == nullptr) return refuse("fdl_handle_complete: handle must not be NULL");
+  if (!handle->is_own.exchange(false)) {
+    return refuse("fdl_handle_complete: the handle was not made by fdl_handle_create, or is complete already");
+  }
+  // The application may free the handle as soon as it is done.
+  const std::shared_ptr<Handle> completed = handle->handle;
+  fdl_world* world = handle->world;
+  world->hold();
+  world->runtime->complete(*completed);
+  world->release();
+  return FDL_OK;
+}

@@ -1,0 +1,43 @@
+// Driven is what the owner of a world's progress drives: a communicator, and the operations that are queued for it.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "engine/communicator.h"
+
+namespace fdl {
+
+// A group with its named operations, or an ordered communicator with its submitted calls. Only the owner of progress
+// calls these functions.
+class Driven {
+ public:
+  virtual ~Driven() = default;
+
+  virtual Communicator& comm() = 0;
+  // Advances the communicator and the operations without blocking. Returns whether anything moved.
+  virtual bool progress() = 0;
+  // Whether operations are in flight on this rank.
+  virtual bool has_work() const = 0;
+  // Whether operations wait for other ranks, which must be probed if nothing moves for a while.
+  virtual bool waits() const = 0;
+  // The clock time in ns at which progress() must be called even if nothing arrives. INT64_MAX: never.
+  virtual int64_t next_alarm_ns() const = 0;
+  // Returns a failure of this rank that is not reported to the coordinator yet, once; OK if there is none.
+  virtual Status take_failure_report() = 0;
+
+ protected:
+  Driven() = default;
+  Driven(const Driven&) = delete;
+  Driven& operator=(const Driven&) = delete;
+
+ private:
+  friend class ProgressThread;
+  // ---- the state of its progress, kept by ProgressThread ----
+  bool is_lasting_ = false;  // it is driven until it is removed, not only while it has work
+  bool is_active_ = false;   // it is driven
+  bool is_polled_ = false;   // its descriptor is in the poller
+  int64_t moved_ns_ = 0;     // when the wait for the next move began; 0: the last round moved something
+};
+
+}  // namespace fdl

@@ -1,0 +1,158 @@
+// OrderedCalls drives its communicator, and moves each call whose completion is done to its handle.
+#include "runtime/progress/ordered_calls.h"
+
+#include <limits>
+
+#include "base/check.h"
+
+namespace fdl {
+namespace {
+
+// While calls advance, the clock is read only once in so many rounds.
+constexpr uint32_t kRoundsPerDueCheck = 64;
+
+// Errors of arguments leave the communicator usable, and need no decision.
+bool ends_only_its_call(const Status& status) {
+  return status.ok() || status.code() == Code::invalid_argument || status.code() == Code::unsupported;
+}
+
+Deadline due_after(int64_t timeout_ns) { return timeout_ns > 0 ? Deadline::after_ns(timeout_ns) : Deadline::never(); }
+
+}  // namespace
+
+void count_end(GroupMetrics& metrics, Collective collective, uint64_t bytes, int64_t began_ns, const Status& outcome) {
+  // A shutdown ends what is in flight in good order and is not counted as a failure.
+  const bool failed = !outcome.ok() && outcome.code() != Code::shut_down;
+  metrics.ended(GroupMetrics::row_of(collective), bytes, now_ns() - began_ns, failed);
+}
+
+void count_end(GroupMetrics* metrics, const OrderedCall& call, const Status& outcome) {
+  const auto* operation = std::get_if<Operation>(&call.work);
+  if (metrics == nullptr || call.began_ns == 0 || operation == nullptr) return;
+  count_end(*metrics, operation->spec.collective, call.bytes, call.began_ns, outcome);
+}
+
+void OrderedCalls::start(Call call) {
+  if (!ended_.ok()) return conclude(std::move(call), ended_);
+  if (!limit_.is_never() && !has_work() && limit_.passed()) limit(Deadline::never());  // it met no call in flight
+  has_fresh_ = true;
+  // A collective's time begins when all collectives before it are done, a message's time begins now.
+  if (auto* message = std::get_if<Message>(&call->work)) {
+    call->due = due_after(call->timeout_ns);
+    due_ = due_.earlier(call->due);
+    comm_.start(*message);
+    messages_.push_back(std::move(call));
+    return;
+  }
+  comm_.start(std::get<Operation>(call->work));
+  collectives_.push_back(std::move(call));
+  if (collectives_.size() == 1) find_due();
+}
+
+void OrderedCalls::limit(Deadline deadline) {
+  limit_ = deadline;
+  find_due();
+}
+
+void OrderedCalls::find_due() {
+  due_ = limit_;
+  if (!collectives_.empty()) {
+    OrderedCall& first = *collectives_.front();
+    if (first.due.is_never()) first.due = due_after(first.timeout_ns);
+    due_ = due_.earlier(first.due);
+  }
+  for (const Call& message : messages_) due_ = due_.earlier(message->due);
+}
+
+bool OrderedCalls::progress() {
+  bool moved = comm_.progress();
+  if (!moved) comm_.answer_late_query();
+  if (!due_.is_never() && (!moved || ++rounds_ % kRoundsPerDueCheck == 0)) check_due();
+  if (moved || has_fresh_ || comm_.has_failed()) moved |= collect();
+  if (!failed_.empty()) moved |= settle();
+  return moved;
+}
+
+// The communicator names the ranks that its oldest operation waits for, which is the late one or one before it.
+void OrderedCalls::check_due() {
+  if (!due_.passed()) return;
+  due_ = Deadline::never();
+  if ((collectives_.empty() && messages_.empty()) || comm_.has_failed()) return;
+  comm_.time_out();
+}
+
+// A callback of a handle may destroy what it likes but this object, so each call leaves the lists first.
+bool OrderedCalls::collect() {
+  has_fresh_ = false;
+  while (!collectives_.empty() && collectives_.front()->completion().done) {
+    done_.push_back(std::move(collectives_.front()));
+    collectives_.pop_front();
+  }
+  std::size_t kept = 0;
+  for (Call& message : messages_) {
+    if (message->completion().done) {
+      done_.push_back(std::move(message));
+    } else {
+      std::swap(messages_[kept++], message);
+    }
+  }
+  messages_.resize(kept);
+  if (done_.empty()) return false;
+  find_due();
+  for (Call& call : done_) finish(std::move(call));
+  done_.clear();
+  return true;
+}
+
+void OrderedCalls::finish(Call call) {
+  const Status status = call->completion().status.during(call->title, comm_.phase(), group_);
+  if (ends_only_its_call(status) || !ended_.ok()) return conclude(std::move(call), status);
+  call->completion().status = status;
+  failed_.push_back(std::move(call));
+  if (std::exchange(is_reported_, true)) return;
+  unsent_report_ = status;
+  decision_due_ = Deadline::after_seconds(config_.lost_after_s + config_.suspect_after_s);
+}
+
+// All ranks report the same error: the decision, or where none arrives in time their own.
+bool OrderedCalls::settle() {
+  const std::optional<Status> decision = decisions_.find(comm_.id());
+  if (!decision && !decisions_.is_closed() && !decision_due_.passed()) return false;
+  while (!failed_.empty()) {
+    Call call = std::move(failed_.front());
+    failed_.pop_front();
+    const Status own = call->completion().status;
+    conclude(std::move(call), decision ? decision->during(own.error().operation, own.error().phase, group_) : own);
+  }
+  return true;
+}
+
+void OrderedCalls::conclude(Call call, const Status& outcome) {
+  count_end(metrics_.get(), *call, outcome);
+  const std::shared_ptr<Handle> handle = std::move(call->handle);
+  call.reset();
+  handle->finish_one(outcome);
+}
+
+void OrderedCalls::end(const Status& why) {
+  if (!ended_.ok()) return;
+  ended_ = why;
+  if (!comm_.has_failed()) {
+    comm_.interrupt(why);
+    comm_.progress();  // carries out the interrupt
+  }
+  collect();
+  while (!failed_.empty()) {
+    Call call = std::move(failed_.front());
+    failed_.pop_front();
+    const Status own = call->completion().status;
+    conclude(std::move(call), own);
+  }
+}
+
+int64_t OrderedCalls::next_alarm_ns() const {
+  const Deadline calls = collectives_.empty() && messages_.empty() ? Deadline::never() : due_;
+  return failed_.empty() ? calls.moment_ns() : calls.earlier(decision_due_).moment_ns();
+}
+
+}  // namespace fdl
