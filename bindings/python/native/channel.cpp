@@ -26,8 +26,8 @@ class Channel;
 // The Python object of an operation in flight. The first thread that holds the GIL afterwards drops its `keep`.
 class Pending {
  public:
-  Pending(Serving& serving, std::shared_ptr<Job> job, std::shared_ptr<Channel> channel)
-      : serving_(&serving), job_(std::move(job)), channel_(std::move(channel)) {}
+  Pending(Jobs& jobs, std::shared_ptr<Job> job, std::shared_ptr<Channel> channel)
+      : jobs_(&jobs), job_(std::move(job)), channel_(std::move(channel)) {}
 
   bool done() const;
   void wait() const;
@@ -47,9 +47,10 @@ class Pending {
 
  private:
   void check_process() const;
+  void raise_outcome() const;
   [[noreturn]] void raise_timeout(double given_s) const;
 
-  Serving* serving_;
+  Jobs* jobs_;
   std::shared_ptr<Job> job_;
   std::shared_ptr<Channel> channel_;
 };
@@ -132,8 +133,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
       fdl_comm_destroy(ordered_);
       raise_failure(why);
     }
-    collectives_ = std::make_unique<CollectiveQueue>(ordered_);
-    mailbox_ = std::make_unique<Mailbox>(messages_, fdl_comm_rank(messages_), fdl_comm_size(messages_));
+    world_ = group_->world()->get();
+    collectives_ = std::make_unique<CollectiveQueue>(ordered_, *callbacks_);
+    mailbox_ = std::make_unique<Mailbox>(messages_, *callbacks_);
   }
   ~Channel() {
     if (!is_this_process())
@@ -171,17 +173,22 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::shared_ptr<Pending> submit(const Arguments& arguments, Counts counts, Counts recv_counts, py::handle place,
                                   py::object keep) {
     check_open();
+    collectives_->take_ended();
     auto job = std::make_shared<Kept<CollectiveJob>>();
     arguments.give_to(*job);
     fill_counts(*job, counts, recv_counts);
     fill_place(*job, place);
     job->keep = std::move(keep);
-    return start(*collectives_, std::move(job));
+    auto pending = std::make_shared<Pending>(*collectives_, job, shared_from_this());
+    py::gil_scoped_release release;
+    collectives_->submit(std::move(job));
+    return pending;
   }
 
   std::shared_ptr<Pending> post(py::object keep, bool outgoing, std::uintptr_t data, std::size_t bytes, int peer,
                                 int tag, int64_t timeout_ns, py::handle at) {
     check_open();
+    mailbox_->take_ended();
     auto job = std::make_shared<Kept<Message>>();
     job->outgoing = outgoing;
     job->data = reinterpret_cast<std::byte*>(data);
@@ -194,7 +201,10 @@ class Channel : public std::enable_shared_from_this<Channel> {
     job->device_index = place.index;
     job->stream = place.stream;
     job->keep = std::move(keep);
-    return start(*mailbox_, std::move(job));
+    auto pending = std::make_shared<Pending>(*mailbox_, job, shared_from_this());
+    py::gil_scoped_release release;
+    mailbox_->submit(world_, std::move(job));
+    return pending;
   }
 
   void abort(const std::string& reason) {
@@ -213,6 +223,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
       mailbox_->close(grace_ns);
       fdl_comm_destroy(std::exchange(ordered_, nullptr));
       fdl_comm_destroy(std::exchange(messages_, nullptr));
+      callbacks_->stop();
     }
     drop_ended();
   }
@@ -262,17 +273,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
     job.call.stream = place.stream;
   }
 
-  std::shared_ptr<Pending> start(Serving& serving, std::shared_ptr<Job> job) {
-    for (auto& ended : serving.take_ended()) ended.reset();
-    auto pending = std::make_shared<Pending>(serving, job, shared_from_this());
-    {
-      py::gil_scoped_release release;
-      serving.submit(std::move(job));
-    }
-    return pending;
-  }
-
   void abandon() {
+    static_cast<void>(callbacks_.release());
     static_cast<void>(collectives_.release());
     static_cast<void>(mailbox_.release());
     new std::shared_ptr<Group>(std::move(group_));  // intentionally leaked in a forked child
@@ -280,8 +282,10 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   std::shared_ptr<Group> group_;
   int generation_;
+  fdl_world* world_ = nullptr;
   fdl_comm* ordered_ = nullptr;
   fdl_comm* messages_ = nullptr;
+  std::unique_ptr<CallbackThread> callbacks_ = std::make_unique<CallbackThread>();
   std::unique_ptr<CollectiveQueue> collectives_;
   std::unique_ptr<Mailbox> mailbox_;
 };
@@ -290,26 +294,30 @@ void Pending::check_process() const { channel_->check_process(); }
 
 bool Pending::done() const {
   check_process();
-  return serving_->is_done(*job_);
+  return Jobs::is_done(*job_);
 }
 
 py::object Pending::failure() const {
-  if (!job_->failure) return py::none();
   try {
-    raise_failure(*job_->failure);
+    raise_outcome();
+    return py::none();
   } catch (py::error_already_set& error) {
     return error.value();
   }
+}
+
+void Pending::raise_outcome() const {
+  if (const std::optional<Failure> failure = job_->outcome()) raise_failure(*failure);
 }
 
 void Pending::wait() const {
   check_process();
   {
     py::gil_scoped_release release;
-    serving_->wait(*job_);
+    Jobs::wait(*job_);
   }
   channel_->drop_ended();
-  if (job_->failure) raise_failure(*job_->failure);
+  raise_outcome();
 }
 
 void Pending::wait_for(double left_s, double given_s) const {
@@ -317,18 +325,18 @@ void Pending::wait_for(double left_s, double given_s) const {
   bool done;
   {
     py::gil_scoped_release release;
-    done = serving_->wait_until(*job_, clock_ns() + static_cast<int64_t>(left_s * 1e9));
+    done = Jobs::wait_until(*job_, clock_ns() + static_cast<int64_t>(left_s * 1e9));
   }
   channel_->drop_ended();
   if (!done) raise_timeout(given_s);
-  if (job_->failure) raise_failure(*job_->failure);
+  raise_outcome();
 }
 
 void Pending::raise_timeout(double given_s) const {
   std::optional<Failure> late;
   {
     py::gil_scoped_release release;
-    late = serving_->diagnose();
+    late = jobs_->diagnose();
   }
   Failure why = late.value_or(Failure::of(FDL_TIMEOUT, "the rank that it waits for is unknown"));
   char limit[32];
@@ -338,20 +346,22 @@ void Pending::raise_timeout(double given_s) const {
   raise_failure(why);
 }
 
-// In the serving thread, because no other thread would finish the operation.
+// In a callback the function is called at once: the callback may wait for what the function does.
 void Pending::then(py::function function) const {
   check_process();
-  if (Serving::is_this_thread()) {
+  if (CallbackThread::is_this_thread()) {
     py::gil_scoped_release release;
-    serving_->wait(*job_);
+    Jobs::wait(*job_);
+  } else {
+    auto callback = std::make_shared<Callback>(function);
+    if (jobs_->notify(*job_, [callback] { callback->call(); })) return;
   }
-  auto callback = std::make_shared<Callback>(function);
-  if (!serving_->notify(*job_, [callback] { callback->call(); })) function();
+  function();
 }
 
 bool Pending::withdraw() const {
   check_process();
-  return serving_->withdraw(*job_);
+  return jobs_->withdraw(*job_);
 }
 
 // Binds a method that takes Arguments and more. Python passes the fields of Arguments one by one.

@@ -1,5 +1,4 @@
-// CollectiveQueue: a collective blocks the driving thread. The thread that calls run() executes it itself where
-// possible.
+// CollectiveQueue: the handle of each call has the outcome; its callback only keeps the queue's books.
 #include "collective_queue.h"
 
 #include <array>
@@ -12,13 +11,13 @@ constexpr std::array kNames = {"allreduce", "reduce", "broadcast", "allgather", 
                                "alltoall",  "gather", "scatter",   "barrier"};
 static_assert(kNames.size() == FDL_BARRIER + 1);
 
-fdl_result run_call(fdl_comm* comm, const CollectiveJob& job) {
-  if (job.timeout_ns == 0 && job.prescale == 1) return fdl_call_ex(comm, &job.call, nullptr, nullptr);
-  fdl_call_options options;
+// The options of a job; null: it needs none.
+const fdl_call_options* options_of(const CollectiveJob& job, fdl_call_options& options) {
+  if (job.timeout_ns == 0 && job.prescale == 1) return nullptr;
   fdl_call_options_init(&options);
   options.timeout_ns = job.timeout_ns;
   options.prescale = job.prescale;
-  return fdl_call_ex(comm, &job.call, &options, nullptr);
+  return &options;
 }
 
 }  // namespace
@@ -29,23 +28,34 @@ std::string CollectiveJob::title() const {
   return title + " of " + std::to_string(call.count) + " " + fdl_dtype_name(call.dtype);
 }
 
-bool CollectiveQueue::run_at_once(Job& job) {
-  auto& one = static_cast<CollectiveJob&>(job);
-  if (run_call(comm(), one) != FDL_OK) one.failure = Failure::last();
-  one.done = true;
-  return true;
+std::optional<Failure> CollectiveJob::outcome() const {
+  if (handle == nullptr) return failure;
+  if (fdl_wait_handle(handle, 0) == FDL_OK) return std::nullopt;
+  return Failure::last();
 }
 
-void CollectiveQueue::advance(Lock& lock) {
-  std::shared_ptr<Job> job = std::move(submitted_.front());
-  submitted_.erase(submitted_.begin());
-  lock.unlock();
-  const bool ok = run_call(comm(), static_cast<const CollectiveJob&>(*job)) == FDL_OK;
-  std::optional<Failure> failure;
-  if (!ok) failure = Failure::last();
-  lock.lock();
-  job->failure = std::move(failure);
-  finish(std::move(job));
+void CollectiveQueue::submit(std::shared_ptr<CollectiveJob> job) {
+  if (!open(*job)) return;
+  fdl_call_options options;
+  if (fdl_call_submit(comm(), &job->call, options_of(*job, options), &job->handle) != FDL_OK) {
+    refuse(*job, Failure::last());
+    return leave();
+  }
+  fdl_handle* const handle = job->handle;
+  static_cast<void>(fdl_handle_notify(handle, &arrived, new Flight{this, std::move(job)}));
+}
+
+void CollectiveQueue::arrived(void* flight) {
+  const std::unique_ptr<Flight> arrived(static_cast<Flight*>(flight));
+  arrived->queue->finish(*arrived->job);
+  arrived->queue->leave(std::move(arrived->job));
+}
+
+void CollectiveQueue::run(CollectiveJob& job) {
+  if (!open(job)) return;
+  fdl_call_options options;
+  if (fdl_call_ex(comm(), &job.call, options_of(job, options), nullptr) != FDL_OK) job.failure = Failure::last();
+  leave();
 }
 
 }  // namespace farandole_python

@@ -1,25 +1,34 @@
-// CollectiveQueue: runs the collectives of one communicator in the order of submission.
+// CollectiveQueue submits the collectives of one communicator, which run in the order of submission.
 #pragma once
 
-#include "serving.h"
+#include "jobs.h"
 
 namespace farandole_python {
 
 struct CollectiveJob : Job {
   std::string title() const override;
+  std::optional<Failure> outcome() const override;
 
   fdl_call call;
   std::vector<std::size_t> counts, recv_counts;  // call.counts and call.recv_counts refer to these
   double prescale = 1;
 };
 
-class CollectiveQueue final : public Serving {
+class CollectiveQueue final : public Jobs {
  public:
-  using Serving::Serving;
+  using Jobs::Jobs;
 
- protected:
-  void advance(Lock& lock) override;
-  bool run_at_once(Job& job) override;
+  // The operation progresses whether or not a thread waits for it.
+  void submit(std::shared_ptr<CollectiveJob> job);
+  // Runs the collective behind those that were submitted before, in the calling thread if possible.
+  void run(CollectiveJob& job);
+
+ private:
+  struct Flight {
+    CollectiveQueue* queue;
+    std::shared_ptr<CollectiveJob> job;
+  };
+  static void arrived(void* flight);
 };
 
 }  // namespace farandole_python

@@ -1,8 +1,9 @@
-// Mailbox: the driving thread matches messages by tag and sender. Contents are not copied where possible.
+// Mailbox: messages are matched by tag and sender. Contents are not copied where possible.
 #include "mailbox.h"
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 namespace farandole_python {
@@ -21,17 +22,73 @@ void Message::take(const std::byte* contents) {
 }
 
 Mailbox::~Mailbox() {
-  for (fdl_request* request : requests_) fdl_request_free(request);
+  std::unique_lock lock(events_mutex_);
+  handled_.wait(lock, [this] { return !handling_; });
 }
 
-void Mailbox::advance(Lock& lock) {
-  auto fresh = std::exchange(submitted_, {});
-  lock.unlock();
-  for (const auto& job : fresh) start(std::static_pointer_cast<Message>(job));
-  fresh.clear();  // the last reference to a job is not dropped here
-  if (finished_.empty() && !requests_.empty()) serve_once();
-  lock.lock();
-  for (auto& message : std::exchange(finished_, {})) finish(std::move(message));
+void Mailbox::submit(fdl_world* world, std::shared_ptr<Message> message) {
+  if (!open(*message)) return;
+  if (fdl_handle_create(world, &message->handle) != FDL_OK) {
+    refuse(*message, Failure::last());
+    return leave();
+  }
+  bring({std::move(message), nullptr, std::nullopt});
+}
+
+// In the thread that drives, or in post() if the call is done already.
+void Mailbox::complete(void* flight) {
+  std::unique_ptr<Flight> done(static_cast<Flight*>(flight));
+  std::optional<Failure> failure;
+  if (fdl_wait_handle(done->handle, 0) != FDL_OK) failure = Failure::last();
+  fdl_handle_free(done->handle);
+  Mailbox* const mailbox = done->mailbox;
+  mailbox->bring({nullptr, std::move(done), std::move(failure)});
+}
+
+void Mailbox::bring(Event event) {
+  std::unique_lock lock(events_mutex_);
+  events_.push_back(std::move(event));
+  if (std::exchange(handling_, true)) return;
+  while (!events_.empty()) {
+    Event next = std::move(events_.front());
+    events_.pop_front();
+    lock.unlock();
+    handle(std::move(next));
+    set_limit();
+    report_finished();
+    lock.lock();
+  }
+  handling_ = false;
+  handled_.notify_all();
+}
+
+void Mailbox::handle(Event event) {
+  if (event.submitted != nullptr) return start(event.submitted);
+  --flights_;
+  if (event.failure) {
+    fail_all(*event.failure);
+  } else if (!broken_) {
+    arrived(*event.completed);
+  }
+  if (broken_ && flights_ == 0) end_broken();
+}
+
+// Passes on the references, because the last one must not be dropped without the GIL. After the last leave() no
+// communicator may exist.
+void Mailbox::report_finished() {
+  for (auto& message : std::exchange(finished_, {})) {
+    finish(*message);
+    static_cast<void>(fdl_handle_complete(message->handle));
+    leave(std::move(message));
+  }
+}
+
+// The communicator ends when the first message is late.
+void Mailbox::set_limit() {
+  const Message* urgent = broken_ ? nullptr : most_urgent();
+  const int64_t moment_ns = urgent == nullptr ? 0 : urgent->last_moment_ns;
+  if (std::exchange(limit_ns_, moment_ns) == moment_ns) return;
+  static_cast<void>(fdl_comm_limit(comm(), moment_ns == 0 ? -1 : std::max<int64_t>(moment_ns - clock_ns(), 1)));
 }
 
 void Mailbox::start(const std::shared_ptr<Message>& message) {
@@ -67,7 +124,7 @@ void Mailbox::receive(const std::shared_ptr<Message>& message) {
   const auto is_wanted = [&] { return std::find(wanted_.begin(), wanted_.end(), message) != wanted_.end(); };
   for (int from = first; from <= last && is_wanted(); ++from) sort(from);
   for (int from = first; from <= last && is_wanted(); ++from) {
-    if (from != rank_ || message->peer == rank_) ask(from);
+    if (from != rank_ || message->peer == rank_ || count == 1) ask(from);
   }
 }
 
@@ -154,47 +211,31 @@ bool Mailbox::fits(const std::shared_ptr<Message>& message, int from, const Enve
 }
 
 bool Mailbox::post(bool outgoing, void* data, std::size_t bytes, Flight flight) {
-  fdl_request* request = nullptr;
-  fdl_result result;
+  fdl_call call;
+  fdl_call_init(&call);
+  call.collective = outgoing ? FDL_SEND : FDL_RECV;
+  call.input = call.output = data;
+  call.count = bytes;
+  call.dtype = FDL_UINT8;
+  call.root = flight.peer;
   if (flight.message != nullptr && flight.message->on_device() && data == flight.message->data) {
-    fdl_call call;
-    fdl_call_init(&call);
-    call.collective = outgoing ? FDL_SEND : FDL_RECV;
-    call.input = call.output = data;
-    call.count = bytes;
-    call.dtype = FDL_UINT8;
-    call.root = flight.peer;
     call.device_kind = flight.message->device_kind;
     call.device_index = flight.message->device_index;
     call.stream = flight.message->stream;
-    result = fdl_call_ex(comm(), &call, nullptr, &request);
-  } else {
-    result = outgoing ? fdl_isend(comm(), data, bytes, FDL_UINT8, flight.peer, &request)
-                      : fdl_irecv(comm(), data, bytes, FDL_UINT8, flight.peer, &request);
   }
-  if (result != FDL_OK) {
+  fdl_call_options options;
+  fdl_call_options_init(&options);
+  options.timeout_ns = std::numeric_limits<int64_t>::max();  // set_limit() limits the messages
+  auto made = std::make_unique<Flight>(std::move(flight));
+  if (fdl_call_submit(comm(), &call, &options, &made->handle) != FDL_OK) {
     fail_all(Failure::last());
     return false;
   }
-  requests_.push_back(request);
-  flights_.push_back(std::move(flight));
+  made->mailbox = this;
+  ++flights_;
+  fdl_handle* const handle = made->handle;
+  static_cast<void>(fdl_handle_notify(handle, &complete, made.release()));
   return true;
-}
-
-void Mailbox::serve_once() {
-  std::size_t index = requests_.size();
-  const Message* urgent = most_urgent();
-  const int64_t left_ns = urgent == nullptr ? -1 : std::max<int64_t>(urgent->last_moment_ns - clock_ns(), 1);
-  const fdl_result result = fdl_comm_serve(comm(), requests_.data(), requests_.size(), left_ns, &index);
-  if (result != FDL_OK && index == requests_.size()) return fail_all(Failure::last());
-  if (index == requests_.size()) return;
-  const Flight flight = std::move(flights_[index]);
-  flights_[index] = std::move(flights_.back());
-  flights_.pop_back();
-  requests_[index] = requests_.back();
-  requests_.pop_back();
-  if (result != FDL_OK) return fail_all(Failure::last());
-  arrived(flight);
 }
 
 void Mailbox::arrived(const Flight& flight) {
@@ -240,18 +281,22 @@ void Mailbox::time_out(Failure why) {
   end_all(why, late);
 }
 
+// The messages end with their calls, which use their memory until the communicator has ended. Without messages there is
+// nothing to abort, and close() may have returned.
 void Mailbox::end_all(const Failure& why, const Message* culprit) {
   broken_ = why;
-  abort(why.text);
-  for (fdl_request* request : std::exchange(requests_, {})) fdl_request_free(request);
-  flights_.clear();
   wanted_.clear();
-  for (const auto& message : std::exchange(live_, {})) {
+  if (!live_.empty()) abort(why.text);
+  for (const auto& message : live_) {
     message->failure = why;
     if (why.code == FDL_TIMEOUT && message.get() != culprit)
       message->failure->text = message->title() + " ended with its group: " + why.text;
-    finished_.push_back(message);
   }
+  if (flights_ == 0) end_broken();
+}
+
+void Mailbox::end_broken() {
+  for (auto& message : std::exchange(live_, {})) finished_.push_back(std::move(message));
 }
 
 const Message* Mailbox::most_urgent() const {

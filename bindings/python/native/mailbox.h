@@ -8,14 +8,20 @@
 //   envelope arrived, no receive waits for that peer   -> it stays, and the sender's long contents wait
 //
 // The contents may be on a device, at either end.
+//
+// The mailbox is a state machine: a submitted message and a completed call are events, and one thread at a time handles
+// them. A thread that brings an event while another one handles events leaves it to that thread. So the events come
+// from any thread, and handling one may bring the next.
 #pragma once
 
 #include <array>
+#include <condition_variable>
 #include <cstddef>
 #include <deque>
+#include <mutex>
 #include <vector>
 
-#include "serving.h"
+#include "jobs.h"
 
 namespace farandole_python {
 
@@ -45,25 +51,26 @@ struct Message : Job {
   int device_index = 0;
   void* stream = nullptr;
   std::vector<std::byte> kept;  // once done: contents that the caller must copy to the device
-  // Used by the driving thread only:
+  // Used by the mailbox only:
   int64_t last_moment_ns = 0;  // 0: none
   Envelope envelope;
-  int parts = 0;  // requests in flight
+  int parts = 0;  // calls in flight
 
   bool on_device() const { return device_kind != FDL_DEVICE_CPU; }
   void take(const std::byte* contents);
   bool accepts(int from, int32_t with) const { return tag == with && (peer == kAnySource || peer == from); }
 };
 
-class Mailbox final : public Serving {
+class Mailbox final : public Jobs {
  public:
-  Mailbox(fdl_comm* comm, int rank, int size) : Serving(comm), rank_(rank), peers_(static_cast<std::size_t>(size)) {}
-  // Requests may be in flight (a receive from any rank requests envelopes of all). Destroy the communicator first.
+  Mailbox(fdl_comm* comm, CallbackThread& callbacks)
+      : Jobs(comm, callbacks), rank_(fdl_comm_rank(comm)), peers_(static_cast<std::size_t>(fdl_comm_size(comm))) {}
+  // Calls may be in flight after close(): a receive from any rank requests envelopes of all. Their ends come with the
+  // end of the communicator, which must be destroyed first.
   ~Mailbox() override;
 
- protected:
-  void advance(Lock& lock) override;
-  void call_driver() override { static_cast<void>(fdl_comm_wake(comm())); }
+  // `world` is that of the communicator. The message progresses whether or not a thread waits for it.
+  void submit(fdl_world* world, std::shared_ptr<Message> message);
 
  private:
   // A message that arrived before the one that a receive waits for.
@@ -75,19 +82,32 @@ class Mailbox final : public Serving {
   };
   struct Peer {
     Envelope envelope;
-    bool asked = false;    // a request for the next envelope is in flight
+    bool asked = false;    // the receive of the next envelope is in flight
     bool arrived = false;  // `envelope` has not been handled yet
     std::deque<std::shared_ptr<Aside>> aside;
   };
-  // The purpose of a request in flight; parallel to requests_.
+  // A call in flight, and its purpose.
   struct Flight {
     enum class Kind { part, envelope, aside };
     Kind kind;
     int peer;
     std::shared_ptr<Message> message;
     std::shared_ptr<Aside> aside;
+    Mailbox* mailbox = nullptr;
+    fdl_handle* handle = nullptr;
+  };
+  // A submitted message, or a completed call with its failure.
+  struct Event {
+    std::shared_ptr<Message> submitted;
+    std::unique_ptr<Flight> completed;
+    std::optional<Failure> failure;
   };
 
+  static void complete(void* flight);
+  void bring(Event event);
+  void handle(Event event);
+  void report_finished();
+  void set_limit();
   void start(const std::shared_ptr<Message>& message);
   void send(const std::shared_ptr<Message>& message);
   void receive(const std::shared_ptr<Message>& message);
@@ -98,23 +118,29 @@ class Mailbox final : public Serving {
   void deliver(const std::shared_ptr<Message>& message, int from);
   bool fits(const std::shared_ptr<Message>& message, int from, const Envelope& envelope);
   bool post(bool outgoing, void* data, std::size_t bytes, Flight flight);
-  void serve_once();
   void arrived(const Flight& flight);
   void end(const std::shared_ptr<Message>& message);
   void fail_all(const Failure& why);
   void time_out(Failure why);
   void end_all(const Failure& why, const Message* culprit);
+  void end_broken();
   // The message with the earliest deadline; null: none has one.
   const Message* most_urgent() const;
 
+  std::mutex events_mutex_;
+  std::condition_variable handled_;  // no thread handles events
+  std::deque<Event> events_;
+  bool handling_ = false;
+
+  // ---- used by the thread that handles events ----
   int rank_;
   std::vector<Peer> peers_;
-  std::vector<fdl_request*> requests_;
-  std::vector<Flight> flights_;
   std::vector<std::shared_ptr<Message>> live_;      // started and not ended
   std::deque<std::shared_ptr<Message>> wanted_;     // receives without an envelope, in order
   std::vector<std::shared_ptr<Message>> finished_;  // ended, but not yet reported to waiting threads
   std::optional<Failure> broken_;
+  int flights_ = 0;
+  int64_t limit_ns_ = 0;  // the moment of the communicator's limit; 0: none
 };
 
 }  // namespace farandole_python

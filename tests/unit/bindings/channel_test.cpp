@@ -44,34 +44,59 @@ std::shared_ptr<Message> message(bool outgoing, std::vector<int>& data, int peer
   return made;
 }
 
-void finish(Serving& serving, const std::shared_ptr<Job>& job) {
-  serving.wait(*job);
-  EXPECT_FALSE(job->failure) << job->failure->text;
+void finish(const std::shared_ptr<Job>& job) {
+  Jobs::wait(*job);
+  const auto failure = job->outcome();
+  EXPECT_FALSE(failure) << failure->text;
 }
+
+// A rank's queue or mailbox, with its callback thread. The communicator ends with it, as under a process group.
+template <typename Kind>
+class Ready {
+ public:
+  explicit Ready(World& me) : Ready(me, me.comm) {}
+  Ready(World& me, fdl_comm*& comm) : world_(me.world), comm_(comm), jobs_(std::make_unique<Kind>(comm, callbacks_)) {}
+  ~Ready() {
+    jobs_->close(0);
+    fdl_comm_destroy(std::exchange(comm_, nullptr));
+  }
+  Kind* operator->() { return jobs_.get(); }
+  void submit(const std::shared_ptr<Message>& message) { jobs_->submit(world_, message); }
+  void run(const std::shared_ptr<Message>& message) {
+    submit(message);
+    Jobs::wait(*message);
+  }
+
+ private:
+  fdl_world* world_;
+  fdl_comm*& comm_;
+  CallbackThread callbacks_;
+  std::unique_ptr<Kind> jobs_;
+};
 
 TEST_P(EveryTransport, CollectivesRunInOrderOnAnyDrivingThread) {
   run_ranks(3, knobs(), [](World& me) {
-    CollectiveQueue queue(me.comm);
+    Ready<CollectiveQueue> queue(me);
     std::vector<float> values(40, static_cast<float>(me.rank + 1));
     std::vector<std::shared_ptr<CollectiveJob>> jobs;
     for (float& value : values) {
       if (jobs.size() % 5 == 4) {  // with blocking ones in between
-        queue.run(*allreduce(&value));
+        queue->run(*allreduce(&value));
         jobs.push_back(nullptr);
       } else {
-        queue.submit(jobs.emplace_back(allreduce(&value)));
+        queue->submit(jobs.emplace_back(allreduce(&value)));
       }
     }
     std::reverse(jobs.begin(), jobs.end());
     for (const auto& job : jobs) {
-      if (job) finish(queue, job);
+      if (job) finish(job);
     }
     EXPECT_EQ(values, std::vector<float>(values.size(), 6));
-    queue.close(kGraceNs);
+    queue->close(kGraceNs);
     float late = 0;
     auto job = allreduce(&late);
-    queue.submit(job);
-    queue.wait(*job);
+    queue->submit(job);
+    Jobs::wait(*job);
     ASSERT_TRUE(job->failure);
     EXPECT_EQ(job->failure->code, FDL_SHUT_DOWN);
   });
@@ -79,40 +104,40 @@ TEST_P(EveryTransport, CollectivesRunInOrderOnAnyDrivingThread) {
 
 TEST_P(EveryTransport, JobsWithoutAWaiterCompleteAndCallBack) {
   run_ranks(2, knobs(), [](World& me) {
-    CollectiveQueue queue(me.comm);
+    Ready<CollectiveQueue> queue(me);
     std::vector<float> values(20, 1);
     std::atomic<int> calls{0};
     std::mutex mutex;
     std::condition_variable called;
     for (float& value : values) {
       auto job = allreduce(&value);
-      queue.submit(job);
+      queue->submit(job);
       const auto count = [&] {
-        EXPECT_TRUE(Serving::is_this_thread());
+        EXPECT_TRUE(CallbackThread::is_this_thread());
         std::lock_guard lock(mutex);
         ++calls;
         called.notify_one();
       };
-      if (!queue.notify(*job, count)) ++calls;
+      if (!queue->notify(*job, count)) ++calls;
     }
     std::unique_lock lock(mutex);
     called.wait(lock, [&] { return calls == 20; });
     EXPECT_EQ(values, std::vector<float>(20, 2));
     lock.unlock();
-    queue.close(kGraceNs);
+    queue->close(kGraceNs);
   });
 }
 
 TEST_P(EveryTransport, MessagesMatchByTagAndSender) {
   run_ranks(3, knobs(), [](World& me) {
-    Mailbox mailbox(me.comm, me.rank, me.size);
+    Ready<Mailbox> mailbox(me);
     if (me.rank == 0) {
       // From both other ranks, by tag, in another order than sent; the last two from any rank.
       for (int peer = 1; peer <= 2; ++peer) {
         for (int tag : {3, 1, 2}) {
           std::vector<int> got(static_cast<std::size_t>(tag) * 1000, -1);
           auto job = message(false, got, peer, tag);
-          mailbox.run(*job);
+          mailbox.run(job);
           EXPECT_EQ(got, std::vector<int>(got.size(), 10 * peer + tag));
         }
       }
@@ -120,7 +145,7 @@ TEST_P(EveryTransport, MessagesMatchByTagAndSender) {
       for (int turn = 0; turn < 2; ++turn) {
         std::vector<int> got(1, -1);
         auto job = message(false, got, kAnySource, 9);
-        mailbox.run(*job);
+        mailbox.run(job);
         EXPECT_EQ(got[0], job->source);
         seen += job->source;
       }
@@ -133,11 +158,10 @@ TEST_P(EveryTransport, MessagesMatchByTagAndSender) {
       for (std::size_t i = 0; i < kept.size(); ++i) {
         mailbox.submit(jobs.emplace_back(message(true, kept[i], 0, i == 3 ? 9 : static_cast<int>(i) + 1)));
       }
-      for (const auto& job : jobs) finish(mailbox, job);
+      for (const auto& job : jobs) finish(job);
     }
-    mailbox.close(kGraceNs);
-    // The mailbox of rank 0 has posted more receives than messages came.
-    fdl_comm_destroy(std::exchange(me.comm, nullptr));
+    // The mailbox of rank 0 has posted more receives than messages came. They end with the communicator.
+    mailbox->close(kGraceNs);
   });
 }
 
@@ -147,7 +171,7 @@ TEST_P(EveryTransport, ThreadsExchangeMessagesConcurrently) {
   const unsigned seed = std::random_device{}();
   std::printf("seed %u\n", seed);
   run_ranks(2, knobs(), [seed](World& me) {
-    Mailbox mailbox(me.comm, me.rank, me.size);
+    Ready<Mailbox> mailbox(me);
     const int other = 1 - me.rank;
     std::vector<std::thread> threads;
     for (int tag = 0; tag < 2; ++tag) {
@@ -158,10 +182,10 @@ TEST_P(EveryTransport, ThreadsExchangeMessagesConcurrently) {
           std::vector<int> data(count, outgoing ? step : -1);
           auto job = message(outgoing, data, other, tag);
           if (step % 2) {
-            mailbox.run(*job);
+            mailbox.run(job);
           } else {
             mailbox.submit(job);
-            finish(mailbox, job);
+            finish(job);
           }
           EXPECT_FALSE(job->failure);
           EXPECT_EQ(data, std::vector<int>(count, step));
@@ -171,8 +195,8 @@ TEST_P(EveryTransport, ThreadsExchangeMessagesConcurrently) {
       threads.emplace_back(each, false);
     }
     for (auto& thread : threads) thread.join();
-    EXPECT_FALSE(mailbox.take_ended().empty());
-    mailbox.close(kGraceNs);
+    EXPECT_FALSE(mailbox->take_ended().empty());
+    mailbox->close(kGraceNs);
   });
 }
 
@@ -180,7 +204,7 @@ TEST_P(EveryTransport, ThreadsExchangeMessagesConcurrently) {
 
 // Rank 0 waits with a deadline for the last of `count` sums. Rank 1 starts them only after that wait has ended.
 void wait_for_the_last_of(std::size_t count, World& me, bool first_is_driven) {
-  CollectiveQueue queue(me.comm);
+  Ready<CollectiveQueue> queue(me);
   fdl_comm* signal = nullptr;
   FDL_ASSERT_OK(fdl_comm_create(me.all, &signal));
   std::vector<float> values(count, static_cast<float>(me.rank + 1));
@@ -188,18 +212,18 @@ void wait_for_the_last_of(std::size_t count, World& me, bool first_is_driven) {
   if (me.rank == 1) {
     FDL_EXPECT_OK(fdl_barrier(signal));
   }
-  for (float& value : values) queue.submit(jobs.emplace_back(allreduce(&value)));
+  for (float& value : values) queue->submit(jobs.emplace_back(allreduce(&value)));
   std::thread driver;
   if (me.rank == 0) {
-    if (first_is_driven) driver = std::thread([&] { queue.wait(*jobs.front()); });
+    if (first_is_driven) driver = std::thread([&] { Jobs::wait(*jobs.front()); });
     const int64_t begin_ns = clock_ns();
-    EXPECT_FALSE(queue.wait_until(*jobs.back(), begin_ns + 30'000'000));
+    EXPECT_FALSE(Jobs::wait_until(*jobs.back(), begin_ns + 30'000'000));
     EXPECT_GE(clock_ns() - begin_ns, 30'000'000);
     EXPECT_LT(clock_ns() - begin_ns, 2'000'000'000) << "the wait returned with the operation, not at its deadline";
-    EXPECT_FALSE(queue.is_done(*jobs.front()));
+    EXPECT_FALSE(Jobs::is_done(*jobs.front()));
     std::optional<Failure> diagnosis;
     for (int tries = 0; !diagnosis && tries < 100; ++tries)
-      diagnosis = queue.diagnose();  // the driver needs a core to answer
+      diagnosis = queue->diagnose();  // the driver needs a core to answer
     EXPECT_TRUE(diagnosis);
     const Failure found = diagnosis.value_or(Failure());
     EXPECT_EQ(found.culprit_rank, 1);
@@ -207,13 +231,13 @@ void wait_for_the_last_of(std::size_t count, World& me, bool first_is_driven) {
     EXPECT_NE(found.text.find("waits for rank 1"), std::string::npos) << found.text;
     FDL_EXPECT_OK(fdl_barrier(signal));
   }
-  for (const auto& job : jobs) finish(queue, job);
+  for (const auto& job : jobs) finish(job);
   if (driver.joinable()) driver.join();
   EXPECT_EQ(values, std::vector<float>(count, 3));
   float next = 1;
-  queue.run(*allreduce(&next));
+  queue->run(*allreduce(&next));
   EXPECT_EQ(next, 2);
-  queue.close(kGraceNs);
+  queue->close(kGraceNs);
   fdl_comm_destroy(signal);
 }
 
@@ -229,40 +253,40 @@ TEST_P(EveryTransport, IdleCommunicatorDiagnosesNoRank) {
   EXPECT_EQ(fdl_comm_diagnose(nullptr, 1), FDL_NOT_INITIALIZED);
   run_ranks(2, knobs(), [](World& me) {
     EXPECT_EQ(fdl_comm_diagnose(me.comm, 1'000'000), FDL_OK);
-    CollectiveQueue queue(me.comm);
-    EXPECT_FALSE(queue.diagnose());
+    Ready<CollectiveQueue> queue(me);
+    EXPECT_FALSE(queue->diagnose());
     float value = 1;  // the diagnosis without an answer has no effect
-    queue.run(*allreduce(&value));
+    queue->run(*allreduce(&value));
     EXPECT_EQ(value, 2);
-    queue.close(kGraceNs);
-    EXPECT_FALSE(queue.diagnose()) << "it is closed";
+    queue->close(kGraceNs);
+    EXPECT_FALSE(queue->diagnose()) << "it is closed";
   });
 }
 
-// The serving thread waits in a callback and cannot drive, so a second thread drives.
+// The callback runs in a thread that only runs callbacks, so that waiting there blocks nothing else.
 TEST_P(EveryTransport, CallbackMayWaitWithADeadline) {
   run_ranks(2, knobs(), [](World& me) {
-    CollectiveQueue queue(me.comm);
+    Ready<CollectiveQueue> queue(me);
     std::vector<float> values(2, 1);
     const auto first = allreduce(&values[0]);
     const auto second = allreduce(&values[1]);
     std::atomic<int> waited{-1};
     const auto waits = [&] {
-      queue.submit(second);
-      waited = queue.wait_until(*second, clock_ns() + 20'000'000'000) ? 1 : 0;
+      queue->submit(second);
+      waited = Jobs::wait_until(*second, clock_ns() + 20'000'000'000) ? 1 : 0;
     };
-    queue.submit(first);
-    if (!queue.notify(*first, waits)) waits();
+    queue->submit(first);
+    if (!queue->notify(*first, waits)) waits();
     while (waited < 0) std::this_thread::yield();
     EXPECT_EQ(waited, 1);
     EXPECT_EQ(values, std::vector<float>(2, 2));
-    queue.close(kGraceNs);
+    queue->close(kGraceNs);
   });
 }
 
 TEST_P(EveryTransport, WithdrawnCallbackIsNotCalled) {
   run_ranks(2, knobs(), [](World& me) {
-    CollectiveQueue queue(me.comm);
+    Ready<CollectiveQueue> queue(me);
     float value = 1;
     std::atomic<int> calls{0};
     const auto count = [&] { ++calls; };
@@ -270,22 +294,23 @@ TEST_P(EveryTransport, WithdrawnCallbackIsNotCalled) {
     FDL_ASSERT_OK(fdl_comm_create(me.all, &signal));
     if (me.rank == 0) {  // rank 1 starts after rank 0 has withdrawn its callback
       const auto job = allreduce(&value);
-      queue.submit(job);
-      EXPECT_FALSE(queue.withdraw(*job)) << "no callback is set";
-      EXPECT_TRUE(queue.notify(*job, count));
-      EXPECT_TRUE(queue.withdraw(*job));
-      EXPECT_TRUE(queue.notify(*job, count));
-      EXPECT_TRUE(queue.notify(*job, count));
-      EXPECT_FALSE(queue.withdraw(*job)) << "one of the two may belong to another caller";
+      queue->submit(job);
+      EXPECT_FALSE(queue->withdraw(*job)) << "no callback is set";
+      EXPECT_TRUE(queue->notify(*job, count));
+      EXPECT_TRUE(queue->withdraw(*job));
+      EXPECT_TRUE(queue->notify(*job, count));
+      EXPECT_TRUE(queue->notify(*job, count));
+      EXPECT_FALSE(queue->withdraw(*job)) << "one of the two may belong to another caller";
       FDL_EXPECT_OK(fdl_barrier(signal));
-      finish(queue, job);
-      EXPECT_FALSE(queue.withdraw(*job)) << "it is done";
+      finish(job);
+      EXPECT_FALSE(queue->withdraw(*job)) << "it is done";
     } else {
       FDL_EXPECT_OK(fdl_barrier(signal));
-      queue.run(*allreduce(&value));
+      queue->run(*allreduce(&value));
     }
     EXPECT_EQ(value, 2);
-    queue.close(kGraceNs);
+    queue->close(kGraceNs);
+    while (calls < (me.rank == 0 ? 2 : 0)) std::this_thread::yield();  // the callback thread may be behind
     EXPECT_EQ(calls, me.rank == 0 ? 2 : 0);
     fdl_comm_destroy(signal);
   });
@@ -293,7 +318,7 @@ TEST_P(EveryTransport, WithdrawnCallbackIsNotCalled) {
 
 TEST_P(EveryTransport, MessageOutlivesATimedOutWait) {
   run_ranks(2, knobs(), [](World& me) {
-    Mailbox mailbox(me.comm, me.rank, me.size);
+    Ready<Mailbox> mailbox(me);
     fdl_comm* signal = nullptr;
     FDL_ASSERT_OK(fdl_comm_create(me.all, &signal));
     std::vector<int> data(1000, me.rank == 0 ? -1 : 7);
@@ -303,13 +328,13 @@ TEST_P(EveryTransport, MessageOutlivesATimedOutWait) {
     }
     mailbox.submit(job);
     if (me.rank == 0) {
-      EXPECT_FALSE(mailbox.wait_until(*job, clock_ns() + 30'000'000));
+      EXPECT_FALSE(Jobs::wait_until(*job, clock_ns() + 30'000'000));
       EXPECT_EQ(job->title(), "recv of 4000 bytes from rank 1 (tag 0)");
       FDL_EXPECT_OK(fdl_barrier(signal));
     }
-    finish(mailbox, job);
+    finish(job);
     EXPECT_EQ(data, std::vector<int>(1000, 7));
-    mailbox.close(kGraceNs);
+    mailbox->close(kGraceNs);
     fdl_comm_destroy(signal);
   });
 }
@@ -320,19 +345,19 @@ TEST_P(EveryTransport, MessageOfAnotherSizeEndsBothSides) {
   run_ranks(2, knobs(), [](World& me) {
     fdl_comm* stays = nullptr;  // a rank that leaves at once may be lost before its abort arrives
     FDL_ASSERT_OK(fdl_comm_create(me.all, &stays));
-    Mailbox mailbox(me.comm, me.rank, me.size);
+    Ready<Mailbox> mailbox(me);
     std::vector<int> data(me.rank == 0 ? 100 : 2);
     auto job = message(me.rank == 0, data, 1 - me.rank, 4);
-    mailbox.run(*job);
+    mailbox.run(job);
     if (me.rank == 0) {  // the first message may be sent before the other rank checks it; the next operation fails
       job = message(false, data, 1, 4);
-      mailbox.run(*job);
+      mailbox.run(job);
     }
     ASSERT_TRUE(job->failure);
     EXPECT_EQ(job->failure->code, me.rank == 0 ? FDL_ABORTED : FDL_MISMATCH);
     EXPECT_NE(job->failure->text.find("recv of 8 bytes from rank 0 (tag 4), but rank 0 sent 400"), std::string::npos)
         << job->failure->text;
-    mailbox.close(0);
+    mailbox->close(0);
     FDL_EXPECT_OK(fdl_barrier(stays));
     fdl_comm_destroy(stays);
   });
@@ -345,30 +370,31 @@ TEST_P(EveryTransport, TimeoutsNameTheMissingRank) {
     FDL_ASSERT_OK(fdl_comm_create(me.all, &second));
     FDL_ASSERT_OK(fdl_comm_create(me.all, &third));
     if (me.rank == 0) {
-      Mailbox mailbox(me.comm, 0, 2);
+      Ready<Mailbox> mailbox(me);
       std::vector<int> data(3);
       auto job = message(false, data, 1, 0, 50'000'000);
-      mailbox.run(*job);
+      mailbox.run(job);
       ASSERT_TRUE(job->failure);
       EXPECT_EQ(job->failure->code, FDL_TIMEOUT);
       EXPECT_EQ(job->failure->culprit_rank, 1);
       EXPECT_EQ(job->failure->text.find("recv of 12 bytes from rank 1 (tag 0) was not finished in time"), 0u);
-      mailbox.close(0);
-      CollectiveQueue queue(second);
+      mailbox->close(0);
+      Ready<CollectiveQueue> queue(me, second);
       float value = 1;
       auto sum = allreduce(&value, 50'000'000);
-      queue.submit(sum);
-      queue.wait(*sum);
-      ASSERT_TRUE(sum->failure);
-      EXPECT_EQ(sum->failure->code, FDL_TIMEOUT);
-      EXPECT_EQ(sum->failure->culprit_rank, 1);
-      EXPECT_EQ(sum->failure->operation, "allreduce");
-      EXPECT_NE(sum->failure->text.find("allreduce in group '" + sum->failure->group +
-                                        "' was not finished before its " + "deadline: it waits for rank 1"),
+      queue->submit(sum);
+      Jobs::wait(*sum);
+      const auto failure = sum->outcome();
+      ASSERT_TRUE(failure);
+      EXPECT_EQ(failure->code, FDL_TIMEOUT);
+      EXPECT_EQ(failure->culprit_rank, 1);
+      EXPECT_EQ(failure->operation, "allreduce");
+      EXPECT_NE(failure->text.find("allreduce in group '" + failure->group + "' was not finished before its " +
+                                   "deadline: it waits for rank 1"),
                 std::string::npos)
-          << sum->failure->text;
-      EXPECT_NE(sum->failure->text.find("raise the timeout"), std::string::npos) << sum->failure->text;
-      queue.close(0);
+          << failure->text;
+      EXPECT_NE(failure->text.find("raise the timeout"), std::string::npos) << failure->text;
+      queue->close(0);
     }
     FDL_EXPECT_OK(fdl_barrier(third));
     fdl_comm_destroy(second);
@@ -382,21 +408,21 @@ TEST_P(EveryTransport, LateMessageEndsTheOthersWithItsName) {
     fdl_comm* stays = nullptr;
     FDL_ASSERT_OK(fdl_comm_create(me.all, &stays));
     if (me.rank == 0) {
-      Mailbox mailbox(me.comm, 0, 2);
+      Ready<Mailbox> mailbox(me);
       std::vector<int> data(6);
       std::vector<int> unlimited(1);
       const auto late = message(false, data, 1, 3, 50'000'000);
       const auto other = message(false, unlimited, 1, 4);
       mailbox.submit(other);
       mailbox.submit(late);
-      mailbox.wait(*other);
+      Jobs::wait(*other);
       ASSERT_TRUE(other->failure && late->failure);
       const std::string named = "recv of 24 bytes from rank 1 (tag 3) was not finished in time";
       EXPECT_EQ(late->failure->text.find(named), 0u) << late->failure->text;
       EXPECT_EQ(other->failure->text.find("recv of 4 bytes from rank 1 (tag 4) ended with its group: " + named), 0u)
           << other->failure->text;
       EXPECT_EQ(other->failure->culprit_rank, 1);
-      mailbox.close(0);
+      mailbox->close(0);
     }
     FDL_EXPECT_OK(fdl_barrier(stays));
     fdl_comm_destroy(stays);
@@ -409,30 +435,29 @@ TEST_P(EveryTransport, ClosingAbortsOperationsThatOtherRanksWaitFor) {
     fdl_comm* stays = nullptr;  // a rank that leaves at once may be lost before its abort arrives
     FDL_ASSERT_OK(fdl_comm_create(me.all, &second));
     FDL_ASSERT_OK(fdl_comm_create(me.all, &stays));
-    Mailbox mailbox(me.comm, me.rank, 2);
-    CollectiveQueue queue(second);
+    Ready<Mailbox> mailbox(me);
+    Ready<CollectiveQueue> queue(me, second);
     std::vector<int> data(100);
     float value = 1;
     auto job = message(false, data, 1 - me.rank, 0);
     auto sum = allreduce(&value);
     mailbox.submit(job);
     if (me.rank == 0) {
-      queue.submit(sum);
-      std::thread waiter([&] { queue.wait(*sum); });
-      queue.close(20'000'000);
+      queue->submit(sum);
+      std::thread waiter([&] { Jobs::wait(*sum); });
+      queue->close(20'000'000);
       waiter.join();
-      ASSERT_TRUE(sum->failure);
-      mailbox.close(20'000'000);
+      ASSERT_TRUE(sum->outcome());
+      mailbox->close(20'000'000);
     } else {
-      mailbox.wait(*job);  // rank 0 has aborted
-      mailbox.close(0);
-      queue.close(0);
+      Jobs::wait(*job);  // rank 0 has aborted
+      mailbox->close(0);
+      queue->close(0);
     }
     ASSERT_TRUE(job->failure);
     EXPECT_EQ(job->failure->code, FDL_ABORTED);
     FDL_EXPECT_OK(fdl_barrier(stays));
     fdl_comm_destroy(stays);
-    fdl_comm_destroy(second);
   });
 }
 
