@@ -306,6 +306,7 @@ typedef struct fdl_call_options {
   int64_t timeout_ns;    /* of a blocking call; 0: as configured, as for the wait for a request */
   const fdl_op* user_op; /* with FDL_USER only */
   int deterministic;     /* 0 or 1; -1: as configured */
+  int may_never_come;    /* 1: of a submitted receive. If its sender leaves, only this call fails, and only here */
 } fdl_call_options;
 /* Sets all members to their defaults; options must not be NULL. */
 FDL_API void fdl_call_options_init(fdl_call_options* options);

@@ -176,6 +176,7 @@ fdl_result make_submitted(fdl_comm* comm, const fdl_call& call, const fdl_call_o
   if (translated != FDL_OK) return translated;
   const double configured = comm->world->runtime->config().timeout_s;
   made->timeout_ns = options.timeout_ns > 0 ? options.timeout_ns : configured > 0 ? seconds_to_ns(configured) : 0;
+  made->may_never_come = options.may_never_come != 0;
   made->handle = std::make_shared<Handle>(1);
   return FDL_OK;
 }

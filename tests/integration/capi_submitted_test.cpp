@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <latch>
 #include <thread>
 
 #include "tests/support/worlds.h"
@@ -533,13 +534,16 @@ TEST_P(Submitted, DestroyedCommunicatorEndsItsCalls) {
 }
 
 TEST_P(Submitted, WorldMayEndWithCallsInFlight) {
-  run_ranks(2, knobs(), [](World& me) {
+  std::latch ended(1);  // rank 0 leaves last: its departure would end the call in another way
+  run_ranks(2, knobs(), [&](World& me) {
     fdl_comm* signal = make_comm(me);
     float value = 1;
-    fdl_handle* handle = me.rank == 0 ? submit(me.comm, allreduce_of(&value)) : nullptr;
+    fdl_handle* handle = me.rank == 1 ? submit(me.comm, allreduce_of(&value)) : nullptr;
     FDL_EXPECT_OK(fdl_barrier(signal));
     fdl_comm* comm = std::exchange(me.comm, nullptr);
+    if (me.rank == 0) ended.wait();
     fdl_world_destroy(std::exchange(me.world, nullptr));
+    if (me.rank == 1) ended.count_down();
     if (handle != nullptr) {
       EXPECT_EQ(finish(handle), FDL_SHUT_DOWN);
       const fdl_call call = allreduce_of(&value);

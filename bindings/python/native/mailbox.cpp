@@ -65,7 +65,9 @@ void Mailbox::bring(Event event) {
 void Mailbox::handle(Event event) {
   if (event.submitted != nullptr) return start(event.submitted);
   --flights_;
-  if (event.failure) {
+  if (event.failure && event.completed->may_never_come && !broken_) {
+    peer_left(event.completed->peer);
+  } else if (event.failure) {
     fail_all(*event.failure);
   } else if (!broken_) {
     arrived(*event.completed);
@@ -124,7 +126,7 @@ void Mailbox::receive(const std::shared_ptr<Message>& message) {
   const auto is_wanted = [&] { return std::find(wanted_.begin(), wanted_.end(), message) != wanted_.end(); };
   for (int from = first; from <= last && is_wanted(); ++from) sort(from);
   for (int from = first; from <= last && is_wanted(); ++from) {
-    if (from != rank_ || message->peer == rank_ || count == 1) ask(from);
+    if (from != rank_ || message->peer == rank_ || count == 1) request(from);
   }
 }
 
@@ -145,11 +147,29 @@ bool Mailbox::take_from_aside(const std::shared_ptr<Message>& message, int from)
   return true;
 }
 
-void Mailbox::ask(int peer) {
+void Mailbox::request(int peer) {
   Peer& from = peers_[static_cast<std::size_t>(peer)];
-  if (from.asked || from.arrived || broken_) return;
-  from.asked = true;
+  if (from.requested || from.arrived || broken_) return;
+  if (from.left && !is_needed(peer)) return;
+  from.requested = true;
   post(false, &from.envelope, sizeof from.envelope, {Flight::Kind::envelope, peer, nullptr, nullptr});
+}
+
+// Whether a receive can only be satisfied by a message from `peer`, or, from any rank, by none that has not left.
+bool Mailbox::is_needed(int peer) const {
+  bool others_left = true;
+  for (int other = 0; other < static_cast<int>(peers_.size()); ++other)
+    others_left &= other == rank_ || peers_[static_cast<std::size_t>(other)].left;
+  return std::any_of(wanted_.begin(), wanted_.end(),
+                     [&](const auto& one) { return one->peer == peer || (one->peer == kAnySource && others_left); });
+}
+
+// Requests the envelope again if a receive needs it. That request fails too, and its failure is reported to all ranks.
+void Mailbox::peer_left(int peer) {
+  Peer& from = peers_[static_cast<std::size_t>(peer)];
+  from.requested = false;
+  from.left = true;
+  request(peer);
 }
 
 // Handles the envelope that has arrived from `peer`, if a receive waits for it or for a later one.
@@ -169,7 +189,7 @@ void Mailbox::sort(int peer) {
     return;
   }
   from.arrived = false;
-  if (std::any_of(wanted_.begin(), wanted_.end(), waits)) ask(peer);
+  if (std::any_of(wanted_.begin(), wanted_.end(), waits)) request(peer);
 }
 
 void Mailbox::deliver(const std::shared_ptr<Message>& message, int from) {
@@ -227,6 +247,8 @@ bool Mailbox::post(bool outgoing, void* data, std::size_t bytes, Flight flight) 
   fdl_call_options_init(&options);
   options.timeout_ns = std::numeric_limits<int64_t>::max();  // set_limit() limits the messages
   auto made = std::make_unique<Flight>(std::move(flight));
+  made->may_never_come = made->kind == Flight::Kind::envelope && !peers_[static_cast<std::size_t>(made->peer)].left;
+  options.may_never_come = made->may_never_come ? 1 : 0;
   if (fdl_call_submit(comm(), &call, &options, &made->handle) != FDL_OK) {
     fail_all(Failure::last());
     return false;
@@ -245,7 +267,7 @@ void Mailbox::arrived(const Flight& flight) {
       if (--flight.message->parts == 0) end(flight.message);
       break;
     case Flight::Kind::envelope:
-      peer.asked = false;
+      peer.requested = false;
       peer.arrived = true;
       sort(flight.peer);
       break;

@@ -1,7 +1,9 @@
 // Mailbox: messages with tags, from a given rank or from any, over the plain ordered messages of one communicator.
 //
 // A message is sent as an envelope of fixed size, which contains its tag, its length and short contents. Long contents
-// follow it. A receiver requests a peer's next envelope only while a receive waits for a message from that peer:
+// follow it. A receiver requests a peer's next envelope only while a receive waits for a message from that peer. A
+// receive from any rank requests the envelopes of all peers, and the requests of those that sent nothing remain. They
+// may never be answered, and fail without consequences when their peer leaves.
 //
 //   envelope arrived, a receive matches it             -> the contents are received directly into its buffer
 //   envelope arrived, receives match later messages    -> the contents are kept aside, so that later ones can arrive
@@ -82,8 +84,9 @@ class Mailbox final : public Jobs {
   };
   struct Peer {
     Envelope envelope;
-    bool asked = false;    // the receive of the next envelope is in flight
-    bool arrived = false;  // `envelope` has not been handled yet
+    bool requested = false;  // the receive of the next envelope is in flight
+    bool arrived = false;    // `envelope` has not been handled yet
+    bool left = false;       // no envelope comes any more
     std::deque<std::shared_ptr<Aside>> aside;
   };
   // A call in flight, and its purpose.
@@ -93,6 +96,7 @@ class Mailbox final : public Jobs {
     int peer;
     std::shared_ptr<Message> message;
     std::shared_ptr<Aside> aside;
+    bool may_never_come = false;
     Mailbox* mailbox = nullptr;
     fdl_handle* handle = nullptr;
   };
@@ -112,7 +116,9 @@ class Mailbox final : public Jobs {
   void send(const std::shared_ptr<Message>& message);
   void receive(const std::shared_ptr<Message>& message);
   bool take_from_aside(const std::shared_ptr<Message>& message, int from);
-  void ask(int peer);
+  void request(int peer);
+  bool is_needed(int peer) const;
+  void peer_left(int peer);
   void sort(int peer);
   void keep_aside(int peer);
   void deliver(const std::shared_ptr<Message>& message, int from);

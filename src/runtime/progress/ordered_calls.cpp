@@ -106,7 +106,7 @@ bool OrderedCalls::collect() {
 
 void OrderedCalls::finish(Call call) {
   const Status status = call->completion().status.during(call->title, comm_.phase(), group_);
-  if (ends_only_its_call(status) || !ended_.ok()) return conclude(std::move(call), status);
+  if (ends_only_its_call(status) || !ended_.ok() || call->may_never_come) return conclude(std::move(call), status);
   call->completion().status = status;
   failed_.push_back(std::move(call));
   if (std::exchange(is_reported_, true)) return;

@@ -34,6 +34,7 @@ struct OrderedCall {
   int64_t timeout_ns = 0;            // how long it may run; 0: without a limit
   uint64_t bytes = 0;                // for the metrics: what this rank contributes
   int64_t began_ns = 0;              // for the metrics; 0: not counted
+  bool may_never_come = false;       // its failure is not reported to the coordinator
   std::shared_ptr<Handle> handle;    // of a submitted call
   Deadline due = Deadline::never();  // set by OrderedCalls: the end of timeout_ns
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <latch>
 #include <random>
 
 #include "bindings/python/native/collective_queue.h"
@@ -161,6 +162,46 @@ TEST_P(EveryTransport, MessagesMatchByTagAndSender) {
       for (const auto& job : jobs) finish(job);
     }
     // The mailbox of rank 0 has posted more receives than messages came. They end with the communicator.
+    mailbox->close(kGraceNs);
+  });
+}
+
+// Rank 0 has requested an envelope of rank 2, which leaves without a message. Only a receive from rank 2 needs it.
+TEST_P(EveryTransport, PeerWithoutAMessageMayLeave) {
+  std::latch received(1);
+  std::latch left(1);
+  run_ranks(3, knobs(), [&](World& me) {
+    if (me.rank == 2) {
+      Ready<Mailbox> mailbox(me);
+      received.wait();
+      mailbox->close(kGraceNs);
+      fdl_comm_destroy(std::exchange(me.comm, nullptr));
+      return left.count_down();
+    }
+    Ready<Mailbox> mailbox(me);
+    std::vector<int> value(1, 7);
+    if (me.rank == 1) {
+      for (int turn = 0; turn < 100; ++turn) {
+        const auto sent = message(true, value, 0, 0);
+        mailbox.submit(sent);
+        finish(sent);
+        if (turn == 0) left.wait();
+      }
+    } else {
+      for (int turn = 0; turn < 100; ++turn) {
+        const auto job = message(false, value, turn % 2 == 0 ? kAnySource : 1, 0);
+        mailbox.submit(job);
+        finish(job);
+        EXPECT_EQ(job->source, 1);
+        if (turn > 0) continue;
+        received.count_down();
+        left.wait();
+      }
+      const auto lost = message(false, value, 2, 0);
+      mailbox.run(lost);
+      ASSERT_TRUE(lost->outcome());
+      EXPECT_EQ(lost->outcome()->culprit_rank, 2) << lost->outcome()->text;
+    }
     mailbox->close(kGraceNs);
   });
 }
