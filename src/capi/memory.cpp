@@ -51,7 +51,7 @@ void fdl_free(void* memory) {
   if (memory == nullptr) return;
   // An address is in at most one of the two maps.
   if (const auto kept = device_allocations().forget(memory)) {
-    if (kept->process == ::getpid()) return kept->memory.let_go();
+    if (kept->process == ::getpid()) return kept->memory.release();
     static_cast<void>(new std::shared_ptr<SymmetricHere>(kept));  // in a forked child: leaked on purpose
     return;
   }

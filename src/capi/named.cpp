@@ -191,8 +191,8 @@ Status find_place(fdl_group* group, const fdl_operation& operation, std::vector<
   Entry& entry = entries.back();
   if (entry.request.device < 0) return {};
   // A value that is equal on two ranks if the tensors lie alike in symmetric memory there; -1 outside of it.
-  entry.request.place =
-      group->group->held()->place_of(operation.input.data, operation.output, operation.kind == FDL_NAMED_ALLREDUCE);
+  entry.request.place = group->group->symmetric_places()->place_of(operation.input.data, operation.output,
+                                                                   operation.kind == FDL_NAMED_ALLREDUCE);
   void* const stream = stream_on_any_thread(operation.input.stream);
   if (entries.size() > 1) {
     const auto& before = entries[entries.size() - 2].place;

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "cuda/cuda_device.h"
-#include "system/poller.h"
 #include "tests/fakes/cuda/fake_cuda.h"
+#include "tests/fakes/device/synchronize_stream.h"
 #include "tests/fakes/nccl/fake_nccl.h"
 #include "tests/support/worlds.h"
 
@@ -41,7 +41,7 @@ class Gpu {
   ~Gpu() {
     for (void* memory : symmetric_) fdl_free(memory);
     for (void* memory : own_) device_->release(memory);
-    settle();
+    synchronize();
     device_->end_stream(stream_);
   }
 
@@ -66,22 +66,18 @@ class Gpu {
     return static_cast<int32_t*>(own_.back());
   }
   void fill(int32_t* memory, std::size_t count, int32_t value) {
-    settle();
+    synchronize();
     const std::vector<int32_t> values(count, value);
     fake_cuda_write(memory, values.data(), count * 4);
   }
   std::vector<int32_t> get(const int32_t* memory, std::size_t count) {
-    settle();
+    synchronize();
     std::vector<int32_t> values(count);
     fake_cuda_read(memory, values.data(), count * 4);
     return values;
   }
-  // Waits until all work of the stream has run.
-  void settle() {
-    EXPECT_TRUE(device_->ring(stream_, notifier_).ok());
-    EXPECT_TRUE(fdl::wait_readable(notifier_.fd(), fdl::Deadline::after_seconds(60))) << "the stream hangs";
-    notifier_.clear();
-  }
+  // Waits until all work on the stream has run.
+  void synchronize() { synchronize_stream(*device_, stream_, notifier_); }
 
   fdl_operation sum(const char* name, int32_t* memory, const int64_t* count) const {
     fdl_operation operation;
@@ -286,7 +282,7 @@ TEST_F(DeviceMemory, NextAllocationReturnsMemoryThatAllRanksHaveFreed) {
     EXPECT_EQ(fake_nccl_count("windows"), 4);
     FDL_EXPECT_OK(fdl_barrier(me.comm));
     if (me.rank == 1) gpu.free(first);
-    gpu.settle();
+    gpu.synchronize();
     FDL_EXPECT_OK(fdl_barrier(me.comm));
     int32_t* third = gpu.take();
     gpu.sum_in_group({{third, kCount}, {second, 10}});
@@ -302,7 +298,7 @@ TEST_F(DeviceMemory, MayBeFreedWhileNcclStillUsesIt) {
     Gpu gpu(me);
     int32_t* memory = gpu.take();
     gpu.sum_in_group({{memory, kCount}});
-    gpu.settle();
+    gpu.synchronize();
     FDL_EXPECT_OK(fdl_barrier(me.comm));
     if (me.rank == 0) fake_nccl_set("delay_us", 20'000);
     FDL_EXPECT_OK(fdl_barrier(me.comm));
@@ -310,7 +306,7 @@ TEST_F(DeviceMemory, MayBeFreedWhileNcclStillUsesIt) {
     gpu.free(memory);
     int32_t* next = gpu.take();
     gpu.sum_in_group({{next, kCount}});
-    gpu.settle();
+    gpu.synchronize();
     FDL_EXPECT_OK(fdl_barrier(me.comm));
     gpu.take();
     gpu.sum_in_group({{next, kCount}});
@@ -332,7 +328,7 @@ TEST_F(DeviceMemory, OutlivesItsWorldAndCanBeFreedAfterwards) {
     kept[me.rank] = gpu.take();
     gpu.fill(kept[me.rank], kCount, me.rank + 1);
     gpu.sum_in_group({{kept[me.rank], kCount}});
-    gpu.settle();
+    gpu.synchronize();
     none[me.rank].all = nullptr;
   });
   EXPECT_EQ(fake_nccl_count("windows"), 0) << "the end of the communicator deregisters them";

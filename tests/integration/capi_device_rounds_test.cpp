@@ -8,8 +8,8 @@
 #include <memory>
 
 #include "cuda/cuda_device.h"
-#include "system/poller.h"
 #include "tests/fakes/cuda/fake_cuda.h"
+#include "tests/fakes/device/synchronize_stream.h"
 #include "tests/fakes/nccl/fake_nccl.h"
 #include "tests/support/worlds.h"
 
@@ -70,8 +70,8 @@ class Gpu {
     }
   }
   ~Gpu() {
-    let_go();
-    settle();
+    release();
+    synchronize();
     for (void* memory : own_) fake_cuda_delete(memory);
     fdl_free(symmetric_);
     device_->end_stream(stream_);
@@ -85,21 +85,17 @@ class Gpu {
     }
     if (kept != nullptr) fake_cuda_delete(kept);
   }
-  void let_go() {
+  void release() {
     for (void* memory : std::exchange(filling_, {})) fake_cuda_delete(memory);
   }
 
-  // Waits until all work of the stream has run.
-  void settle() {
-    EXPECT_TRUE(device_->ring(stream_, notifier_).ok());
-    EXPECT_TRUE(fdl::wait_readable(notifier_.fd(), fdl::Deadline::after_seconds(60))) << "the stream hangs";
-    notifier_.clear();
-  }
+  // Waits until all work on the stream has run.
+  void synchronize() { synchronize_stream(*device_, stream_, notifier_); }
 
   // Submits the tensors together, so that they are fused. Compares each with the sum over the ranks that have not
   // joined.
   void sum(const Sum& how, int present) {
-    settle();
+    synchronize();
     std::vector<fdl_operation> operations(counts_.size());
     for (std::size_t t = 0; t < counts_.size(); ++t) {
       const auto bytes = encoded(how.dtype, counts_[t], [&](std::size_t i) { return value_of(t, i, me_.rank); });
@@ -113,7 +109,7 @@ class Gpu {
       operations[t].postscale = how.postscale;
     }
     FDL_ASSERT_OK(fdl_run(me_.all, operations.data(), operations.size(), -1, nullptr));
-    settle();
+    synchronize();
     const double factor = how.prescale * how.postscale / (how.op == FDL_AVERAGE ? me_.size : 1);
     for (std::size_t t = 0; t < counts_.size(); ++t) {
       const auto expected = encoded(how.dtype, counts_[t], [&](std::size_t i) {
@@ -270,7 +266,7 @@ TEST_P(DeviceRounds, GroupDoesNotRetryARefusedScratchRequest) {
     gpu.negotiate();
     if (me.rank == 1) gpu.fill(kLittle);
     gpu.sum({}, 2);
-    gpu.let_go();
+    gpu.release();
     FDL_EXPECT_OK(fdl_barrier(me.comm));
     const auto allocations = [] {
       return fake_nccl_calls("MemAlloc") + static_cast<long>(fake_cuda_calls("cuMemAlloc_v2"));

@@ -98,7 +98,7 @@ class Step {
     EXPECT_EQ(device_.get(greatest_, kCount), counted<float>(kSize - 1));
     fdl_output_free(gathered_);
     fdl_output_free(scattered_);
-    device_.settle();
+    device_.synchronize();
   }
 
  private:
@@ -238,7 +238,7 @@ TEST_F(GroupLaunch, RunsOneByOneIfTheScratchBufferIsTooSmall) {
           EXPECT_EQ(device.get(single[i] + kMany - 1, 1)[0], static_cast<float>(last));
           EXPECT_EQ(device.get(wide[i] + kMany - 1, 1)[0], last);
         }
-        device.let_go();
+        device.release();
       }
     });
     EXPECT_EQ(groups, fits ? kSize : 0);

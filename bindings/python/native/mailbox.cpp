@@ -32,7 +32,7 @@ void Mailbox::submit(fdl_world* world, std::shared_ptr<Message> message) {
     refuse(*message, Failure::last());
     return leave();
   }
-  bring({std::move(message), nullptr, std::nullopt});
+  add_event({std::move(message), nullptr, std::nullopt});
 }
 
 // In the thread that drives, or in post() if the call is done already.
@@ -42,10 +42,10 @@ void Mailbox::complete(void* flight) {
   if (fdl_wait_handle(done->handle, 0) != FDL_OK) failure = Failure::last();
   fdl_handle_free(done->handle);
   Mailbox* const mailbox = done->mailbox;
-  mailbox->bring({nullptr, std::move(done), std::move(failure)});
+  mailbox->add_event({nullptr, std::move(done), std::move(failure)});
 }
 
-void Mailbox::bring(Event event) {
+void Mailbox::add_event(Event event) {
   std::unique_lock lock(events_mutex_);
   events_.push_back(std::move(event));
   if (std::exchange(handling_, true)) return;
@@ -85,9 +85,9 @@ void Mailbox::report_finished() {
   }
 }
 
-// The communicator ends when the first message is late.
+// The communicator ends when the first receive is late.
 void Mailbox::set_limit() {
-  const Message* urgent = broken_ ? nullptr : most_urgent();
+  const Message* urgent = broken_ ? nullptr : most_urgent(false);
   const int64_t moment_ns = urgent == nullptr ? 0 : urgent->last_moment_ns;
   if (std::exchange(limit_ns_, moment_ns) == moment_ns) return;
   static_cast<void>(fdl_comm_limit(comm(), moment_ns == 0 ? -1 : std::max<int64_t>(moment_ns - clock_ns(), 1)));
@@ -245,7 +245,9 @@ bool Mailbox::post(bool outgoing, void* data, std::size_t bytes, Flight flight) 
   }
   fdl_call_options options;
   fdl_call_options_init(&options);
-  options.timeout_ns = std::numeric_limits<int64_t>::max();  // set_limit() limits the messages
+  // set_limit() limits receives, which may wait for an envelope that was requested before.
+  options.timeout_ns =
+      outgoing && flight.message->timeout_ns > 0 ? flight.message->timeout_ns : std::numeric_limits<int64_t>::max();
   auto made = std::make_unique<Flight>(std::move(flight));
   made->may_never_come = made->kind == Flight::Kind::envelope && !peers_[static_cast<std::size_t>(made->peer)].left;
   options.may_never_come = made->may_never_come ? 1 : 0;
@@ -297,7 +299,7 @@ void Mailbox::fail_all(const Failure& why) {
 
 // The text names the message whose deadline has passed first.
 void Mailbox::time_out(Failure why) {
-  const Message* late = most_urgent();
+  const Message* late = most_urgent(true);
   if (late != nullptr && late->last_moment_ns > clock_ns()) late = nullptr;  // the deadline of another rank has passed
   if (late != nullptr) why.text = late->title() + " was not finished in time: " + why.text;
   end_all(why, late);
@@ -321,10 +323,10 @@ void Mailbox::end_broken() {
   for (auto& message : std::exchange(live_, {})) finished_.push_back(std::move(message));
 }
 
-const Message* Mailbox::most_urgent() const {
+const Message* Mailbox::most_urgent(bool with_sends) const {
   const Message* first = nullptr;
   for (const auto& message : live_) {
-    if (message->last_moment_ns == 0) continue;
+    if (message->last_moment_ns == 0 || (message->outgoing && !with_sends)) continue;
     if (first == nullptr || message->last_moment_ns < first->last_moment_ns) first = message.get();
   }
   return first;

@@ -12,8 +12,8 @@
 // The contents may be on a device, at either end.
 //
 // The mailbox is a state machine: a submitted message and a completed call are events, and one thread at a time handles
-// them. A thread that brings an event while another one handles events leaves it to that thread. So the events come
-// from any thread, and handling one may bring the next.
+// them. A thread that adds an event while another one handles events leaves it to that thread. So the events come
+// from any thread, and handling one may add the next.
 #pragma once
 
 #include <array>
@@ -108,7 +108,7 @@ class Mailbox final : public Jobs {
   };
 
   static void complete(void* flight);
-  void bring(Event event);
+  void add_event(Event event);
   void handle(Event event);
   void report_finished();
   void set_limit();
@@ -130,8 +130,8 @@ class Mailbox final : public Jobs {
   void time_out(Failure why);
   void end_all(const Failure& why, const Message* culprit);
   void end_broken();
-  // The message with the earliest deadline; null: none has one.
-  const Message* most_urgent() const;
+  // The receive, or the message, with the earliest deadline; null: none has one.
+  const Message* most_urgent(bool with_sends) const;
 
   std::mutex events_mutex_;
   std::condition_variable handled_;  // no thread handles events

@@ -43,7 +43,7 @@ class Group final : public Driven {
     return device_.compare_exchange_strong(claimed, number) || claimed == number;
   }
   // The group's symmetric memory on that device.
-  const std::shared_ptr<SymmetricPlaces>& held() const { return held_; }
+  const std::shared_ptr<SymmetricPlaces>& symmetric_places() const { return symmetric_places_; }
   // The number of the next symmetric allocation: the same on all members, which allocate in the same order.
   int next_memory() { return next_memory_.fetch_add(1); }
   // The number of the next communicator or split: the same on all members, which make them in the same order.
@@ -57,7 +57,7 @@ class Group final : public Driven {
   NamedOperations named_;
   std::atomic<int> next_number_{0};
   std::atomic<int64_t> device_{-1};  // -1: none claimed yet
-  const std::shared_ptr<SymmetricPlaces> held_ = std::make_shared<SymmetricPlaces>();
+  const std::shared_ptr<SymmetricPlaces> symmetric_places_ = std::make_shared<SymmetricPlaces>();
   std::atomic<int> next_memory_{0};
 };
 

@@ -329,8 +329,8 @@ Result<GroupMemory> Runtime::allocate_symmetric(Group& group, int kind, int inde
   if (!place.ok()) return place.status();
   FDL_RETURN_IF_ERROR(handle->status());
   SymmetricAllocation& allocation = handle->output(0).symmetric_allocation;
-  group.held()->add(allocation);
-  return GroupMemory{devices_, group.held(), std::move(allocation.memory)};
+  group.symmetric_places()->add(allocation);
+  return GroupMemory{devices_, group.symmetric_places(), std::move(allocation.memory)};
 }
 
 Status Runtime::may_wait() const {

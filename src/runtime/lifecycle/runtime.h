@@ -59,13 +59,13 @@ struct OrderedComm {
   std::unique_ptr<OrderedCalls> owned_calls;  // what `calls` points to; under the runtime's mutex
 };
 
-// Symmetric memory that the application holds. It calls let_go() last, possibly after the end of the world.
+// Symmetric memory that the application holds. It calls release() last, possibly after the end of the world.
 struct GroupMemory {
   std::shared_ptr<Devices> devices;  // keeps the device open until the memory has ended
   std::shared_ptr<SymmetricPlaces> places;
   std::shared_ptr<SymmetricMemory> memory;
 
-  void let_go() {
+  void release() {
     places->remove(memory->get());
     memory->release();
     memory.reset();
@@ -107,7 +107,7 @@ class Runtime {
   Status limit(OrderedComm& comm, Deadline deadline);
   // Reports a failure of this rank to the coordinator, and returns the decision that all ranks get; `failure` itself if
   // no decision arrives. Errors of arguments are returned as they are. Blocks up to lost_after_s + suspect_after_s.
-  Status settle(OrderedComm& comm, const Status& failure);
+  Status await_decision(OrderedComm& comm, const Status& failure);
 
   // ---- named operations ----
   Status submit(Group& group, std::vector<Entry> entries);

@@ -48,7 +48,7 @@ void Runtime::abort(OrderedComm& comm, const std::string& reason) {
   if (coordinator_client_) coordinator_client_->report(comm.comm->id(), why);
 }
 
-Status Runtime::settle(OrderedComm& comm, const Status& failure) {
+Status Runtime::await_decision(OrderedComm& comm, const Status& failure) {
   if (failure.ok() || failure.code() == Code::invalid_argument || failure.code() == Code::unsupported) return failure;
   if (!coordinator_client_ || shut_down_) return failure;
   report(comm, failure);

@@ -69,7 +69,7 @@ bool OrderedCalls::progress() {
   if (!moved) comm_.answer_late_query();
   if (!due_.is_never() && (!moved || ++rounds_ % kRoundsPerDueCheck == 0)) check_due();
   if (moved || has_fresh_ || comm_.has_failed()) moved |= collect();
-  if (!failed_.empty()) moved |= settle();
+  if (!failed_.empty()) moved |= publish_decision();
   return moved;
 }
 
@@ -115,7 +115,7 @@ void OrderedCalls::finish(Call call) {
 }
 
 // All ranks report the same error: the decision, or where none arrives in time their own.
-bool OrderedCalls::settle() {
+bool OrderedCalls::publish_decision() {
   const std::optional<Status> decision = decisions_.find(comm_.id());
   if (!decision && !decisions_.is_closed() && !decision_due_.passed()) return false;
   while (!failed_.empty()) {

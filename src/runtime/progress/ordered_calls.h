@@ -76,7 +76,7 @@ class OrderedCalls final : public Driven {
   void check_due();
   bool collect();
   void finish(Call call);
-  bool settle();
+  bool publish_decision();
   void conclude(Call call, const Status& outcome);
 
   Communicator& comm_;

@@ -31,7 +31,7 @@ void ProgressToken::stop() {
 }
 
 void ProgressToken::call_progress_thread() {
-  wanted_ = true;
+  if (std::exchange(wanted_, true)) return;  // it has been notified, or finds wanted_ before it parks
   if (parked_) progress_thread_called_.notify_one();
 }
 

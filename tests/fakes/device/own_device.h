@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cuda/cuda_device.h"
-#include "system/poller.h"
 #include "tests/fakes/cuda/fake_cuda.h"
+#include "tests/fakes/device/synchronize_stream.h"
 #include "tests/support/worlds.h"
 
 namespace world_test {
@@ -41,22 +41,18 @@ class OwnDevice {
   // Waits for the stream and then reads.
   template <typename T>
   std::vector<T> get(const T* memory, std::size_t count) {
-    settle();
+    synchronize();
     std::vector<T> values(count);
     fake_cuda_read(memory, values.data(), count * sizeof(T));
     return values;
   }
   // Waits for the stream and then releases everything that put() allocated.
-  void let_go() {
-    settle();
+  void release() {
+    synchronize();
     for (void* memory : std::exchange(memory_, {})) device_->release(memory);
   }
   // Waits until all work on the stream has run.
-  void settle() {
-    EXPECT_TRUE(device_->ring(stream_, notifier_).ok());
-    EXPECT_TRUE(fdl::wait_readable(notifier_.fd(), fdl::Deadline::after_seconds(60))) << "the stream hangs";
-    notifier_.clear();
-  }
+  void synchronize() { synchronize_stream(*device_, stream_, notifier_); }
   void queue_copy(int32_t* target, const int32_t* source, std::size_t count) {
     EXPECT_TRUE(device_->copy(stream_, target, source, count * 4).ok());
   }

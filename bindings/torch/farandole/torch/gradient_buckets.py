@@ -87,14 +87,14 @@ class SharedBucket(Bucket):
             view.zero_() if gradient is None else view.copy_(gradient)
         parameter.grad = view
 
-    def let_go(self, parameter):
+    def release(self, parameter):
         """Gives the gradient its own memory again."""
         if parameter.grad is self.views[parameter]:
             parameter.grad = parameter.grad.clone()
 
     def clear(self, parameter):
         """Makes the bucket's reductions carry zeros for the parameter from now on."""
-        self.let_go(parameter)
+        self.release(parameter)
         with torch.no_grad():
             self.views[parameter].zero_()
 

@@ -189,7 +189,7 @@ class GradientReductions(LaunchedGradients):
         for bucket in self.buckets:
             if bucket.is_shared and unlike.intersection(bucket.parameters):
                 for parameter in bucket.parameters:
-                    bucket.let_go(parameter)
+                    bucket.release(parameter)
                 bucket.lay_out(unlike)
         self.world, self.has_new_parameters = group, False
         return totals
