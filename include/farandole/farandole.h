@@ -186,6 +186,11 @@ typedef struct fdl_world_options {
    * "1M". option_count counts pairs. */
   const char* const* options;
   size_t option_count;
+  /* May be NULL. A thread that waits in an ordered call calls it whenever nothing has moved for another suspect_after_s
+   * (0.4 s). Nonzero ends the communicator with FDL_ABORTED on all ranks, so that a program can stop a call that waits
+   * for a rank. It must not call the library. */
+  int (*interrupted)(void* context);
+  void* interrupted_context;
 } fdl_world_options;
 
 /* Sets all members to their defaults; options must not be NULL. */

@@ -74,10 +74,10 @@
   KNOB(lost_after_s,           Seconds, "1", "",                                                                       \
        "How long a checked rank may take to reply before it is declared lost.")                                        \
   KNOB(stall_warning_s,        Seconds, "10", "HOROVOD_STALL_CHECK_TIME_SECONDS",                                      \
-       "After how long the log names the ranks that have not submitted a tensor, or not called a communicator's "      \
-       "collective on devices. 0: never.")                                                                             \
+       "After how long the log names the ranks that have not submitted a tensor, or for which an ordered call waits. " \
+       "0: never.")                                                                                                    \
   KNOB(stall_shutdown_s,       Seconds, "0", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",                                    \
-       "After how long such a stalled tensor fails, or such a communicator ends, on all ranks. 0: never.")             \
+       "After how long such a tensor fails, or such a communicator ends if its call is on a device. 0: never.")        \
   KNOB(timeline,               Text,    "", "HOROVOD_TIMELINE",                                                        \
        "File for a timeline of named operations (Chrome trace): rank 0 writes it; with %r, the rank, every rank its own.") \
   KNOB(timeline_mark_cycles,   Flag,    "0", "HOROVOD_TIMELINE_MARK_CYCLES",                                           \

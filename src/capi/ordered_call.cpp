@@ -261,6 +261,12 @@ fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
   Message message;
   const fdl_result translated = translate(comm, call, title, message);
   if (translated != FDL_OK) return translated;
+  if (message.peer == comm->comm().rank() && !comm->comm().has_message_to_self(!message.outgoing)) {
+    return refuse(std::string(title) + ": peer " + std::to_string(message.peer) +
+                  " is this rank, which would wait for itself for ever; start the " +
+                  (message.outgoing ? "receive with fdl_irecv (irecv)" : "send with fdl_isend (isend)") +
+                  " before this call" + at_rank(comm));
+  }
   comm->comm().start(message);
   return report_outcome(comm, comm->comm().wait(message.completion, deadline_of(comm, known_options(given))), title);
 }

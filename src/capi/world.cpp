@@ -50,6 +50,11 @@ Result<RuntimeOptions> translate(const fdl_world_options* given) {
   options.local_size = known.local_size;
   if (known.rendezvous != nullptr) options.rendezvous = known.rendezvous;
   if (known.job_key != nullptr) options.job_key = known.job_key;
+  if (known.interrupted != nullptr) {
+    options.interrupted = [function = known.interrupted, context = known.interrupted_context] {
+      return function(context) != 0;
+    };
+  }
   if (known.option_count > 0 && known.options == nullptr) {
     return Status(Code::invalid_argument, "fdl_world_options.options is NULL, but option_count is not 0");
   }

@@ -230,11 +230,12 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
   State& s = *state_;
   const int64_t spin_ns = s.parts.config->spin_us * 1000;
   const int64_t suspect_ns = std::max<int64_t>(seconds_to_ns(s.parts.config->suspect_after_s), 1'000'000);
-  int64_t moved_ns = 0;  // when something last moved, shifted after each call of suspect(); 0: in the last pass
-  int yields = 0;        // since something last moved
+  int64_t still_ns = 0;         // since when nothing has moved; 0: something moved in the last pass
+  int64_t next_suspect_ns = 0;  // when suspect() is due
+  int yields = 0;               // since something last moved
   while (!ready()) {
     if (progress()) {
-      moved_ns = 0;
+      still_ns = 0;
       yields = 0;
       continue;
     }
@@ -245,21 +246,24 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
       continue;
     }
     const int64_t now = now_ns();
-    if (moved_ns == 0) moved_ns = now;
+    if (still_ns == 0) {
+      still_ns = now;
+      next_suspect_ns = now + suspect_ns;
+    }
     if (now >= deadline.moment_ns()) {
       time_out();
       break;
     }
-    if (now - moved_ns < spin_ns) {
+    if (now - still_ns < spin_ns) {
       relax();
       continue;
     }
-    if (now - moved_ns >= suspect_ns && s.parts.suspect) {
-      s.parts.suspect();
-      moved_ns = now - spin_ns;  // the thread sleeps without spinning again until the next call
+    if (now >= next_suspect_ns && s.parts.suspect) {
+      next_suspect_ns = now + suspect_ns;
+      s.parts.suspect(*this, now - still_ns);
       continue;
     }
-    sleep_until_ready(deadline.earlier(Deadline::at_ns(moved_ns + suspect_ns)));
+    sleep_until_ready(deadline.earlier(Deadline::at_ns(next_suspect_ns)));
     // interrupt() and wake() set a flag before they ring, so clearing loses nothing. A ring left over would end the
     // next sleep at once.
     s.wake_event.clear();
@@ -283,6 +287,13 @@ void Communicator::time_out() {
 }
 
 bool Communicator::idle() const { return state_->oldest == nullptr && state_->messages.idle(); }
+
+Status Communicator::late_ranks() {
+  const DriverLock lock(*state_);
+  return waits_for(state_->waiting(), state_->parts.members);
+}
+
+bool Communicator::has_message_to_self(bool outgoing) const { return state_->messages.has_own(outgoing); }
 
 void Communicator::interrupt(const Status& why) {
   State& s = *state_;

@@ -75,6 +75,9 @@ struct Message {
   Message* next = nullptr;
 };
 
+class Communicator;
+using SuspectHook = std::function<void(Communicator& comm, int64_t waited_ns)>;
+
 class Communicator final : public Waitable {
  public:
   struct Parts {
@@ -91,8 +94,9 @@ class Communicator final : public Waitable {
     // it is first needed. Empty: there is no library. The library and the devices of the collectives
     // outlive the communicator.
     std::function<Result<DeviceLibrary*>()> device_library;
-    // Called by wait() and serve(), in the waiting thread, when nothing has moved for config.suspect_after_s.
-    std::function<void()> suspect;
+    // Called by wait() and serve(), in the waiting thread, whenever nothing has moved for another
+    // config.suspect_after_s. `waited_ns`: how long nothing has moved. It may call what the driving thread may.
+    SuspectHook suspect;
     // Called by start() for a collective on a device, unless a watch is already running. It must arrange periodic calls
     // of poll_device_work(), until one finds nothing in flight. Empty: device work is not watched.
     std::function<void()> watch;
@@ -136,8 +140,11 @@ class Communicator final : public Waitable {
   void answer_late_query();
   void clear_wake();
   void time_out();
-  // Whether nothing is in flight. For the driving thread only.
+  // For the driving thread only: whether nothing is in flight; the error that query_late_ranks() returns; whether a
+  // message of this rank to itself in that direction waits for its counterpart.
   bool idle() const;
+  Status late_ranks();
+  bool has_message_to_self(bool outgoing) const;
 
   // Drives until `completion` is done. A deadline that passes ends the communicator with TIMEOUT. Before it sleeps, the
   // thread spins for config.spin_us; where ranks share cores, spin_us is 0 and it yields its core a few times instead.

@@ -20,46 +20,6 @@ Knobs nccl_with(const Knobs& more) {
   return knobs;
 }
 
-// Collects the warnings of the library during its lifetime.
-class Warnings {
- public:
-  Warnings() {
-    fdl_log_sink([](fdl_log_level, const char* line, void* self) { static_cast<Warnings*>(self)->add(line); }, this);
-  }
-  ~Warnings() { fdl_log_sink(nullptr, nullptr); }
-
-  // Waits for a line that contains all of these words.
-  std::string wait_for(const std::vector<std::string>& words) {
-    std::unique_lock lock(mutex_);
-    std::string found;
-    const bool came = came_.wait_for(lock, std::chrono::seconds(60), [&] {
-      for (const std::string& line : lines_) {
-        bool all = true;
-        for (const std::string& each : words) all &= line.find(each) != std::string::npos;
-        if (all) found = line;
-      }
-      return !found.empty();
-    });
-    EXPECT_TRUE(came) << "no line has " << words.front() << "; last: " << (lines_.empty() ? "" : lines_.back());
-    return found;
-  }
-  std::size_t count() {
-    std::lock_guard lock(mutex_);
-    return lines_.size();
-  }
-
- private:
-  void add(const char* line) {
-    std::lock_guard lock(mutex_);
-    lines_.emplace_back(line);
-    came_.notify_all();
-  }
-
-  std::mutex mutex_;
-  std::condition_variable came_;
-  std::vector<std::string> lines_;
-};
-
 // A rank with a vector on its device. Each sum in place multiplies the values by the number of ranks.
 class Summing {
  public:

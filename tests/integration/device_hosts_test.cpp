@@ -41,9 +41,8 @@ class OnTwoHosts : public Nccl, public testing::WithParamInterface<const char*> 
     return fake_config(std::move(options));
   }
 
-  static std::unique_ptr<Communicator> join(
-      const std::string& id, int rank, const Config& config, DeviceLibrary* library,
-      std::function<void()> suspect = [] {}) {
+  static std::unique_ptr<Communicator> join(const std::string& id, int rank, const Config& config,
+                                            DeviceLibrary* library, SuspectHook suspect = {}) {
     Membership membership = make_membership(id, rank, kRanks, config);
     for (int i = 0; i < kRanks; ++i) {
       const std::string host = i < kRanks / 2 ? "host-a" : "host-b";
@@ -66,7 +65,7 @@ class OnTwoHosts : public Nccl, public testing::WithParamInterface<const char*> 
       std::unique_ptr<Communicator> comm;
       // The suspect hook of a rank that waits long fetches the failure that was reported, as a coordinator would send
       // it.
-      comm = join(id, rank, config, library.get(), [&] {
+      comm = join(id, rank, config, library.get(), [&](Communicator&, int64_t) {
         const Status failure = reported();
         if (!failure.ok()) comm->interrupt(failure);
       });

@@ -39,7 +39,7 @@ inline std::unique_ptr<Communicator> make_device_communicator(const DeviceRanks&
   parts.shape = {.ranks = size, .hosts = 1, .ranks_per_host = size};
   if (size > 1) parts.transport = require(connect_loopback(membership));
   if (setup.library) parts.device_library = setup.library(rank);
-  parts.suspect = [] {};
+  parts.suspect = [](Communicator&, int64_t) {};
   if (setup.change) setup.change(parts);
   return require(Communicator::make(std::move(parts)));
 }

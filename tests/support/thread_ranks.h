@@ -35,7 +35,7 @@ inline Membership make_membership(const std::string& id, int rank, int size, con
 }
 
 inline std::unique_ptr<Communicator> make_communicator(const std::string& id, int rank, int size, const Config& config,
-                                                       std::function<void()> suspect = {}) {
+                                                       SuspectHook suspect = {}) {
   const Membership membership = make_membership(id, rank, size, config);
   Communicator::Parts parts{.id = id, .rank = rank, .members = membership.members, .config = &config};
   parts.shape = {.ranks = size, .hosts = 1, .ranks_per_host = size};

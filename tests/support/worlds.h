@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -29,7 +32,8 @@ struct World {
 
 using Knobs = std::vector<std::pair<std::string, std::string>>;
 
-inline fdl_result open_world(const std::string& name, int rank, int size, const Knobs& knobs, World& opened) {
+inline fdl_result open_world(const std::string& name, int rank, int size, const Knobs& knobs, World& opened,
+                             int (*interrupted)(void*) = nullptr, void* interrupted_context = nullptr) {
   std::vector<const char*> texts;
   for (const auto& [knob, value] : knobs) {
     texts.push_back(knob.c_str());
@@ -43,6 +47,8 @@ inline fdl_result open_world(const std::string& name, int rank, int size, const 
   options.job_key = "a key that only tests use";
   options.options = texts.data();
   options.option_count = knobs.size();
+  options.interrupted = interrupted;
+  options.interrupted_context = interrupted_context;
   opened.rank = rank;
   opened.size = size;
   const fdl_result result = fdl_world_create(&options, &opened.world);
@@ -70,6 +76,46 @@ inline void run_ranks(int size, const Knobs& knobs, const std::function<void(Wor
   }
   for (std::thread& thread : threads) thread.join();
 }
+
+// Collects the warnings of the library during its lifetime.
+class Warnings {
+ public:
+  Warnings() {
+    fdl_log_sink([](fdl_log_level, const char* line, void* self) { static_cast<Warnings*>(self)->add(line); }, this);
+  }
+  ~Warnings() { fdl_log_sink(nullptr, nullptr); }
+
+  // Waits for a line that contains all of these words.
+  std::string wait_for(const std::vector<std::string>& words) {
+    std::unique_lock lock(mutex_);
+    std::string found;
+    const bool came = came_.wait_for(lock, std::chrono::seconds(60), [&] {
+      for (const std::string& line : lines_) {
+        bool all = true;
+        for (const std::string& each : words) all &= line.find(each) != std::string::npos;
+        if (all) found = line;
+      }
+      return !found.empty();
+    });
+    EXPECT_TRUE(came) << "no line has " << words.front() << "; last: " << (lines_.empty() ? "" : lines_.back());
+    return found;
+  }
+  std::size_t count() {
+    std::lock_guard lock(mutex_);
+    return lines_.size();
+  }
+
+ private:
+  void add(const char* line) {
+    std::lock_guard lock(mutex_);
+    lines_.emplace_back(line);
+    came_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::vector<std::string> lines_;
+};
 
 #define FDL_ASSERT_OK(expression) ASSERT_EQ((expression), FDL_OK) << fdl_last_error()->text
 #define FDL_EXPECT_OK(expression) EXPECT_EQ((expression), FDL_OK) << fdl_last_error()->text

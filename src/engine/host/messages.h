@@ -25,6 +25,10 @@ class Messages {
   // Ends the messages of peers that can no longer be reached and returns whether there were any. Call it when nothing
   // moves.
   bool fail_unreachable();
+  // Whether a message of this rank to itself in that direction waits for its counterpart.
+  bool has_own(bool outgoing) const {
+    return lines_[static_cast<std::size_t>(rank_) * 2 + (outgoing ? 1 : 0)].oldest != nullptr;
+  }
   // Describes the first unfinished message, such as "recv of 4096 bytes from rank 2"; empty when idle.
   std::string phase() const;
   int waiting_for() const;

@@ -298,7 +298,7 @@ Status prefer_shared_memory(const Membership& membership, const std::vector<cons
 
 }  // namespace
 
-Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std::function<void()> suspect,
+Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, SuspectHook suspect,
                                                const TuningTable* table, FindDeviceLibrary find_library,
                                                std::function<void()> watch) {
   Communicator::Parts parts{.id = membership.id,

@@ -19,7 +19,7 @@ namespace fdl {
 // `find_library` is called at the first collective on devices. `table` and the library that it returns must outlive the
 // communicator.
 using FindDeviceLibrary = std::function<Result<DeviceLibrary*>()>;
-Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std::function<void()> suspect,
+Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, SuspectHook suspect,
                                                const TuningTable* table = nullptr, FindDeviceLibrary find_library = {},
                                                std::function<void()> watch = {});
 

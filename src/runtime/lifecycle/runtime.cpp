@@ -124,8 +124,9 @@ Result<std::unique_ptr<Communicator>> Runtime::connect(const std::string& id, co
                               .memory = memory_,
                               .exchange = &exchange,
                               .deadline = Deadline::after_seconds(config_.start_timeout_s)};
-  const auto suspect = [this, members] {
-    if (coordinator_client_) coordinator_client_->probe(others(members));
+  const auto suspect = [this](Communicator& waiting, int64_t waited_ns) {
+    check_interrupt(waiting);
+    on_suspect(waiting, waited_ns);
   };
   const auto find_library = [devices = devices_.get()] { return devices->library(); };
   auto comm = assemble(membership, suspect, &tuning_.table, find_library, std::move(watch));

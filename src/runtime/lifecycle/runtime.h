@@ -39,6 +39,7 @@ struct RuntimeOptions {
   std::string rendezvous;
   std::string job_key;
   std::map<std::string, std::string> knobs;
+  std::function<bool()> interrupted;  // called by threads that wait in ordered calls: true ends the call; may be empty
 };
 
 struct WorldFacts {
@@ -54,6 +55,8 @@ struct OrderedComm {
   std::shared_ptr<GroupMetrics> metrics;      // null: metrics are off
   std::unique_ptr<DeviceWatch> watch;         // only the thread that owns progress uses it
   std::atomic<bool> failure_reported{false};  // the coordinator has, or will have, this rank's report
+  Status ended_by;                            // what the first failed call returned; OK before
+  int64_t stall_reported_ns = 0;              // of the present stall: how long it had lasted at the last warning
   // Null until share(); then the thread that owns progress drives `comm`, and no other thread does.
   std::atomic<OrderedCalls*> calls{nullptr};
   std::unique_ptr<OrderedCalls> owned_calls;  // what `calls` points to; under the runtime's mutex
@@ -157,6 +160,9 @@ class Runtime {
                                                 std::function<void()> watch = {});
   void on_event(const CoordinatorEvent& event);
   void on_failure_report(const std::string& comm, const Status& why);
+  void on_suspect(Communicator& comm, int64_t waited_ns);
+  void check_interrupt(Communicator& comm);
+  void check_stall(Communicator& comm, int64_t waited_ns);
   int64_t watch_devices(int64_t now_ns);
   std::optional<Communicator::DeviceWork> read_device_work(OrderedComm& comm);
   void report(OrderedComm& comm, const Status& failure);
@@ -179,6 +185,7 @@ class Runtime {
   std::atomic<bool>* alive_here_;
   std::atomic<bool> shut_down_{false};
   Config config_;
+  std::function<bool()> interrupted_;  // RuntimeOptions::interrupted
   std::shared_ptr<Devices> devices_;
   Tuning tuning_;
   Identity identity_;

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "runtime/lifecycle/runtime.h"
+#include "runtime/progress/ended_communicator.h"
 
 namespace fdl {
 
@@ -51,12 +52,17 @@ void Runtime::abort(OrderedComm& comm, const std::string& reason) {
 Status Runtime::await_decision(OrderedComm& comm, const Status& failure) {
   if (failure.ok() || failure.code() == Code::invalid_argument || failure.code() == Code::unsupported) return failure;
   if (!coordinator_client_ || shut_down_) return failure;
+  if (!comm.ended_by.ok()) {
+    const Error& own = failure.error();
+    return ended_earlier(comm.ended_by.during(own.operation, own.phase, comm.group->id()));
+  }
   report(comm, failure);
   // The coordinator probes the reported rank first, which takes up to lost_after_s.
   const auto decision =
       failure_decisions_.wait(comm.comm->id(), Deadline::after_seconds(config_.lost_after_s + config_.suspect_after_s));
-  if (!decision) return failure;
-  return decision->during(failure.error().operation, failure.error().phase, comm.group->id());
+  comm.ended_by =
+      decision ? decision->during(failure.error().operation, failure.error().phase, comm.group->id()) : failure;
+  return with_the_end(comm.ended_by);
 }
 
 // ---- submitted calls ----
@@ -117,6 +123,42 @@ void Runtime::on_failure_report(const std::string& id, const Status& why) {
   OrderedComm* comm = comm_of(id);
   if (comm != nullptr) return report(*comm, why);
   coordinator_client_->report(id, why);
+}
+
+// ---- calls that wait long ----
+
+// In the thread that waits or drives.
+void Runtime::on_suspect(Communicator& comm, int64_t waited_ns) {
+  if (!coordinator_client_) return;
+  coordinator_client_->probe(others(comm.members()));
+  check_stall(comm, waited_ns);
+}
+
+// In an application's thread that waits in an ordered call.
+void Runtime::check_interrupt(Communicator& comm) {
+  if (!interrupted_ || comm.has_failed() || !interrupted_()) return;
+  const std::string reason = "its program was interrupted while " + comm.late_ranks().error().text;
+  MutexLock lock(mutex_);
+  if (OrderedComm* ordered = comm_of(comm.id()); ordered != nullptr) abort(*ordered, reason);
+}
+
+// Ordered communicators only. The root of a group reports names that stall.
+void Runtime::check_stall(Communicator& comm, int64_t waited_ns) {
+  OrderedComm* ordered = nullptr;
+  {
+    MutexLock lock(mutex_);
+    ordered = comm_of(comm.id());
+  }
+  if (ordered == nullptr || comm.has_failed()) return;
+  const int64_t warning_ns = seconds_to_ns(config_.stall_warning_s);
+  if (waited_ns < ordered->stall_reported_ns) ordered->stall_reported_ns = 0;  // a new stall
+  if (warning_ns <= 0 || waited_ns - ordered->stall_reported_ns < warning_ns) return;
+  ordered->stall_reported_ns = waited_ns;
+  if (ordered->metrics) ordered->metrics->stalled(1);
+  log_warning(
+      "rank {}: {}, since {} s; see the log of that rank, and whether all ranks make the same calls in the same "
+      "order",
+      identity_.rank, comm.late_ranks().error().text, waited_ns / 1'000'000'000);
 }
 
 std::vector<int> Runtime::others(const std::vector<Member>& members) const {

@@ -69,6 +69,7 @@ Status Runtime::start(const RuntimeOptions& options) {
   if (!options.rendezvous.empty()) knobs["rendezvous"] = options.rendezvous;
   if (!options.job_key.empty()) knobs["job_key"] = options.job_key;
   FDL_ASSIGN_OR_RETURN(config_, Config::read(environment, knobs));
+  interrupted_ = options.interrupted;
   devices_ = std::make_shared<Devices>(config_);
   FDL_ASSIGN_OR_RETURN(tuning_, load_tuning(config_, environment));
   FDL_ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(config_.log_level));
@@ -162,7 +163,7 @@ Status Runtime::connect_ranks() {
       ProgressThread::start(
           *coordinator_client_, config_,
           {.on_event = [this](const CoordinatorEvent& event) { on_event(event); },
-           .on_stuck = [this](Communicator& comm) { coordinator_client_->probe(others(comm.members())); },
+           .on_stuck = [this](Communicator& comm, int64_t waited_ns) { on_suspect(comm, waited_ns); },
            .on_failure_report = [this](Communicator& comm, const Status& why) { on_failure_report(comm.id(), why); },
            .on_watch = [this](int64_t now) { return watch_devices(now); }}));
   // The coordinator fails after start_timeout_s with a text that names the missing ranks. This deadline is 2 s later,

@@ -37,7 +37,8 @@ class Driven {
   bool is_lasting_ = false;  // it is driven until it is removed, not only while it has work
   bool is_active_ = false;   // it is driven
   bool is_polled_ = false;   // its descriptor is in the poller
-  int64_t moved_ns_ = 0;     // when the wait for the next move began; 0: the last round moved something
+  int64_t still_ns_ = 0;     // since when nothing has moved; 0: the last round moved something
+  int64_t watched_ns_ = 0;   // since then, or since on_stuck was last called
 };
 
 }  // namespace fdl

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "runtime/progress/ended_communicator.h"
 
 namespace fdl {
 namespace {
@@ -34,6 +35,7 @@ void count_end(GroupMetrics* metrics, const OrderedCall& call, const Status& out
 
 void OrderedCalls::start(Call call) {
   if (!ended_.ok()) return conclude(std::move(call), ended_);
+  if (!ended_by_.ok()) return conclude(std::move(call), ended_earlier(ended_by_.during(call->title, "", group_)));
   if (!limit_.is_never() && !has_work() && limit_.passed()) limit(Deadline::never());  // it met no call in flight
   has_fresh_ = true;
   // A collective's time begins when all collectives before it are done, a message's time begins now.
@@ -122,7 +124,9 @@ bool OrderedCalls::publish_decision() {
     Call call = std::move(failed_.front());
     failed_.pop_front();
     const Status own = call->completion().status;
-    conclude(std::move(call), decision ? decision->during(own.error().operation, own.error().phase, group_) : own);
+    const Status why = decision ? decision->during(own.error().operation, own.error().phase, group_) : own;
+    if (ended_by_.ok()) ended_by_ = why;
+    conclude(std::move(call), with_the_end(why));
   }
   return true;
 }

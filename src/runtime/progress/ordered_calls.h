@@ -97,7 +97,8 @@ class OrderedCalls final : public Driven {
   Status unsent_report_;     // until take_failure_report()
   bool is_reported_ = false;
   Deadline decision_due_ = Deadline::never();
-  Status ended_;  // set by end()
+  Status ended_by_;  // the published decision; OK before
+  Status ended_;     // set by end()
 };
 
 }  // namespace fdl

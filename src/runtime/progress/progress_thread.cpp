@@ -171,7 +171,7 @@ Status ProgressThread::add(Group& group) {
 void ProgressThread::activate(Driven& driven) {
   FDL_CHECK(prepared_ == 0);
   if (std::exchange(driven.is_active_, true)) return;
-  driven.moved_ns_ = 0;
+  driven.still_ns_ = 0;
   active_.push_back(&driven);
 }
 
@@ -292,7 +292,7 @@ bool ProgressThread::drive(Driven& driven) {
   const bool moved = driven.progress();
   if (const Status failure_report = driven.take_failure_report(); !failure_report.ok())
     hooks_.on_failure_report(driven.comm(), failure_report);
-  if (moved) driven.moved_ns_ = 0;
+  if (moved) driven.still_ns_ = 0;
   return moved;
 }
 
@@ -300,10 +300,10 @@ bool ProgressThread::drive(Driven& driven) {
 // the coordinator probe the other ranks. Communicators with nothing in flight are never probed.
 void ProgressThread::watch_all(int64_t now) {
   for (Driven* driven : active_) {
-    if (driven->moved_ns_ == 0) driven->moved_ns_ = now;
-    if (!driven->waits() || now - driven->moved_ns_ < seconds_to_ns(config_.suspect_after_s)) continue;
-    driven->moved_ns_ = now;
-    hooks_.on_stuck(driven->comm());
+    if (driven->still_ns_ == 0) driven->still_ns_ = driven->watched_ns_ = now;
+    if (!driven->waits() || now - driven->watched_ns_ < seconds_to_ns(config_.suspect_after_s)) continue;
+    driven->watched_ns_ = now;
+    hooks_.on_stuck(driven->comm(), now - driven->still_ns_);
   }
 }
 
@@ -319,7 +319,7 @@ Deadline ProgressThread::next_alarm() const {
   for (const Driven* driven : active_) {
     alarm = alarm.earlier(Deadline::at_ns(driven->next_alarm_ns()));
     if (driven->waits())
-      alarm = alarm.earlier(Deadline::at_ns(driven->moved_ns_ + seconds_to_ns(config_.suspect_after_s)));
+      alarm = alarm.earlier(Deadline::at_ns(driven->watched_ns_ + seconds_to_ns(config_.suspect_after_s)));
     if (!driven->is_polled_) alarm = alarm.earlier(Deadline::after_ns(kUnpolledNs));
   }
   return alarm;

@@ -27,8 +27,9 @@ class ProgressThread {
   // The owner calls them, without a lock.
   struct Hooks {
     std::function<void(const CoordinatorEvent&)> on_event;
-    // Operations of the communicator wait, and nothing in it has moved for config.suspect_after_s.
-    std::function<void(Communicator&)> on_stuck;
+    // Operations of the communicator wait, and nothing in it has moved for another config.suspect_after_s; waited_ns
+    // counts from the last move.
+    std::function<void(Communicator&, int64_t waited_ns)> on_stuck;
     // An operation failed on this rank; the coordinator must decide what that means for all ranks.
     std::function<void(Communicator&, const Status&)> on_failure_report;
     // Returns when to call it again (clock time in ns); INT64_MAX: only after the next watch().

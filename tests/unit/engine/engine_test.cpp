@@ -421,7 +421,7 @@ TEST(FailureReport, IsRaisedWhenNothingMovesAndMayEndTheWait) {
   run_ranks(2, [&](int rank) {
     Communicator* self = nullptr;
     int failure_reports = 0;
-    auto comm = make_communicator(id, rank, 2, config, [&] {
+    auto comm = make_communicator(id, rank, 2, config, [&](Communicator&, int64_t) {
       if (++failure_reports == 3) self->interrupt(Status(Code::peer_lost, "rank 1 does not answer"));
     });
     self = comm.get();

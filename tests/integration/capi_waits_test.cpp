@@ -1,0 +1,165 @@
+// Tests of ordered calls that wait long or for ever: stall reports, interruption by the program, messages to the own
+// rank, and the errors of calls after the end of a communicator.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <latch>
+#include <thread>
+
+#include "tests/support/worlds.h"
+
+namespace world_test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class Waits : public testing::TestWithParam<const char*> {
+ protected:
+  static Knobs knobs(const char* stall_warning_s = "0") {
+    return {{"transport", GetParam()}, {"suspect_after_s", "0.02"}, {"stall_warning_s", stall_warning_s}};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Over, Waits, testing::Values("shm", "tcp"));
+
+std::string last_text() { return fdl_last_error()->text; }
+
+TEST_P(Waits, BlockingCallThatStallsIsReported) {
+  Warnings warnings;
+  run_ranks(3, knobs("0.1"), [&](World& me) {
+    float value = 1;
+    if (me.rank == 1) warnings.wait_for({"rank 0: allreduce in group 'all comm 0' waits for rank 1", "same order"});
+    FDL_EXPECT_OK(fdl_allreduce(me.comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM));
+    EXPECT_EQ(value, 3);
+    if (me.rank == 0) warnings.wait_for({"rank 2: message in group", "waits for rank 0", "recv of 4 bytes from rank 0"});
+    fdl_result moved = FDL_OK;
+    if (me.rank == 0) moved = fdl_send(me.comm, &value, 1, FDL_FLOAT32, 2);
+    if (me.rank == 2) moved = fdl_recv(me.comm, &value, 1, FDL_FLOAT32, 0);
+    FDL_EXPECT_OK(moved);
+  });
+}
+
+TEST_P(Waits, SubmittedCallThatStallsIsReportedWithoutAWaiter) {
+  Warnings warnings;
+  run_ranks(2, knobs("0.1"), [&](World& me) {
+    fdl_call call;
+    fdl_call_init(&call);
+    float value = 1;
+    call.input = call.output = &value;
+    call.count = 1;
+    call.dtype = FDL_FLOAT32;
+    if (me.rank == 1) {
+      for (int report = 0; report < 2; ++report) warnings.wait_for({"rank 0: allreduce", "waits for rank 1"});
+    }
+    fdl_handle* handle = nullptr;
+    FDL_ASSERT_OK(fdl_call_submit(me.comm, &call, nullptr, &handle));
+    FDL_EXPECT_OK(fdl_wait_handle(handle, -1));
+    fdl_handle_free(handle);
+    EXPECT_EQ(value, 2);
+  });
+}
+
+TEST_P(Waits, TwoRanksThatBothSendFirstAreReported) {
+  Warnings warnings;
+  run_ranks(2, knobs("0.1"), [&](World& me) {
+    std::vector<float> large(2 << 20, 1);
+    const int other = 1 - me.rank;
+    std::thread watcher([&] {
+      const std::string self = "rank " + std::to_string(me.rank) + ": ";
+      warnings.wait_for({self, "send of 8388608 bytes to rank " + std::to_string(other)});
+      FDL_EXPECT_OK(fdl_comm_abort(me.comm, "both send"));
+    });
+    EXPECT_EQ(fdl_send(me.comm, large.data(), large.size(), FDL_FLOAT32, other), FDL_ABORTED);
+    watcher.join();
+  });
+}
+
+// Runs `blocked` on rank 0, whose program interrupts it; rank 1 then calls `after` and must get the reason.
+void interrupt(const Knobs& knobs, const std::function<fdl_result(World&)>& blocked,
+               const std::function<fdl_result(World&)>& after) {
+  const std::string name = fresh_name();
+  std::atomic<int> calls{0};
+  std::latch interrupted(1);
+  const auto check = [](void* context) { return ++*static_cast<std::atomic<int>*>(context) == 3 ? 1 : 0; };
+  const auto run = [&](int rank) {
+    World me;
+    ASSERT_EQ(open_world(name, rank, 2, knobs, me, rank == 0 ? +check : nullptr, &calls), FDL_OK) << last_text();
+    if (rank == 1) interrupted.wait();
+    EXPECT_EQ(rank == 0 ? blocked(me) : after(me), FDL_ABORTED);
+    EXPECT_THAT(last_text(), HasSubstr("rank 0"));
+    EXPECT_THAT(last_text(), HasSubstr("its program was interrupted while"));
+    EXPECT_EQ(fdl_last_error()->culprit_rank, 0);
+    if (rank == 0) interrupted.count_down();
+  };
+  std::thread other([&] { run(1); });
+  run(0);
+  other.join();
+}
+
+fdl_result allreduce(World& me) {
+  float value = 1;
+  return fdl_allreduce(me.comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM);
+}
+
+TEST_P(Waits, ProgramInterruptsABlockedCollective) { interrupt(knobs(), allreduce, allreduce); }
+
+TEST_P(Waits, ProgramInterruptsABlockedReceive) {
+  const auto receive = [](World& me) {
+    float value = 1;
+    return fdl_recv(me.comm, &value, 1, FDL_FLOAT32, 1);
+  };
+  interrupt(knobs(), receive, allreduce);
+}
+
+TEST_P(Waits, ProgramInterruptsTheWaitForARequest) {
+  const auto wait = [](World& me) {
+    float value = 1;
+    fdl_request* request = nullptr;
+    FDL_EXPECT_OK(fdl_iallreduce(me.comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM, &request));
+    return fdl_wait(request);
+  };
+  interrupt(knobs(), wait, allreduce);
+}
+
+TEST_P(Waits, BlockingMessageToTheOwnRankNeedsItsCounterpart) {
+  run_ranks(2, knobs(), [](World& me) {
+    float given = 4;
+    float taken = 0;
+    EXPECT_EQ(fdl_send(me.comm, &given, 1, FDL_FLOAT32, me.rank), FDL_INVALID_ARGUMENT);
+    EXPECT_THAT(last_text(), HasSubstr("would wait for itself for ever; start the receive with fdl_irecv"));
+    EXPECT_EQ(fdl_recv(me.comm, &taken, 1, FDL_FLOAT32, me.rank), FDL_INVALID_ARGUMENT);
+    EXPECT_THAT(last_text(), HasSubstr("start the send with fdl_isend"));
+
+    fdl_request* request = nullptr;
+    FDL_EXPECT_OK(fdl_irecv(me.comm, &taken, 1, FDL_FLOAT32, me.rank, &request));
+    FDL_EXPECT_OK(fdl_send(me.comm, &given, 1, FDL_FLOAT32, me.rank));
+    FDL_EXPECT_OK(fdl_wait(request));
+    EXPECT_EQ(taken, 4);
+    FDL_EXPECT_OK(fdl_barrier(me.comm));
+  });
+}
+
+TEST_P(Waits, FirstErrorAfterAMismatchNamesTheEndAndLaterOnesTheCause) {
+  run_ranks(2, knobs(), [](World& me) {
+    std::vector<float> values(8, 1);
+    const std::size_t count = me.rank == 0 ? 4 : 8;
+    const fdl_result first = fdl_allreduce(me.comm, values.data(), values.data(), count, FDL_FLOAT32, FDL_SUM);
+    EXPECT_NE(first, FDL_OK);
+    const std::string cause = last_text();
+    EXPECT_THAT(cause, HasSubstr("; this communicator has ended, and later calls on it fail"));
+    for (int turn = 0; turn < 2; ++turn) {
+      EXPECT_EQ(fdl_barrier(me.comm), first);
+      EXPECT_THAT(last_text(), HasSubstr("this communicator ended earlier, by: "));
+      EXPECT_THAT(last_text(), HasSubstr(cause.substr(0, cause.find("; this communicator has ended"))));
+      EXPECT_THAT(last_text(), Not(HasSubstr("; this communicator has ended")));
+    }
+    // The group and its other communicators go on.
+    fdl_comm* fresh = nullptr;
+    FDL_ASSERT_OK(fdl_comm_create(me.all, &fresh));
+    FDL_EXPECT_OK(fdl_barrier(fresh));
+    fdl_comm_destroy(fresh);
+  });
+}
+
+}  // namespace
+}  // namespace world_test
