@@ -258,22 +258,29 @@ class Communicator:
     igather, iscatter = _started("igather", gather), _started("iscatter", scatter)
     ibarrier = _started("ibarrier", barrier)
 
-    def send(self, tensor, peer):
-        """Sends a tensor to rank `peer` of the group. Blocks until the tensor may be changed."""
-        self._native.message(True, as_array(tensor), peer, True)
+    def send(self, tensor, peer, *, timeout=None):
+        """Sends a tensor to rank `peer` of the group. Blocks until the tensor may be changed.
 
-    def recv(self, tensor, peer):
-        """Receives a message of rank `peer` into a tensor of the same size, and returns the tensor."""
-        self._native.message(False, tensor, peer, True)
+        A large tensor may need the peer's recv() for that: two ranks that send to each other first wait for ever.
+        InvalidArgumentError if `peer` is this rank and no irecv() from it is in flight.
+        """
+        self._native.message(True, as_array(tensor), peer, _options(None, timeout), True)
+
+    def recv(self, tensor, peer, *, timeout=None):
+        """Receives a message of rank `peer` into a tensor of the same size, and returns the tensor.
+
+        InvalidArgumentError if `peer` is this rank and no isend() to it is in flight.
+        """
+        self._native.message(False, tensor, peer, _options(None, timeout), True)
         return tensor
 
     def isend(self, tensor, peer):
         """Starts a send and returns its Request."""
-        return Request(self._native.message(True, as_array(tensor), peer, False), None)
+        return Request(self._native.message(True, as_array(tensor), peer, _NO_OPTIONS, False), None)
 
     def irecv(self, tensor, peer):
         """Starts a receive and returns its Request, whose wait() returns the tensor."""
-        return Request(self._native.message(False, tensor, peer, False), tensor)
+        return Request(self._native.message(False, tensor, peer, _NO_OPTIONS, False), tensor)
 
     def abort(self, reason):
         """Ends the communicator on all ranks: their calls raise AbortedError with this rank's name and `reason`.

@@ -3,8 +3,10 @@
 // It takes addresses and counts; `keep` keeps their owners alive. Failures are raised in the waiting thread.
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <limits>
 #include <utility>
 
 #include "collective_queue.h"
@@ -47,6 +49,7 @@ class Pending {
 
  private:
   void check_process() const;
+  bool wait_until(int64_t moment_ns) const;
   void raise_outcome() const;
   [[noreturn]] void raise_timeout(double given_s) const;
 
@@ -250,6 +253,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
       py::gil_scoped_release release;
       collectives_->run(job);
     }
+    if (PyErr_Occurred() != nullptr) throw py::error_already_set();  // of a signal handler, see World
     if (job.failure) raise_failure(*job.failure);
   }
 
@@ -312,21 +316,31 @@ void Pending::raise_outcome() const {
 
 void Pending::wait() const {
   check_process();
-  {
-    py::gil_scoped_release release;
-    Jobs::wait(*job_);
-  }
+  wait_until(std::numeric_limits<int64_t>::max());
   channel_->drop_ended();
   raise_outcome();
 }
 
+// Waits in parts and runs Python's signal handlers between them. An exception of a handler leaves the operation in
+// flight.
+bool Pending::wait_until(int64_t moment_ns) const {
+  while (true) {
+    const int64_t now_ns = clock_ns();
+    const int64_t part_ns = std::min(kBetweenSignalChecksNs, moment_ns - now_ns);
+    bool done;
+    {
+      py::gil_scoped_release release;
+      done = Jobs::wait_until(*job_, now_ns + part_ns);
+    }
+    if (done) return true;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    if (clock_ns() >= moment_ns) return false;
+  }
+}
+
 void Pending::wait_for(double left_s, double given_s) const {
   check_process();
-  bool done;
-  {
-    py::gil_scoped_release release;
-    done = Jobs::wait_until(*job_, clock_ns() + static_cast<int64_t>(left_s * 1e9));
-  }
+  const bool done = wait_until(clock_ns() + static_cast<int64_t>(left_s * 1e9));
   channel_->drop_ended();
   if (!done) raise_timeout(given_s);
   raise_outcome();

@@ -87,7 +87,7 @@ class Request {
       result = fdl_wait(request);
     }
     finish();
-    check(result);
+    check_interrupted(result);
   }
 
   fdl_request* request = nullptr;
@@ -208,7 +208,7 @@ std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int col
       py::gil_scoped_release release;
       result = fdl_call_ex(inside, &what, options.pointer(), nullptr);
     }
-    check(result);
+    check_interrupted(result);
     return nullptr;
   }
   auto request = std::make_shared<Request>(comm, std::move(views));
@@ -217,8 +217,9 @@ std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int col
 }
 
 std::shared_ptr<Request> message(const std::shared_ptr<Communicator>& comm, bool sends, py::object tensor, int peer,
-                                 bool wait) {
+                                 const py::dict& wanted, bool wait) {
   fdl_comm* inside = comm->get();
+  const Options options(wanted);
   const std::vector<View> views{view_of(tensor, sends ? Access::kRead : Access::kWrite)};
   const View& view = views.front();
   fdl_call what;
@@ -234,13 +235,13 @@ std::shared_ptr<Request> message(const std::shared_ptr<Communicator>& comm, bool
     fdl_result result;
     {
       py::gil_scoped_release release;
-      result = fdl_call_ex(inside, &what, nullptr, nullptr);
+      result = fdl_call_ex(inside, &what, options.pointer(), nullptr);
     }
-    check(result);
+    check_interrupted(result);
     return nullptr;
   }
   auto request = std::make_shared<Request>(comm, views);
-  check(fdl_call_ex(inside, &what, nullptr, &request->request));
+  check(fdl_call_ex(inside, &what, options.pointer(), &request->request));
   return request;
 }
 

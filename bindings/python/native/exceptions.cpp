@@ -14,6 +14,11 @@ void raise_failure(const Failure& failure) {
   throw py::error_already_set();
 }
 
+void check_interrupted(fdl_result result) {
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  check(result);
+}
+
 void raise_last_error() { raise_failure(Failure::last()); }
 
 void raise_error(fdl_result code, const std::string& text) { raise_failure(Failure::of(code, text)); }

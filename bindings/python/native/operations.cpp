@@ -14,7 +14,6 @@ namespace py = pybind11;
 
 namespace {
 
-constexpr int64_t kNanosecondsBetweenSignalChecks = 500'000'000;
 constexpr int kMostDimensions = 64;
 
 // Objects that must live until a submitted operation is done: its names and shapes, and the tensors in `keep`.
@@ -181,7 +180,7 @@ class Handle {
     auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                        std::chrono::duration<double>(timeout_s < 0 ? 0 : std::min(timeout_s, 1e9)));
     for (;;) {
-      int64_t part = kNanosecondsBetweenSignalChecks;
+      int64_t part = kBetweenSignalChecksNs;
       if (timeout_s >= 0) {
         int64_t left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now()).count();
         part = std::clamp<int64_t>(left, 0, part);
@@ -299,7 +298,7 @@ std::unique_ptr<HandleHolder> run(const std::shared_ptr<Group>& group, const py:
   fdl_result result;
   {
     py::gil_scoped_release release_gil;
-    result = fdl_run(inside, first, count, kNanosecondsBetweenSignalChecks, &handle);
+    result = fdl_run(inside, first, count, kBetweenSignalChecksNs, &handle);
   }
   if (!handle) raise_last_error();
   auto holder = std::make_unique<HandleHolder>(new Handle(handle, group, std::move(submission)));
@@ -335,7 +334,7 @@ PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     fdl_handle* handle = nullptr;
     fdl_result result;
     Py_BEGIN_ALLOW_THREADS;
-    result = fdl_run(inside, &operation, 1, kNanosecondsBetweenSignalChecks, &handle);
+    result = fdl_run(inside, &operation, 1, kBetweenSignalChecksNs, &handle);
     Py_END_ALLOW_THREADS;
     if (!handle) raise_last_error();
     if (result == FDL_OK) {

@@ -2,15 +2,30 @@
 #include "world.h"
 
 #include <pybind11/stl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "exceptions.h"
 
 namespace farandole_python {
 namespace py = pybind11;
 
+namespace {
+
+// Called by a thread without the GIL that waits in the library. Only the main thread runs Python's signal handlers. If
+// one raises, the exception stays set, and check() throws it.
+int handle_signals(void*) {
+  if (::syscall(SYS_gettid) != ::getpid()) return 0;
+  py::gil_scoped_acquire acquire;
+  return PyErr_CheckSignals() != 0 ? 1 : 0;
+}
+
+}  // namespace
+
 World::World(const py::dict& facts, const py::dict& options) {
   fdl_world_options wanted;
   fdl_world_options_init(&wanted);
+  wanted.interrupted = &handle_signals;
   auto number = [&](const char* name, int& target) {
     if (facts.contains(name)) target = facts[name].cast<int>();
   };

@@ -90,8 +90,18 @@ Status Runtime::submit(OrderedComm& comm, std::unique_ptr<OrderedCall> call) {
 Status Runtime::submit_and_wait(OrderedComm& comm, std::unique_ptr<OrderedCall> call, Handle& handle) {
   FDL_RETURN_IF_ERROR(usable());
   FDL_RETURN_IF_ERROR(may_wait());
-  if (progress_thread_->submit_and_wait(*comm.calls, std::move(call), handle, Deadline::never())) return {};
-  return Status(Code::shut_down, "farandole has been shut down");
+  const std::string_view title = call->title;
+  const auto next_check = [&] {
+    return interrupted_ ? Deadline::after_seconds(config_.suspect_after_s) : Deadline::never();
+  };
+  if (!progress_thread_->submit_and_wait(*comm.calls, std::move(call), handle, next_check())) {
+    return Status(Code::shut_down, "farandole has been shut down");
+  }
+  while (!handle.done()) {
+    if (interrupted_()) abort(comm, "its program was interrupted while it waited in " + std::string(title));
+    progress_thread_->wait(handle, next_check());
+  }
+  return {};
 }
 
 Status Runtime::limit(OrderedComm& comm, Deadline deadline) {

@@ -299,3 +299,28 @@ def a_backward_pass_times_out():
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_a_training_script_can_read_the_late_rank(transport):
     launch(2, a_backward_pass_times_out, {"FARANDOLE_TRANSPORT": transport})
+
+
+def ctrl_c_ends_a_wait():
+    """Only a blocking collective ends its group. An operation that was waited for stays in flight."""
+    start()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    received, summed = torch.zeros(1), torch.ones(1)
+    if rank == 0:
+        in_flight = dist.irecv(received, 1)
+        for action in (in_flight.wait, lambda: dist.all_reduce(summed)):
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                action()
+        dist.send(summed, 1)  # rank 1 may begin
+        in_flight.wait()
+        assert received.item() == 5
+    else:
+        dist.recv(received, 0)
+        raises(dist.DistBackendError, "its program was interrupted", lambda: [dist.barrier() for _ in range(3)])
+        dist.send(torch.full((1,), 5.0), 0)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_ctrl_c_ends_a_wait(transport):
+    launch(2, ctrl_c_ends_a_wait, {"FARANDOLE_TRANSPORT": transport})
