@@ -72,6 +72,7 @@ std::vector<std::string> horovod_variables_without_meaning(const std::map<std::s
   std::vector<std::string> lines;
   for (const auto& [variable, value] : variables) {
     if (value.empty() || value == "0") continue;  // off is how farandole behaves anyway
+    if (variable == "HOROVOD_CONTROLLER" && value == "gloo") continue;  // `farandole run` sets it
     const auto row =
         std::find_if(std::begin(kWithoutMeaning), std::end(kWithoutMeaning),
                      [&, name = std::string_view(variable)](const Row& r) { return matches(r.variable, name); });

@@ -14,3 +14,8 @@ def refuse_beside_horovod():
         "package 'horovod', and their files share one folder. Remove both and install the one you want: pip "
         "uninstall -y horovod farandole-horovod && pip install farandole-horovod"
     )
+
+
+def not_offered(module, instead):
+    """The ImportError of a module of Horovod that is not offered; `instead` is what to use."""
+    return ImportError(f"farandole-horovod does not offer {module}: {instead}", name=module)

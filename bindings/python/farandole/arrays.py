@@ -13,11 +13,14 @@ def numpy_module():
 
 
 def as_array(tensor):
-    """Converts lists and numbers to arrays. Returns other objects unchanged."""
+    """The tensor of an input: lists and numbers become arrays, NumPy's arrays that are not row-major are copied.
+
+    Returns other objects unchanged.
+    """
     if isinstance(tensor, (list, int, float, bool)):
         return numpy_module().asarray(tensor)
-    if type(tensor).__module__ == "numpy" and getattr(tensor, "ndim", 1) == 0:
-        return numpy_module().asarray(tensor)
+    if type(tensor).__module__ == "numpy":
+        return numpy_module().asarray(tensor, order="C")
     return tensor
 
 

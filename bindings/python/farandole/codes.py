@@ -25,14 +25,25 @@ Collective = _enumeration("Collective", "The ordered collectives, and messages."
 DEVICE_CPU, DEVICE_CUDA = _codes["device_kind"]["CPU"], _codes["device_kind"]["CUDA"]
 
 
+_OTHER_NAMES_OF_OPS = {"MEAN": Op.AVERAGE, "AVG": Op.AVERAGE, "PROD": Op.PRODUCT}
+
+
 def number_of(op):
-    """The number of an operator, given as a member of Op or as its number. InvalidArgumentError for anything else."""
+    """The number of an operator: a member of Op, its number, or its name such as "sum", "mean" or "max".
+
+    InvalidArgumentError for anything else.
+    """
+    if isinstance(op, Op):
+        return int(op)
     try:
-        return int(op) if isinstance(op, Op) else int(Op(op))
-    except ValueError:
+        if isinstance(op, str):
+            name = op.upper()
+            return int(_OTHER_NAMES_OF_OPS.get(name) or Op[name])
+        return int(Op(op))
+    except (KeyError, ValueError):
         raise errors.InvalidArgumentError(
             f"op={op!r} is not an operator; give one of farandole's: {', '.join(Op.__members__)}, "
-            "such as op=farandole.SUM"
+            'such as op=farandole.SUM or op="sum"'
         ) from None
 
 

@@ -238,12 +238,18 @@ class Communicator:
         return self._run(options, out, Collective.GATHER, tensor, out, count_of(tensor), root=root)
 
     @_collective
-    def scatter(self, tensor, out, root=0, *, algorithm=None, timeout=None):
+    def scatter(self, tensor, out=None, root=0, *, algorithm=None, timeout=None):
         """Writes part r of rank `root`'s flattened tensor into `out` of rank r, and returns `out`.
 
-        Other ranks may pass None as tensor.
+        Every rank gives an `out` of its part's size, because only `root` has the tensor; other ranks may pass None as
+        tensor.
         """
         options = _options(algorithm, timeout)
+        if out is None:
+            raise errors.InvalidArgumentError(
+                f"scatter: out is missing on rank {self.rank}; give the array that receives this rank's part: "
+                f"1/{self.size} of the elements of rank {root}'s tensor"
+            )
         tensor = as_array(tensor) if self.rank == root else None
         return self._run(options, out, Collective.SCATTER, tensor, out, count_of(out), root=root)
 

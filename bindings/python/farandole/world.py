@@ -45,9 +45,21 @@ def init(rank=None, size=None, local_rank=None, local_size=None, rendezvous=None
         client = None if given else elastic_client.client()
         native = _native.World(given, knobs) if client is None else _next_generation(client, knobs)
         _state = _State(native, os.getpid())
+        if client is not None:
+            _export(_state.facts)
         if not _exit_hook_is_set:
             atexit.register(shutdown)
             _exit_hook_is_set = True
+
+
+_EXPORTED = {"RANK": "rank", "SIZE": "size", "LOCAL_RANK": "local_rank", "LOCAL_SIZE": "local_size"}
+_EXPORTED_TO_HOROVOD = {**_EXPORTED, "CROSS_RANK": "cross_rank", "CROSS_SIZE": "cross_size", "HOSTNAME": "host"}
+
+
+def _export(facts):
+    """Updates the launcher's variables: an elastic job gives this process another rank with each generation."""
+    for prefix, names in (("FARANDOLE_", _EXPORTED), ("HOROVOD_", _EXPORTED_TO_HOROVOD)):
+        os.environ.update({prefix + name: str(facts[fact]) for name, fact in names.items()})
 
 
 def _next_generation(client, knobs):

@@ -88,6 +88,8 @@ std::optional<View> view_of_buffer(py::handle object, Access access) {
     delete static_cast<Py_buffer*>(held);
   });
   auto dtype = format_dtype(buffer->format, static_cast<size_t>(buffer->itemsize));
+  if (!dtype && buffer->format != nullptr && std::string(buffer->format).find('Z') != std::string::npos)
+    refuse("complex numbers are not supported; pass the array as real numbers, such as x.view(x.real.dtype)");
   if (!dtype) refuse("elements of format '" + std::string(buffer->format) + "' are not supported");
   View view{buffer->buf, *dtype, {buffer->shape, buffer->shape + buffer->ndim}, owner};
   std::vector<int64_t> strides(buffer->strides, buffer->strides + buffer->ndim);
@@ -164,6 +166,8 @@ View view_of_dlpack(py::handle object, Access access) {
     refuse("the tensor lies on a device of kind " + std::to_string(tensor->device.kind) +
            ", which is not supported; bring it to the CPU first");
   if (read_only && access == Access::kWrite) refuse(type_name(object) + " is read-only; it cannot take the result");
+  if (tensor->dtype.code == dlpack::kComplex)
+    refuse("complex numbers are not supported; pass the tensor as real numbers, such as torch.view_as_real(x)");
   auto dtype = dlpack_dtype(tensor->dtype);
   if (!dtype) refuse("the elements of this " + type_name(object) + " have a type that is not supported");
   if (!is_row_major(tensor->ndim, tensor->shape, tensor->strides, 1))

@@ -34,6 +34,22 @@ sigset_t watched_signals() {
   return set;
 }
 
+// Scripts and frameworks read the variables that Horovod's launcher sets.
+void add_horovod_variables(std::map<std::string, std::string>& variables) {
+  const auto copy = [&](const char* to, const char* from, const char* otherwise) {
+    const auto found = variables.find(from);
+    variables[to] = found == variables.end() ? otherwise : found->second;
+  };
+  copy("HOROVOD_RANK", "FARANDOLE_RANK", "0");
+  copy("HOROVOD_SIZE", "FARANDOLE_SIZE", "1");
+  copy("HOROVOD_LOCAL_RANK", "FARANDOLE_LOCAL_RANK", "0");
+  copy("HOROVOD_LOCAL_SIZE", "FARANDOLE_LOCAL_SIZE", "1");
+  copy("HOROVOD_CROSS_RANK", "FARANDOLE_NODE_RANK", "0");
+  copy("HOROVOD_CROSS_SIZE", "FARANDOLE_NODE_COUNT", "1");
+  variables["HOROVOD_HOSTNAME"] = host_facts().host_name;
+  variables["HOROVOD_CONTROLLER"] = "gloo";  // Horovod's controller without MPI
+}
+
 }  // namespace
 
 void Supervisor::block_signals() {
@@ -65,6 +81,7 @@ Status Supervisor::start_all() {
 
 Status Supervisor::start(const Rank& rank, int width) {
   std::map<std::string, std::string> environment = rank.variables;
+  add_horovod_variables(environment);
   const Environment inherited = Environment::of_process();
   environment.insert(inherited.all().begin(), inherited.all().end());  // the rank's own variables win
   FDL_ASSIGN_OR_RETURN(RankOutput output, RankOutput::open(options_.output, rank.rank, width));

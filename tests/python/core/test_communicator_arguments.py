@@ -6,6 +6,7 @@ import farandole as fdl
 import numpy as np
 import pytest
 from expect import raises
+from farandole.codes import number_of
 from launch import launch
 
 RANKS = 2
@@ -107,3 +108,37 @@ def check_a_refused_call_leaves_the_communicator_in_order():
 
 def test_a_refused_call_leaves_the_communicator_in_order():
     launch(RANKS, check_a_refused_call_leaves_the_communicator_in_order)
+
+
+@pytest.mark.parametrize("name, op", [("sum", fdl.SUM), ("Mean", fdl.AVERAGE), ("max", fdl.MAX),
+                                      ("prod", fdl.PRODUCT), ("bit_xor", fdl.Op.BIT_XOR)])  # fmt: skip
+def test_an_operator_may_be_given_by_its_name(name, op):
+    assert number_of(name) == int(op)
+
+
+def test_an_unknown_name_of_an_operator_is_refused(comm):
+    raises(
+        fdl.InvalidArgumentError, "op='median' is not an operator; .*op=\"sum\"", call, comm, "allreduce", op="median"
+    )
+
+
+@pytest.mark.parametrize("array", [np.arange(6.0).reshape(2, 3).T, np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+                                   np.arange(12.0)[::2]], ids=["transposed", "fortran", "strided"])  # fmt: skip
+def test_inputs_that_are_not_row_major_are_copied(comm, array):
+    assert (comm.allreduce(array) == array).all()
+    assert (comm.allgather(array)[0] == array).all()
+    assert (fdl.allreduce(array, name="copied") == array).all()
+    raises(fdl.InvalidArgumentError, "row-major", comm.allreduce, array, out=array)
+
+
+def test_complex_arrays_are_refused_with_a_way_out(comm):
+    array = np.ones(3, dtype=np.complex64)
+    raises(fdl.InvalidArgumentError, "complex numbers are not supported.*x.view", comm.allreduce, array)
+    raises(fdl.InvalidArgumentError, "complex numbers are not supported", fdl.allreduce, array, name="complex")
+    assert (comm.allreduce(array.view(np.float32)).view(np.complex64) == array).all()
+
+
+def test_scatter_without_an_output_is_refused(comm):
+    raises(
+        fdl.InvalidArgumentError, "scatter: out is missing on rank 0; .*1/1 of the elements", comm.scatter, np.ones(3)
+    )

@@ -210,5 +210,8 @@ def main(words=None):
     os.execve(command[0], command, variables)
 
 
+run_commandline = main  # Horovod's name
+
+
 if __name__ == "__main__":
     sys.exit(main())

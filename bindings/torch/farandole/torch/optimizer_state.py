@@ -133,7 +133,8 @@ def _unseal(state):
 def broadcast_optimizer_state(optimizer, root_rank, model=None):
     """Gives all ranks the optimizer state and options of rank `root_rank` of the world, in place.
 
-    No optimizer is stepped: ranks without a state build it from the root's, and the root's own state is only read. The
+    No optimizer is stepped: ranks without a state build it from the root's, and the root's own state is only read. On a
+    rank whose optimizer has no state yet, parameters that require gradients and have none get zero gradients. The
     optimizer keeps its groups, so schedulers that were created for it stay valid. `model` is ignored. An error on one
     rank is raised on all: ValueError for LBFGS, and for optimizers with different groups.
     """
@@ -147,8 +148,19 @@ def broadcast_optimizer_state(optimizer, root_rank, model=None):
         raise errors.as_horovod(error) from None
 
 
+def _add_zero_gradients(optimizer):
+    """Programs written for Horovod may read the gradients that its step with zero gradients leaves."""
+    if optimizer.state_dict()["state"]:
+        return
+    for parameters in optimizer.param_groups:
+        for parameter in parameters["params"]:
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
+
 def _broadcast(optimizer, root, root_rank, group):
     is_root = group.rank == root
+    _add_zero_gradients(optimizer)
     data, tensors, skeleton = None, [], None
     with _Agreed(group, "state") as agreed:
         if is_root:
