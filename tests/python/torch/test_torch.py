@@ -257,14 +257,36 @@ def check_gradients():
     same(
         gradient(lambda x: hvd.alltoall(x, splits)[0], (size + 1,)), torch.cat([(ranks() + 1).float(), torch.zeros(1)])
     )
-    same(
-        gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum), (size, 2)), (ranks() + 1).float()[:, None].expand(size, 2)
-    )
-    same(gradient(hvd.reducescatter, (size,)), (ranks() + 1).float() / size)
     x = torch.full((3,), 2.0, requires_grad=True)
     hvd.allreduce(x, op=hvd.Sum, compression=hvd.Compression.fp16).sum().backward()
     same(x.grad, torch.full((3,), float(size)), torch.float32)
     raises(NotImplementedError, "Average and op=Sum", lambda: hvd.allreduce(x, op=hvd.Max).sum().backward())
+
+
+def check_gradients_of_reducescatter_are_those_of_horovod():
+    rank, size = hvd.rank(), hvd.size()
+
+    def gradients(operation, *shapes):
+        tensors = [torch.ones(shape, requires_grad=True) for shape in shapes]
+        sum(part.sum() for part in operation(tensors)).mul(rank + 1).backward()
+        return [tensor.grad for tensor in tensors]
+
+    gathered = (ranks() + 1).float()  # the gradients of all ranks
+    rows = gathered[:, None].expand(size, 2)
+    same(*gradients(lambda one: [hvd.reducescatter(one[0], op=hvd.Sum)], (size, 2)), rows * size)
+    same(*gradients(lambda one: [hvd.reducescatter(one[0])], (size, 2)), rows)
+    same(*gradients(lambda one: [hvd.reducescatter(one[0], postscale_factor=2.0)], (size, 2)), rows * 2)
+    uneven = torch.cat([torch.ones(1), gathered])  # rank 0 has the row that does not divide
+    same(*gradients(lambda one: [hvd.reducescatter(one[0], op=hvd.Sum)], (size + 1,)), uneven * size)
+    for op, factor in ((hvd.Sum, size), (hvd.Average, 1)):
+        one, two = gradients(lambda both, op=op: hvd.grouped_reducescatter(both, op=op), (size,), (size, 2))
+        same(one, gathered * factor)
+        same(two, rows * factor)
+    alone = hvd.add_process_set([size - 1])
+    if rank == size - 1:
+        same(*gradients(lambda one: [hvd.reducescatter(one[0], op=hvd.Sum, process_set=alone)], (3,)),
+             torch.full((3,), float(size)))  # fmt: skip
+    assert hvd.remove_process_set(alone)
 
 
 def check_compression():

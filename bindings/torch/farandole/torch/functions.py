@@ -1,7 +1,8 @@
 """Collectives that support autograd: the gradient of a collective is a collective too.
 
-Conventions of the gradients: those of allreduce, alltoall and reducescatter belong to the sum of all ranks' losses.
-Those of allgather and broadcast are averages over ranks, as programs written for Horovod expect.
+Conventions of the gradients: those of allreduce and alltoall belong to the sum of all ranks' losses. Programs written
+for Horovod expect others of three operations: those of allgather and broadcast are averages over ranks, and those of
+reducescatter are the sum's derivative times the number of ranks.
 """
 
 import torch
@@ -202,7 +203,8 @@ class _Reducescatter(torch.autograd.Function):
         else:
             handle = ops.grouped_reducescatter_async(tensors, name, op, process_set, prescale, postscale)
             outputs = ops.synchronize(handle)
-        scale = prescale * postscale / (process_set.size() if op == Average else 1)
+        # The derivative of the sum of all ranks' losses has the factor 1 for Sum, and 1 / size for Average.
+        scale = prescale * postscale * (1 if op == Average else process_set.size())
         ctx.arguments = (_named_gradient(name), scale, process_set)
         return tuple(outputs)
 
@@ -220,7 +222,9 @@ def reducescatter(tensor, name=None, compression=Compression.none, op=Average, p
                   prescale_factor=1.0, postscale_factor=1.0):  # fmt: skip
     """Reduces the tensors of all ranks and returns this rank's rows (entries of the first dimension). Differentiable.
 
-    `op`: Average or Sum. If the rows do not divide evenly, the first ranks get one more.
+    `op`: Average or Sum. If the rows do not divide evenly, the first ranks get one more. The gradient is that of Horovod:
+    the gradients of all ranks joined, times the number of ranks for Sum. It is the derivative of the sum of all ranks'
+    losses times the number of ranks.
 
     InvalidArgumentError, a ValueError, if the arguments cannot be used. HorovodInternalError if the operation fails,
     for example because ranks pass different shapes.
@@ -232,7 +236,10 @@ def reducescatter(tensor, name=None, compression=Compression.none, op=Average, p
 
 def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=Average, process_set=global_process_set,
                           prescale_factor=1.0, postscale_factor=1.0):  # fmt: skip
-    """Reduces and scatters several tensors as one unit, each as reducescatter does. Returns the list of results."""
+    """Reduces and scatters several tensors as one unit, each as reducescatter does. Returns the list of results.
+
+    Differentiable, with the gradients of reducescatter.
+    """
     small = [compression.compress(tensor) for tensor in tensors]
     if not small:
         return []
