@@ -318,6 +318,55 @@ def check_sparse_gradients():
         assert torch.allclose(embedding.weight.detach(), expected, atol=1e-6)
 
 
+def check_sparse_as_dense_returns_sparse_gradients():
+    """SparseAdam refuses dense gradients. The last rank has no gradient in some steps, and has dense ones in none."""
+    size, last = hvd.size(), hvd.size() - 1
+    embedding = nn.Embedding(size + 3, 2, sparse=True)
+    hvd.broadcast_parameters(embedding.state_dict(), 0)
+    alone = copy.deepcopy(embedding)
+    passes = 2
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SparseAdam(embedding.parameters(), lr=0.5),
+        embedding.named_parameters(),
+        sparse_as_dense=True,
+        op=hvd.Sum,
+        backward_passes_per_step=passes,
+    )
+    reference = torch.optim.SparseAdam(alone.parameters(), lr=0.5)
+    for step in range(4):
+        ranks = [rank for rank in range(size) if rank != last or step in (2, 3)]
+        optimizer.zero_grad()
+        reference.zero_grad()
+        for _ in range(passes):
+            if hvd.rank() in ranks:
+                embedding(torch.tensor([hvd.rank(), size])).sum().backward()
+            for rank in ranks:
+                alone(torch.tensor([rank, size])).sum().backward()
+        optimizer.synchronize()
+        gradient = embedding.weight.grad
+        assert gradient.is_sparse and gradient.sparse_dim() == 1
+        assert torch.equal(gradient.to_dense(), alone.weight.grad.to_dense())
+        assert gradient.coalesce().indices().tolist() == [[*ranks, size]]
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        reference.step()
+        assert torch.equal(embedding.weight, alone.weight)
+
+
+def check_sparse_as_dense_keeps_gradients_dense_that_are_dense_on_a_rank():
+    weight = nn.Parameter(torch.zeros(4, 2))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([weight], lr=1.0), [("mixed", weight)], sparse_as_dense=True, op=hvd.Sum
+    )
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.embedding(torch.tensor([1]), weight, sparse=hvd.rank() > 0).sum().backward()
+        optimizer.synchronize()
+        expected = torch.zeros(4, 2)
+        expected[1] = float(hvd.size())
+        assert not weight.grad.is_sparse and torch.equal(weight.grad, expected)
+
+
 def check_bad_arguments():
     model = net()
     base = torch.optim.SGD(model.parameters(), lr=0.1)

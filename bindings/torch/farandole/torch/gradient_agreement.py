@@ -27,8 +27,13 @@ def code_of(gradient):
     return _SPARSE + gradient.sparse_dim() * _DIMENSIONS if gradient.is_sparse else DENSE
 
 
+def code_made_dense(dimensions):
+    """The code of a gradient that was sparse, with that number of sparse dimensions, and is reduced as a dense one."""
+    return DENSE + dimensions * _DIMENSIONS
+
+
 def is_sparse(total):
-    return total >= _SPARSE
+    return total % _DIMENSIONS >= _SPARSE
 
 
 def is_mixed(total):
@@ -41,8 +46,21 @@ def sparse_dimensions(total):
     return (total // _DIMENSIONS) // (total % _DIMENSIONS // _SPARSE)
 
 
+def returned_dimensions(total):
+    """The sparse dimensions of a gradient that is reduced as a dense one and returned sparse. 0: it stays dense.
+
+    All ranks that have the gradient must have made it dense from the same number of sparse dimensions.
+    """
+    ranks = total % _DIMENSIONS
+    if is_sparse(total) or ranks == 0 or (total // _DIMENSIONS) % ranks:
+        return 0
+    return total // _DIMENSIONS // ranks
+
+
 def expected_next(total):
     """The code that a rank sends in the next step if that step is like this one."""
+    if returned_dimensions(total):
+        return code_made_dense(returned_dimensions(total))
     if is_sparse(total) and not is_mixed(total):
         return _SPARSE + sparse_dimensions(total) * _DIMENSIONS
     return DENSE if total else NONE

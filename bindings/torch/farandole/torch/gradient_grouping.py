@@ -85,7 +85,8 @@ class GroupedGradients(GradientHooks):
         the expected ones, which must not wait for them.
         """
         self.buckets, self.bucket_of = [], {}
-        dense = [parameter for parameter in ordered if self.expected[parameter] == DENSE]
+        codes = self.expected
+        dense = [parameter for parameter in ordered if codes[parameter] != NONE and not is_sparse(codes[parameter])]
         unexpected = [parameter for parameter in ordered if self.expected[parameter] == NONE]
         limit = gradient_buckets.BUCKET_BYTES
         groups = gradient_buckets.of_size(dense, limit) + gradient_buckets.of_size(unexpected, limit)

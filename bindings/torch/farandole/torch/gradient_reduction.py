@@ -11,7 +11,16 @@ import torch
 from ..basics import Average, Sum
 from ..elastic_client import is_elastic
 from . import gradient_agreement, gradient_buckets, ops
-from .gradient_agreement import DENSE, NONE, Presence, code_of, is_mixed, is_sparse
+from .gradient_agreement import (
+    DENSE,
+    NONE,
+    Presence,
+    code_made_dense,
+    code_of,
+    is_mixed,
+    is_sparse,
+    returned_dimensions,
+)
 from .gradient_launch import LaunchedGradients, zeros_for
 
 
@@ -22,6 +31,7 @@ class GradientReductions(LaunchedGradients):
                  shared):  # fmt: skip
         super().__init__(names, compression, passes, op, predivide, groups, process_set, shared)
         self.sparse_as_dense = sparse_as_dense
+        self.made_dense = {}  # {parameter: sparse dimensions} of this step's gradients that were sparse
         if process_set.included() is None:
             process_set.group("DistributedOptimizer")  # raises the error
         # An elastic job of one rank may have more ranks later.
@@ -61,7 +71,7 @@ class GradientReductions(LaunchedGradients):
         self.ready[parameter] = gradient, gradient._version
         if self.world is None or self.world is not self.process_set._group or parameter not in self.expected:
             return  # synchronize() reduces it
-        if (code_of(gradient) if gradient.is_sparse else DENSE) != expected:
+        if self._code_of(parameter, gradient) != expected:
             self.deviates = True
             return
         bucket.waiting -= 1
@@ -77,8 +87,23 @@ class GradientReductions(LaunchedGradients):
     def _dense_if_configured(self, parameter):
         gradient = parameter.grad
         if self.sparse_as_dense and gradient is not None and gradient.is_sparse:
+            self.made_dense[parameter] = gradient.sparse_dim()
             parameter.grad = gradient = gradient.to_dense()
         return gradient
+
+    def _code_of(self, parameter, gradient):
+        made_dense = gradient is not None and not gradient.is_sparse and parameter in self.made_dense
+        return code_made_dense(self.made_dense[parameter]) if made_dense else code_of(gradient)
+
+    def _return_sparse(self, totals):
+        """Makes gradients sparse again that were sparse on all ranks that had them, as SparseAdam needs them.
+
+        The decision follows from `totals`, so all ranks get the same form, also those that had no gradient.
+        """
+        for parameter, total in totals.items():
+            dimensions = returned_dimensions(total)
+            if dimensions and parameter.grad is not None and not parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_sparse(dimensions)
 
     def _taken_in(self, parameter, bucket):
         if not bucket.fits():
@@ -125,11 +150,14 @@ class GradientReductions(LaunchedGradients):
             is_ordinary = len(self.ready) == self.awaited and not self.deviates and not self._unnoticed()
             self.presence.submit(group, None if is_ordinary else self._codes())
         totals = self.presence.wait()
-        if totals is not None:
+        if totals is None:
+            totals = self.expected
+        else:
             totals = dict(zip(self.expected, totals))
             self._decide(totals)
             self._expect(totals)
         self._finish()
+        self._return_sparse(totals)
 
     def _complete_first(self, group, known):
         """Completes the first step of a world, or of added parameters.
@@ -140,6 +168,7 @@ class GradientReductions(LaunchedGradients):
         self._decide(totals)
         self._expect({**totals, **{parameter: self.expected[parameter] for parameter in known}})
         self._finish()
+        self._return_sparse(totals)
 
     def _unnoticed(self):
         """Whether there is an unexpected gradient that no hook has reported: one that the program has set."""
@@ -155,7 +184,7 @@ class GradientReductions(LaunchedGradients):
     def _codes(self):
         self.spoiled += [parameter for parameter in self.ready if parameter.grad is None]
         return [
-            code_of(self._dense_if_configured(parameter)) if self._has_gradient(parameter) else NONE
+            self._code_of(parameter, self._dense_if_configured(parameter)) if self._has_gradient(parameter) else NONE
             for parameter in self.expected
         ]
 
@@ -266,6 +295,7 @@ class GradientReductions(LaunchedGradients):
         for bucket in self.buckets:
             bucket.start_over(self.expected)
         self.ready.clear()
+        self.made_dense.clear()
         self.spoiled, self.refusals = [], []
         self.deviates = self.has_reported = False
 

@@ -32,7 +32,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     `gradient_predivide_factor`: divides gradients before the sum, and multiplies the average accordingly.
     `groups`: the number of groups of gradients that are reduced as one, or lists of parameters. None chooses groups of
     small gradients by size; 0 reduces each gradient alone.
-    `sparse_as_dense`: converts sparse gradients to dense ones.
+    `sparse_as_dense`: reduces sparse gradients as dense tensors. They are sparse again after the reduction, without the
+    rows that are zero.
     `gradients_in_shared_memory`: keeps gradients in buckets of memory that all ranks of the host map (on a CUDA device:
     symmetric memory of NCCL). Each bucket is reduced in place as one tensor, without packing.
 
