@@ -545,7 +545,12 @@ FDL_API void fdl_operation_init(fdl_operation* operation);
 
 /* Submits `count` operations, at least one; several of them all run or all fail together. Returns at once; the handle
  * gets the outcome. From any thread. The structures may be freed at once, the tensors must stay in place until the
- * handle is done. FDL_INVALID_ARGUMENT: an argument is wrong, or an operation of the same name is in flight. */
+ * handle is done. FDL_INVALID_ARGUMENT: an argument is wrong, or the name is taken.
+ *
+ * A name is taken from the submission until this rank has observed the end of the operation: fdl_wait_handle or fdl_run
+ * has returned its outcome, fdl_poll has found it done, or its callback runs. Whether a second submission is refused
+ * thus follows from the order of this rank's calls, and not from the speed of the ranks. A handle that is freed before
+ * keeps the name until its operation is done. */
 FDL_API fdl_result fdl_submit(fdl_group* group, const fdl_operation* operations, size_t count, fdl_handle** handle);
 /* Submits and waits, in the calling thread if possible, so that a short operation needs no switch between threads. The
  * result is that of fdl_submit or fdl_wait_handle. `handle` may be NULL. Otherwise it gets the operations' handle, on

@@ -145,37 +145,42 @@ Entry entry_of(const fdl_operation& operation, int size, std::shared_ptr<Handle>
   return entry;
 }
 
-// One submission: its checked operations, their names once they are claimed, and the handle of all of them.
-// The handle is shared with each entry and completes when the last entry has.
+// One submission: its checked operations, and the handle of all of them, which takes their names. The handle is shared
+// with each entry and completes when the last entry has.
 struct Submission {
   std::vector<Entry> entries;
-  std::vector<std::string> names;
   std::shared_ptr<Handle> handle;
 };
 
-// Marks the names as in flight on this rank, or rejects the submission if one already is.
-fdl_result claim_names(fdl_group* group, Submission& submission) {
-  for (const Entry& entry : submission.entries) submission.names.push_back(entry.request.name);
-  // All or none: after a conflict no name of this submission is claimed. A name is released when its operation
-  // completes.
-  const auto taken = group->group->named().names().insert(submission.names);
+// Marks the names as in flight on this rank, or rejects the submission if one already is. All or none: after a conflict
+// no name of this submission is taken.
+fdl_result take_names(fdl_group* group, const Submission& submission) {
+  std::vector<std::string> names;
+  for (const Entry& entry : submission.entries) names.push_back(entry.request.name);
+  const auto taken = submission.handle->names().take(group->group->named().names(), std::move(names));
   if (!taken) return FDL_OK;
   return refuse("'" + *taken + "' is in flight already on rank " + std::to_string(group->world->runtime->facts().rank) +
                 "; wait for it, or give the second operation another name");
 }
 
-// Releases the claimed names of a submission that was not accepted.
-fdl_result give_up(fdl_group* group, const Submission& submission, const Status& why) {
-  for (const std::string& name : submission.names) group->group->named().names().erase(name);
+// Releases the names of a submission that was not accepted.
+fdl_result give_up(Handle& handle, const Status& why) {
+  handle.names().release();
   return report(why);
 }
 
+// Reports the outcome of an operation that is done to the caller, for whom its names are free from now on.
+fdl_result report_end(Handle& handle) {
+  handle.names().release();
+  return report(handle.status());
+}
+
 fdl_result submit(fdl_group* group, Submission submission, fdl_handle** handle) {
-  const fdl_result claimed = claim_names(group, submission);
-  if (claimed != FDL_OK) return claimed;
+  const fdl_result taken = take_names(group, submission);
+  if (taken != FDL_OK) return taken;
   // The entries reach the progress thread in one step, so it never sees a part of a submission.
   const Status submitted = group->world->runtime->submit(*group->group, std::move(submission.entries));
-  if (!submitted.ok()) return give_up(group, submission, submitted);
+  if (!submitted.ok()) return give_up(*submission.handle, submitted);
   *handle = new fdl_handle(group->world, std::move(submission.handle));
   return FDL_OK;
 }
@@ -296,22 +301,24 @@ fdl_result fdl_run(fdl_group* group, const fdl_operation* operations, size_t cou
   Submission submission;
   const fdl_result translated = translate(group, operations, count, submission);
   if (translated != FDL_OK) return translated;
-  const fdl_result claimed = claim_names(group, submission);
-  if (claimed != FDL_OK) return claimed;
+  const fdl_result taken = take_names(group, submission);
+  if (taken != FDL_OK) return taken;
   // A wait that times out leaves the operation in flight. Only a caller that passed `handle` can wait for it again.
   const fdl_handle running(group->world, submission.handle);  // keeps the world alive during the wait
   const Status submitted = group->world->runtime->submit_and_wait(*group->group, std::move(submission.entries),
                                                                   *running.handle, deadline_of(timeout_ns));
-  if (!submitted.ok()) return give_up(group, submission, submitted);
+  if (!submitted.ok()) return give_up(*running.handle, submitted);
   if (handle != nullptr) *handle = new fdl_handle(group->world, running.handle);
-  return running.handle->done() ? report(running.handle->status()) : report_still_in_flight();
+  if (running.handle->done()) return report_end(*running.handle);
+  if (handle == nullptr) running.handle->abandon();
+  return report_still_in_flight();
 }
 
 fdl_result fdl_join(fdl_group* group, fdl_handle** handle) {
   Status usable = check(group);
   if (!usable.ok()) return report(usable);
   if (handle == nullptr) return refuse("fdl_join: handle must not be NULL");
-  Submission submission{.entries = {}, .names = {}, .handle = std::make_shared<Handle>(1)};
+  Submission submission{.entries = {}, .handle = std::make_shared<Handle>(1)};
   Entry& entry = submission.entries.emplace_back(Entry{.handle = submission.handle});
   entry.request.kind = RequestKind::join;
   // A rank has at most one join in flight, because names are unique.
@@ -324,6 +331,7 @@ fdl_result fdl_poll(fdl_handle* handle, int* done) {
   if (handle == nullptr || done == nullptr) return refuse("fdl_poll: handle and done must not be NULL");
   // An acquire load: the outputs of a handle that is done are visible to this thread.
   *done = handle->handle->done() ? 1 : 0;
+  if (*done != 0) handle->handle->names().release();
   return FDL_OK;
 }
 
@@ -331,7 +339,7 @@ fdl_result fdl_wait_handle(fdl_handle* handle, int64_t timeout_ns) {
   if (handle == nullptr) return refuse("fdl_wait_handle: handle must not be NULL");
   const auto done = handle->world->runtime->wait(*handle->handle, deadline_of(timeout_ns));
   if (!done.ok()) return report(done.status());
-  return *done ? report(handle->handle->status()) : report_still_in_flight();
+  return *done ? report_end(*handle->handle) : report_still_in_flight();
 }
 
 fdl_result fdl_handle_notify(fdl_handle* handle, void (*function)(void* context), void* context) {
@@ -373,4 +381,8 @@ void fdl_output_free(void* data) {
   if (const auto owner = device_outputs().forget(data)) return owner->device->release_after(owner->stream, data);
   std::free(data);
 }
-void fdl_handle_free(fdl_handle* handle) { delete handle; }
+void fdl_handle_free(fdl_handle* handle) {
+  if (handle == nullptr) return;
+  handle->handle->abandon();
+  delete handle;
+}

@@ -108,6 +108,28 @@ TEST(Progress, RunReturnsNullHandleIfNothingWasSubmitted) {
   });
 }
 
+// The operation of one rank is done before fdl_submit returns or shortly after. The second submission is refused in both
+// cases.
+TEST(Progress, NameIsTakenUntilTheCallerObservesTheEnd) {
+  run_ranks(1, {}, [](World& me) {
+    float value = 1;
+    const fdl_operation operation = sum_of("twice", &value);
+    fdl_handle* handle = nullptr;
+    FDL_ASSERT_OK(fdl_submit(me.all, &operation, 1, &handle));
+    float between = 1;
+    FDL_ASSERT_OK(run(me.all, "between", &between));
+    fdl_handle* second = nullptr;
+    EXPECT_EQ(fdl_submit(me.all, &operation, 1, &second), FDL_INVALID_ARGUMENT);
+    EXPECT_EQ(fdl_run(me.all, &operation, 1, -1, nullptr), FDL_INVALID_ARGUMENT);
+    expect_done_unaided(handle);  // polls
+    FDL_ASSERT_OK(fdl_submit(me.all, &operation, 1, &second));
+    FDL_ASSERT_OK(fdl_wait_handle(second, -1));
+    FDL_ASSERT_OK(fdl_run(me.all, &operation, 1, -1, nullptr));
+    fdl_handle_free(handle);
+    fdl_handle_free(second);
+  });
+}
+
 TEST_P(OverEveryTransport, TimedOutWaitLeavesTheOperationInFlight) {
   run_ranks(2, knobs(), [](World& me) {
     float late = 1, between = 1;

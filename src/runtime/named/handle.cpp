@@ -24,16 +24,31 @@ OwnedMemory allocate_aligned(std::size_t bytes) {
 
 void Handle::finish_one(const Status& status) {
   std::function<void()> callback;
+  bool abandoned = false;
   {
     MutexLock lock(mutex_);
     if (status_.ok()) status_ = status;
     if (--unfinished_ > 0) return;
     done_.store(true, std::memory_order_release);
     callback.swap(callback_);
+    abandoned = abandoned_;
     // Under the lock: a waiter that has read done_ may otherwise free the handle before it is notified.
     finished_.notify_all();
   }
+  // Without a callback or abandon() the caller releases them, and may destroy the handle from here on. Otherwise the
+  // thread that completes the handle has a reference.
+  if (callback || abandoned) names_.release();
   if (callback) callback();
+}
+
+void Handle::abandon() {
+  if (!names_.any()) return;  // as after a wait: no lock is taken
+  {
+    MutexLock lock(mutex_);
+    abandoned_ = true;
+    if (!done()) return;
+  }
+  names_.release();
 }
 
 void Handle::notify(std::function<void()> function) {
@@ -44,6 +59,7 @@ void Handle::notify(std::function<void()> function) {
       return;
     }
   }
+  names_.release();
   function();
 }
 

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "contract/device.h"
 #include "engine/device/symmetric_memory.h"
+#include "runtime/named/names_in_flight.h"
 
 namespace fdl {
 
@@ -59,11 +60,15 @@ class Handle {
     MutexLock lock(mutex_);
     finished_.notify_all();
   }
+  // The names of the operations. Release them once the caller has observed that the handle is done.
+  TakenNames& names() { return names_; }
+  // No caller will observe the end. Releases the names when the handle is done, or now if it is done already.
+  void abandon();
   // Only once done: the release of done_ publishes it.
   const Status& status() const { return status_; }
   std::size_t operation_count() const { return outputs_.size(); }
   // Sets the only callback. It runs in the thread that completes the handle, or at once if the handle is done already;
-  // never under a lock.
+  // never under a lock. The names are free before it runs.
   void notify(std::function<void()> function);
 
  private:
@@ -72,6 +77,8 @@ class Handle {
   CondVar finished_;
   std::size_t unfinished_ FDL_GUARDED_BY(mutex_);
   std::function<void()> callback_ FDL_GUARDED_BY(mutex_);
+  bool abandoned_ FDL_GUARDED_BY(mutex_) = false;
+  TakenNames names_;
   Status status_;  // written under mutex_ before done_ is released, constant afterwards
   std::atomic<bool> done_{false};
 };

@@ -35,7 +35,7 @@ class NamedOperations final : private PlanExchange::Receiver {
   NamedOperations(const NamedOperations&) = delete;
   NamedOperations& operator=(const NamedOperations&) = delete;
 
-  NamesInFlight& names() { return operations_.names(); }
+  const std::shared_ptr<NamesInFlight>& names() { return operations_.names(); }
 
   // After fail_all() an entry completes at once with the failure.
   void submit(std::vector<Entry> entries);

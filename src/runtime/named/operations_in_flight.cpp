@@ -3,9 +3,7 @@
 
 namespace fdl {
 
-// The name becomes free before the handle is done: a caller that waits may submit the same name again at once.
 void OperationsInFlight::complete(Entry& entry, const Status& status) {
-  names_.erase(entry.request.name);
   ++completed_;
   telemetry_.completed(entry, status);
   if (status.ok()) return entry.handle->finish_one(status);

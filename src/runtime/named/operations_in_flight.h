@@ -1,9 +1,11 @@
 // OperationsInFlight begins and completes the named operations of one group on this rank: it counts them, reports them
-// to the telemetry, frees their names and finishes their handles.
+// to the telemetry and finishes their handles.
 //
 // Each operation is completed exactly once. One that is rejected at submission is completed without being begun. Only
 // the thread that owns progress calls this class. The exception is names(), which any thread may use.
 #pragma once
+
+#include <memory>
 
 #include "runtime/named/entry.h"
 #include "runtime/named/named_telemetry.h"
@@ -13,8 +15,8 @@ namespace fdl {
 
 class OperationsInFlight {
  public:
-  // For operations of the C API, the submitting thread has inserted the names before. complete() erases them.
-  NamesInFlight& names() { return names_; }
+  // The handles of operations of the C API take names of it, and release them.
+  const std::shared_ptr<NamesInFlight>& names() { return names_; }
   NamedTelemetry& telemetry() { return telemetry_; }
 
   void begin(Entry& entry) { telemetry_.submitted(entry, ++submitted_); }
@@ -26,7 +28,7 @@ class OperationsInFlight {
   uint64_t completed() const { return completed_; }
 
  private:
-  NamesInFlight names_;
+  std::shared_ptr<NamesInFlight> names_ = std::make_shared<NamesInFlight>();
   NamedTelemetry telemetry_;
   uint64_t submitted_ = 0;
   uint64_t completed_ = 0;

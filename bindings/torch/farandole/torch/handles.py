@@ -75,6 +75,22 @@ def synchronize(handle):
     return pending.result()
 
 
+def synchronize_all(handles):
+    """Waits for operations and returns their results. Waits for the others too if one fails, and raises the first error.
+
+    An operation that is not waited for keeps its name, so that the program could not submit it again.
+    """
+    results, failure = [], None
+    for handle in handles:
+        try:
+            results.append(synchronize(handle))
+        except Exception as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return results
+
+
 def first_of(handle):
     """Makes the first element of a handle's list its result."""
     pending = _pending[handle]

@@ -11,7 +11,7 @@ TEST(NamesInFlight, RejectsANameInFlightAndInsertsNoneOfItsSubmission) {
   EXPECT_EQ(names.insert({"a", "b"}), std::nullopt);
   EXPECT_EQ(names.insert({"c", "b", "d"}), "b");
   EXPECT_EQ(names.insert({"c", "d"}), std::nullopt);
-  names.erase("b");
+  names.erase({"b"});
   EXPECT_EQ(names.insert({"b"}), std::nullopt);
 }
 
@@ -21,17 +21,72 @@ TEST(NamesInFlight, RejectsASubmissionWithOneNameTwice) {
   EXPECT_EQ(names.insert({"a"}), std::nullopt);
 }
 
-TEST(OperationsInFlight, NameIsFreeBeforeTheHandleIsDone) {
+// One operation that has taken the name "a".
+struct TakenName {
+  TakenName() { EXPECT_EQ(tensor.handle->names().take(operations.names(), {"a"}), std::nullopt); }
+  void complete() {
+    operations.begin(entry);
+    operations.complete(entry, {});
+  }
+  bool is_free() {
+    if (operations.names()->insert({"a"})) return false;
+    operations.names()->erase({"a"});
+    return true;
+  }
+
   OperationsInFlight operations;
-  Tensor tensor({1});
+  Tensor tensor{{1}};
   Entry entry = tensor.entry("a");
-  ASSERT_EQ(operations.names().insert({"a"}), std::nullopt);
-  std::optional<std::string> taken = "never called";
-  tensor.handle->notify([&] { taken = operations.names().insert({"a"}); });
-  operations.begin(entry);
-  operations.complete(entry, {});
-  EXPECT_EQ(taken, std::nullopt);
-  EXPECT_TRUE(tensor.handle->status().ok());
+};
+
+TEST(TakenNames, NameIsTakenUntilTheCallerObservesTheEnd) {
+  TakenName one;
+  one.complete();
+  EXPECT_TRUE(one.tensor.handle->done());
+  EXPECT_FALSE(one.is_free());
+  one.tensor.handle->names().release();
+  EXPECT_TRUE(one.is_free());
+}
+
+TEST(TakenNames, SecondReleaseDoesNotFreeTheNameOfALaterOperation) {
+  TakenName one;
+  one.complete();
+  one.tensor.handle->names().release();
+  ASSERT_EQ(one.operations.names()->insert({"a"}), std::nullopt);
+  one.tensor.handle->names().release();
+  EXPECT_FALSE(one.is_free());
+}
+
+TEST(TakenNames, NameIsFreeWhenTheCallbackRuns) {
+  TakenName one;
+  bool was_free = false;
+  one.tensor.handle->notify([&] { was_free = one.is_free(); });
+  EXPECT_FALSE(one.is_free());
+  one.complete();
+  EXPECT_TRUE(was_free);
+}
+
+TEST(TakenNames, NameOfAHandleFreedEarlyIsFreeWhenTheOperationIsDone) {
+  TakenName one;
+  one.tensor.handle->abandon();
+  EXPECT_FALSE(one.is_free());
+  one.complete();
+  EXPECT_TRUE(one.is_free());
+}
+
+TEST(TakenNames, NameOfAHandleFreedAfterTheEndIsFree) {
+  TakenName one;
+  one.complete();
+  one.tensor.handle->abandon();
+  EXPECT_TRUE(one.is_free());
+}
+
+TEST(TakenNames, HandleOutlivesTheGroup) {
+  auto operations = std::make_unique<OperationsInFlight>();
+  Handle handle(1);
+  ASSERT_EQ(handle.names().take(operations->names(), {"a"}), std::nullopt);
+  operations.reset();
+  handle.names().release();
 }
 
 TEST(OperationsInFlight, ErrorNamesTheOperation) {
