@@ -76,7 +76,7 @@ def synchronize(handle):
 
 
 def synchronize_all(handles):
-    """Waits for operations and returns their results. Waits for the others too if one fails, and raises the first error.
+    """Waits for operations and returns their results. If some fail, raises the first error after all have ended.
 
     An operation that is not waited for keeps its name, so that the program could not submit it again.
     """

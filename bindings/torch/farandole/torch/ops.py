@@ -12,7 +12,7 @@ from ..operation import Operation
 from ..world import member_names
 from .handles import enqueue as _enqueue
 from .handles import first_of as _first
-from .handles import poll, synchronize  # noqa: F401 (poll: part of this module's interface)
+from .handles import poll, synchronize, synchronize_all  # noqa: F401 (poll: part of this module's interface)
 from .tensors import (
     DTYPES,
     checked,
@@ -216,8 +216,7 @@ def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
     values = allgather_async(tensor.values().contiguous(), f"{name}.values", process_set)
 
     def result():
-        all_values = synchronize(values)
-        all_indices = synchronize(indices)
+        all_values, all_indices = synchronize_all([values, indices])
         if op == Average:
             all_values = all_values / process_set.size()
         return torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.size(), check_invariants=False)

@@ -88,7 +88,7 @@ def broadcast_parameters(params, root_rank):
         plain = tensor.detach()
         dense.append((name, plain, checked(plain.contiguous())))
     waiting = [(ops.broadcast_async_(one, root_rank, name), plain, one) for name, plain, one in dense]
-    for handle, plain, one in waiting:
-        ops.synchronize(handle)
+    ops.synchronize_all(handle for handle, _, _ in waiting)
+    for _, plain, one in waiting:
         if one is not plain:
             plain.copy_(one)
