@@ -10,6 +10,7 @@
 
 #include "base/horovod_variables.h"
 #include "base/log.h"
+#include "base/nearest.h"
 
 // POSIX declares no header for it.
 extern "C" char** environ;
@@ -172,15 +173,26 @@ bool belongs_to_launcher(std::string_view variable) {
   return false;
 }
 
-void warn_about_unknown_variables(const Config& config, const Environment& environment) {
+// A variable that is nearly that of a setting is misspelt; the line is reported like those of variables without effect.
+// The value is not repeated, because it may be a secret. Other unknown variables may belong to the program.
+std::vector<std::string> misspelt_variables(const Config& config, const Environment& environment) {
+  constexpr std::size_t kNear = 2;
+  std::vector<std::string> lines;
   for (const auto& [variable, value] : environment.all()) {
     if (!variable.starts_with("FARANDOLE_") || variable.starts_with("FARANDOLE_RUN_")) continue;
-    if (belongs_to_launcher(variable)) continue;
-    const bool known =
-        std::any_of(config.settings.begin(), config.settings.end(),
-                    [&variable = variable](const Setting& setting) { return setting.variable == variable; });
-    if (!known) log_info("{} is not a variable of this version; `farandole config` lists them", variable);
+    if (value.empty() || belongs_to_launcher(variable)) continue;
+    const auto nearest = std::min_element(
+        config.settings.begin(), config.settings.end(),
+        [&](const auto& x, const auto& y) { return distance(variable, x.variable) < distance(variable, y.variable); });
+    const std::size_t far = distance(variable, nearest->variable);
+    if (far == 0) continue;
+    if (far <= kNear) {
+      lines.push_back(variable + " is not a variable of this version; do you mean " + nearest->variable + "?");
+    } else {
+      log_info("{} is not a variable of this version; `farandole config` lists them", variable);
+    }
   }
+  return lines;
 }
 
 // The coordinator takes the first port, so the range needs at least two.
@@ -260,8 +272,8 @@ Result<Config> Config::read(const Environment& environment, const std::map<std::
   FDL_KNOBS(KNOB)
 #undef KNOB
   FDL_RETURN_IF_ERROR(check_ports(config));
-  warn_about_unknown_variables(config, environment);
   config.without_meaning = horovod_variables_without_meaning(environment.all());
+  for (std::string& line : misspelt_variables(config, environment)) config.without_meaning.push_back(std::move(line));
   return config;
 }
 

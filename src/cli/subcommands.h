@@ -14,6 +14,8 @@ enum ExitCode : int {
   kExitUsage = 64,
   kExitBug = 70,
   kExitBadEnvironment = 78,  // bad variables or configuration: a retry will not help
+  kExitCannotRun = 126,      // as in a shell: the program was found and cannot be executed
+  kExitNotFound = 127,       // as in a shell: the program was not found
   kExitRendezvous = 200,     // not all ranks arrived in time
   kExitTooFew = 201,         // elastic job: fewer ranks are left than it needs
   kExitPeerLost = 202,       // elastic job: a rank was lost, and the job cannot or may not begin again

@@ -172,9 +172,9 @@ Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& argumen
   if (failure != 0) {
     reap(pid);
     const bool in_directory = !options.directory.empty();
-    return Status(Code::invalid_argument, "cannot run '" + program + "'" +
-                                              (in_directory ? " in '" + options.directory + "'" : "") + ": " +
-                                              std::strerror(failure));
+    return Status(failure == ENOENT || failure == ENOTDIR ? Code::invalid_argument : Code::unsupported,
+                  "cannot run '" + program + "'" + (in_directory ? " in '" + options.directory + "'" : "") + ": " +
+                      std::strerror(failure));
   }
   // Only the parent's ends are non-blocking: the flag belongs to each end of a pipe, and programs expect a blocking
   // output.

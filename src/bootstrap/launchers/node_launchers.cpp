@@ -314,6 +314,12 @@ std::string facts_of(const NodeFacts& node) {
 }
 
 Result<std::string> place_of_node_zero(const NodeFacts& node, int port_base) {
+  if (node.host.empty() && node.variable == "RANK") {
+    return Status(
+        Code::invalid_argument,
+        "RANK and WORLD_SIZE are set, but MASTER_ADDR is not; set MASTER_ADDR and MASTER_PORT, as torchrun does, "
+        "or FARANDOLE_RENDEZVOUS=tcp://<host or pod of rank 0>:<port>, on all ranks");
+  }
   if (node.host.empty()) {
     return Status(Code::invalid_argument,
                   fmt::format("{} numbers this node, but nothing gives the address of node 0; set FARANDOLE_RENDEZVOUS="

@@ -2,6 +2,7 @@
 #include "cli/run/consequence.h"
 
 #include <algorithm>
+#include <charconv>
 #include <string_view>
 
 #include "cli/subcommands.h"
@@ -25,6 +26,19 @@ constexpr Row kRows[] = {
 };
 
 }  // namespace
+
+int rank_that_left(const std::deque<std::string>& last_lines) {
+  constexpr std::string_view kBeginning = "rank ";
+  for (const std::string& line : last_lines) {
+    const auto end = line.find(" has shut down");
+    const auto begin = end == std::string::npos ? end : line.rfind(kBeginning, end);
+    if (begin == std::string::npos) continue;
+    const char* const digits = line.data() + begin + kBeginning.size();
+    int rank = -1;
+    if (std::from_chars(digits, line.data() + end, rank).ec == std::errc()) return rank;
+  }
+  return -1;
+}
 
 Consequence consequence_of(const std::deque<std::string>& last_lines) {
   for (const Row& row : kRows) {

@@ -75,11 +75,17 @@ struct Outcome {
   bool was_terminated = false;
 };
 
+// `failure`: of ChildProcess::start() or of the supervisor's own resources.
+int exit_code_of_start(const Status& failure) {
+  if (failure.code() == Code::invalid_argument) return kExitNotFound;
+  return failure.code() == Code::unsupported ? kExitCannotRun : kExitBug;
+}
+
 Outcome supervise(Supervisor::Options supervised) {
   auto supervisor = Supervisor::make(std::move(supervised));
   if (!supervisor.ok()) return {fail(supervisor.status().text(), kExitBug)};
   auto code = supervisor->run();
-  if (!code.ok()) return {fail(code.status().text(), kExitBug)};
+  if (!code.ok()) return {fail(code.status().text(), exit_code_of_start(code.status()))};
   return {*code, supervisor->was_terminated()};
 }
 

@@ -122,7 +122,8 @@ Status set_processes(const PlanInputs& inputs, const std::optional<NodeFacts>& n
     plan.notes.push_back(fmt::format("{} processes a node: '{}', and this one has {} GPUs and {} usable cores",
                                      plan.ranks_per_node, word, machine.gpus, machine.cores));
   } else {
-    return inputs.refuse(fmt::format("--nproc-per-node '{}' is neither a number above 0 nor auto, gpu or cpu", word));
+    return inputs.refuse(
+        fmt::format("-np (--nproc-per-node) '{}' is neither a number above 0 nor auto, gpu or cpu", word));
   }
   return {};
 }

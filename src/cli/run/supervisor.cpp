@@ -168,6 +168,10 @@ std::string Supervisor::failure_text(const Child& child, const Ending& ending) c
   std::string text = fmt::format("rank {} (process {}){} {}: {}", child.rank, child.process.id(),
                                  run_whereabouts().text(), options_.job ? "was lost" : "failed first", ending.text());
   if (!consequence.empty()) text += fmt::format(", as a consequence: {}", consequence);
+  if (const int left = rank_that_left(child.output.last_lines()); left >= 0 && left != child.rank) {
+    text = fmt::format("rank {} ended before the others were done; rank {} (process {}){} failed because of it: {}",
+                       left, child.rank, child.process.id(), run_whereabouts().text(), ending.text());
+  }
   if (ending.by_signal && ending.number == SIGKILL) {
     text += "; signal 9 often means that the memory limit was reached: see `dmesg` or the pod's events";
   }
@@ -176,6 +180,11 @@ std::string Supervisor::failure_text(const Child& child, const Ending& ending) c
 
 void Supervisor::log_collateral(const Child& child, const Ending& ending) const {
   if (was_terminated_ || options_.job) return;
+  const auto& lines = child.output.last_lines();
+  if (!lines.empty() && lines.back() == first_last_line_) {
+    log_line("alike", fmt::format("rank {} ended with {} and the same last line", child.rank, ending.text()));
+    return;
+  }
   log_line("collateral",
            fmt::format("rank {} ended with {}: collateral of the first failure", child.rank, ending.text()));
 }
@@ -220,6 +229,7 @@ void Supervisor::handle_ending(std::size_t index) {
   const auto& last_lines = child.output.last_lines();
   if (!last_lines.empty()) log_line("last lines", fmt::format("last lines of rank {}:", child.rank));
   for (const std::string& line : last_lines) log_detail(line);
+  if (!last_lines.empty()) first_last_line_ = last_lines.back();
   write_report(child, *ending);
   if (!options_.job) fail(exit_code_of(child, *ending));
 }

@@ -81,6 +81,7 @@ class Supervisor {
   UniqueFd signals_;
   std::vector<Child> children_;  // only grows while ranks run, because tokens are indices
   std::vector<Stream> streams_;  // two for each child: output, error
+  std::string first_last_line_;  // of the rank that failed first
   int exit_code_ = 0;
   bool failed_ = false;
   bool was_terminated_ = false;

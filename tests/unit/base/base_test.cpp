@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
+#include "base/nearest.h"
 #include "base/status.h"
 
 namespace fdl {
@@ -139,6 +140,26 @@ TEST(ConfigTest, ListsHorovodVariablesWithoutEffect) {
   ASSERT_EQ(config->without_meaning.size(), 2u);
   EXPECT_NE(config->without_meaning[0].find("HOROVOD_AUTOTUNE_LOG=/tmp/log does nothing"), std::string::npos);
   EXPECT_NE(config->without_meaning[1].find("HOROVOD_CYCLE_TIME=5 does nothing"), std::string::npos);
+}
+
+TEST(ConfigTest, SuggestsTheSettingForAMisspeltVariable) {
+  auto config = Config::read(environment({{"FARANDOLE_TRANSPROT", "shm"},
+                                          {"FARANDOLE_JOB_KEYS", "a secret"},
+                                          {"FARANDOLE_RANK", "0"},
+                                          {"FARANDOLE_MY_OWN_PROGRAM", "1"},
+                                          {"FARANDOLE_SPIN", ""}}));
+  ASSERT_EQ(config->without_meaning.size(), 2u);
+  EXPECT_EQ(config->without_meaning[0],
+            "FARANDOLE_JOB_KEYS is not a variable of this version; do you mean FARANDOLE_JOB_KEY?");
+  EXPECT_EQ(config->without_meaning[1],
+            "FARANDOLE_TRANSPROT is not a variable of this version; do you mean FARANDOLE_TRANSPORT?");
+}
+
+TEST(Distance, CountsInsertionsRemovalsReplacementsAndExchanges) {
+  EXPECT_EQ(distance("", "abc"), 3u);
+  EXPECT_EQ(distance("abc", "abc"), 0u);
+  EXPECT_EQ(distance("transprot", "transport"), 1u);
+  EXPECT_EQ(distance("kitten", "sitting"), 3u);
 }
 
 TEST(ConfigTest, ReadsEveryType) {

@@ -275,7 +275,7 @@ INSTANTIATE_TEST_SUITE_P(
             "of several, but nothing gives its rank and size; start it with `farandole run`, .*"},
         Case{"BareRankWithoutMaster",
              {{"RANK", "0"}, {"WORLD_SIZE", "4"}},
-             "INVALID_ARGUMENT: RANK numbers this node, but nothing gives the address of node 0; .*"},
+             "INVALID_ARGUMENT: RANK and WORLD_SIZE are set, but MASTER_ADDR is not; set MASTER_ADDR .*"},
         Case{"RankAlone", {{"RANK", "0"}}, "INVALID_ARGUMENT: RANK = '0' but WORLD_SIZE is not set: .*"},
         Case{"WorldSizeAlone", {{"WORLD_SIZE", "4"}}, "INVALID_ARGUMENT: RANK is not set but WORLD_SIZE = '4': .*"},
         Case{"StalePmi", {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, "INVALID_ARGUMENT: PMI_RANK = '0' \\(PMI, but .*"},
