@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs the wheel of dist/ in bare userlands of Debian and Ubuntu, made by debootstrap, with nothing but Python and pip,
-# and runs two ranks there. Needs root. One line for each userland; the exit status counts those that failed.
-#   bash packaging/userlands.sh [SUITE[-aarch64]...]      such as bullseye bookworm-aarch64; without arguments all on x86-64
+# Installs the wheel of dist/ in bare userlands of Debian and Ubuntu, made by debootstrap, with nothing but Python and
+# pip, and runs two ranks there. Needs root. One line for each userland; the exit status counts those that failed.
+#   bash packaging/userlands.sh [SUITE[-aarch64]...]      such as bullseye bookworm-aarch64; default: all on x86-64
 # Userlands of aarch64 run under qemu, which the kernel starts for their programs while this script runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tests/setup.sh
-source packaging/debian.sh
+source packaging/settings.sh
 setup_install_packages packaging/packages.txt
 
 suites=("$@")
@@ -34,7 +34,8 @@ make_userland() {
   touch "$2/ready"
 }
 
-# enter FOLDER COMMAND: in a mount namespace of its own, so that nothing stays mounted. pip uses this machine's settings.
+# enter FOLDER COMMAND: in a mount namespace of its own, so that nothing stays mounted. pip uses this machine's
+# settings.
 enter() {
   unshare --mount --pid --fork bash -c '
     folder=$1
@@ -49,9 +50,9 @@ enter() {
 
 failed=0
 for suite in "${suites[@]}"; do
-  architecture=x86_64 debian=amd64
+  architecture=x86_64
   if [[ $suite == *-aarch64 ]]; then
-    architecture=aarch64 debian=arm64
+    architecture=aarch64
     start_emulation
   fi
   wheel=$(compgen -G "dist/farandole-*_$architecture.whl") ||
@@ -60,7 +61,7 @@ for suite in "${suites[@]}"; do
   log=$PWD/build/packaging/userlands/$suite.log
   mkdir -p "$(dirname "$folder")"
   started=$SECONDS
-  if make_userland "${suite%-aarch64}" "$folder" $debian >"$log" 2>&1 && cp "$wheel" packaging/first_steps.py "$folder/root/" &&
+  if make_userland "${suite%-aarch64}" "$folder" "${debian_architectures[$architecture]}" >"$log" 2>&1 && cp "$wheel" packaging/first_steps.py "$folder/root/" &&
     enter "$folder" 'cd /root && rm -rf v && python3 -m venv v && v/bin/pip install --quiet farandole-*.whl numpy &&
       ldd --version | head -n 1 && v/bin/python --version && v/bin/farandole run -np 2 v/bin/python first_steps.py &&
       v/bin/farandole doctor' \

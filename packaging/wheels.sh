@@ -6,15 +6,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tests/setup.sh
-source packaging/debian.sh
+source packaging/settings.sh
 setup_install_packages packaging/packages.txt
 
-glibc=2.28
 suites=(3.9=bullseye 3.10=jammy 3.11=bookworm 3.12=noble 3.13=trixie 3.14=forky)
 architectures=("$@")
 ((${#architectures[@]})) || architectures=(x86_64 aarch64)
 work=$PWD/build/packaging
-export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 say() { printf '%4ds  %s\n' "$SECONDS" "$*"; }
 
 # The programs that build: in an environment of their own, so that the tests' one does not depend on them.
@@ -28,11 +26,11 @@ if [[ ! -f $tools/ready || $(<"$tools/ready") != "${requirements[*]}" ]]; then
 fi
 export PATH="$tools/bin:$PATH"
 
-# headers VERSION SUITE ARCHITECTURE: prints the folder of Python's headers. Ubuntu's archive has x86-64 alone; there the
-# headers of aarch64 differ in two macros about x86's assembler (as those of Debian's versions do, where they differ).
+# headers VERSION SUITE ARCHITECTURE: prints the folder of Python's headers. Ubuntu's archive has x86-64 alone; there
+# the headers of aarch64 differ in two macros about x86's assembler, as those of Debian's versions do where they differ.
 headers() {
   local version=$1 suite=$2 architecture=$3 debian folder
-  debian=$([[ $architecture == aarch64 ]] && echo arm64 || echo amd64)
+  debian=${debian_architectures[$architecture]}
   folder=$work/python/$version-$architecture
   if [[ ! -d $folder ]]; then
     if debian_is_ubuntu "$suite"; then debian=amd64; fi
@@ -62,14 +60,15 @@ for architecture in "${architectures[@]}"; do
   say "$architecture: compiling"
   build=$FARANDOLE_PREFIX/build
   log=$FARANDOLE_PREFIX/log/farandole
-  # The folder of the sources must not be in what is built.
-  flags="-ffile-prefix-map=$PWD=. -g0 -Wno-date-time"
+  flags="-g0 -Wno-date-time -ffunction-sections -fdata-sections"
+  link="-s -Wl,--gc-sections"
   {
     cmake -G Ninja -S . -B "$build" -DCMAKE_TOOLCHAIN_FILE="$PWD/packaging/toolchain.cmake" \
       -DCMAKE_BUILD_TYPE=Release -DFARANDOLE_PYTHON=ON -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" \
       -DFARANDOLE_PYTHON_HEADERS="$(IFS=';'; echo "${python_headers[*]}")" \
       -DPython_EXECUTABLE="$tools/bin/python" -DCMAKE_SKIP_BUILD_RPATH=ON \
-      -DCMAKE_SHARED_LINKER_FLAGS=-s -DCMAKE_MODULE_LINKER_FLAGS=-s -DCMAKE_EXE_LINKER_FLAGS=-s -DCMAKE_PREFIX_PATH="$FARANDOLE_PREFIX"
+      -DCMAKE_SHARED_LINKER_FLAGS="$link" -DCMAKE_MODULE_LINKER_FLAGS="$link" -DCMAKE_EXE_LINKER_FLAGS="$link" \
+      -DCMAKE_PREFIX_PATH="$FARANDOLE_PREFIX"
     cmake --build "$build" -j "$(nproc)" --target farandole_wheel
     rm -rf "$FARANDOLE_PREFIX/tree"
     cmake --install "$build" --component wheel --prefix "$FARANDOLE_PREFIX/tree"
