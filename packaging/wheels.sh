@@ -68,7 +68,7 @@ for architecture in "${architectures[@]}"; do
       -DFARANDOLE_PYTHON_HEADERS="$(IFS=';'; echo "${python_headers[*]}")" \
       -DPython_EXECUTABLE="$tools/bin/python" -DCMAKE_SKIP_BUILD_RPATH=ON \
       -DCMAKE_SHARED_LINKER_FLAGS="$link" -DCMAKE_MODULE_LINKER_FLAGS="$link" -DCMAKE_EXE_LINKER_FLAGS="$link" \
-      -DCMAKE_PREFIX_PATH="$FARANDOLE_PREFIX"
+      -DCMAKE_PREFIX_PATH="$FARANDOLE_PREFIX" -DFARANDOLE_LICENSES="$FARANDOLE_PREFIX/licenses"
     cmake --build "$build" -j "$(nproc)" --target farandole_wheel
     rm -rf "$FARANDOLE_PREFIX/tree"
     cmake --install "$build" --component wheel --prefix "$FARANDOLE_PREFIX/tree"

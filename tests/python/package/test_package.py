@@ -2,12 +2,12 @@
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import farandole
 import pytest
-from launch import FARANDOLE, ROOT
+from launch import ROOT
+from other_projects import expect_two_ranks, run, write
 
 WHEEL = Path(farandole.__file__).parent
 
@@ -30,52 +30,6 @@ FetchContent_MakeAvailable(farandole)
 add_executable(in_cpp main.cpp)
 target_link_libraries(in_cpp PRIVATE farandole::farandole)
 """
-MAIN_C = """
-#include <farandole/farandole.h>
-#include <stdio.h>
-int main(void) {
-  fdl_world* world;
-  fdl_comm* comm;
-  float value = 1;
-  if (fdl_world_create(NULL, &world) || fdl_comm_create(fdl_group_all(world), &comm) ||
-      fdl_allreduce(comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM)) {
-    fprintf(stderr, "%s\\n", fdl_last_error()->text);
-    return 1;
-  }
-  printf("%g\\n", value);
-  fdl_comm_destroy(comm);
-  fdl_world_destroy(world);
-  return 0;
-}
-"""
-MAIN_CPP = """
-#include <farandole/farandole.hpp>
-#include <iostream>
-int main() {
-  fdl::World world;
-  fdl::Comm comm(world.all());
-  float value = 1;
-  comm.allreduce(&value, 1);
-  std::cout << value << "\\n";
-}
-"""
-
-
-def run(*command, **options):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600, **options)
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def expect_two_ranks(program, launcher=FARANDOLE):
-    printed = run(launcher, "run", "-np", "2", program)
-    assert sorted(printed.split()) == ["2", "2", "[0]", "[1]"], printed
-
-
-def write(folder, **files):
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in {"main.c": MAIN_C, "main.cpp": MAIN_CPP, **files}.items():
-        (folder / name).write_text(text)
 
 
 @pytest.fixture(scope="module")
