@@ -1,8 +1,8 @@
 """Loads incompatible copies of farandole's dependencies before it, and runs an allreduce on two ranks.
 
 The copies define every symbol of Debian's libfmt, libspdlog, libhwloc and libcrypto. A function of theirs prints its
-name and aborts. They are loaded with RTLD_GLOBAL: a library that is linked against shared libraries of these names would
-call them.
+name and aborts. They are loaded with RTLD_GLOBAL: a library that is linked against shared libraries of these names
+would call them.
 
     python packaging/clash.py FOLDER [NAME...]      compiles the copies in FOLDER; by default all of them
 """
