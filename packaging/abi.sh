@@ -42,8 +42,8 @@ fi
 
 described=$(mktemp)
 trap 'rm -f "$described"' EXIT
-abidw --headers-dir "$headers" --drop-private-types --no-corpus-path --no-comp-dir-path --no-show-locs \
-  --out-file "$described" "$(readlink -f "$library")"
+abidw --headers-dir "$headers" --exported-interfaces-only --drop-private-types --no-corpus-path \
+  --no-comp-dir-path --no-show-locs --no-elf-needed --out-file "$described" "$(readlink -f "$library")"
 if [[ $write ]]; then
   cp "$described" "$write"
   chmod 644 "$write"
