@@ -20,7 +20,8 @@ recipe=$(cat packaging/{dependencies,settings,debian}.sh packaging/toolchain.cma
 say() { printf '   %4ds  %s\n' "$SECONDS" "$*"; }
 mkdir -p "$FARANDOLE_PREFIX"/{bin,log,include,lib/{cmake,pkgconfig},tmp}
 
-# The compiler's programs for this architecture. What they write does not contain the path of this folder.
+# The compiler's programs for this architecture. What they write does not contain the path of this folder. Each function
+# has a section of its own, so that the linker can drop those that are not used.
 zig=$(python -c 'import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), "zig"))')
 # Highway 1.0 selects AVX-512 function by function; clang 18 and newer need evex512 for that, which enables nothing
 # else.
@@ -29,7 +30,8 @@ for name in cc c++; do
   cat >"$FARANDOLE_PREFIX/bin/$name" <<END
 #!/bin/sh
 [ "\$1" != -dumpmachine ] || { echo $1-linux-gnu; exit; }
-exec "$zig" $name -target $1-linux-gnu.$glibc -ffile-prefix-map="$PWD"=. $machine "\$@"
+exec "$zig" $name -target $1-linux-gnu.$glibc $machine -ffile-prefix-map="$PWD"=. \\
+  -ffunction-sections -fdata-sections "\$@"
 END
 done
 for name in ar ranlib; do
@@ -81,8 +83,9 @@ rm -rf "$FARANDOLE_PREFIX/tmp/hwloc" && mkdir -p "$FARANDOLE_PREFIX/tmp/hwloc"
 (
   cd "$FARANDOLE_PREFIX/tmp/hwloc"
   run hwloc "$sources/hwloc/configure" --host="$1-linux-gnu" --prefix="$FARANDOLE_PREFIX" --disable-shared \
-    --enable-static --disable-libxml2 --disable-pci --disable-libudev --disable-opencl --disable-cuda --disable-nvml \
-    --disable-rsmi --disable-levelzero --disable-gl --disable-cairo --disable-io --disable-plugins CFLAGS="-O2 -fPIC" \
+    --enable-static --localstatedir=/var --disable-libxml2 --disable-pci --disable-libudev --disable-opencl \
+    --disable-cuda --disable-nvml --disable-rsmi --disable-levelzero --disable-gl --disable-cairo --disable-io \
+    --disable-plugins CFLAGS="-O2 -fPIC" \
     CC="$FARANDOLE_PREFIX/bin/cc" AR="$FARANDOLE_PREFIX/bin/ar" RANLIB="$FARANDOLE_PREFIX/bin/ranlib"
   run hwloc make -C include install
   run hwloc make -C hwloc -j "$jobs" install
@@ -100,7 +103,7 @@ rm -rf "$FARANDOLE_PREFIX/tmp/openssl" && mkdir -p "$FARANDOLE_PREFIX/tmp/openss
 (
   cd "$FARANDOLE_PREFIX/tmp/openssl"
   run openssl env CC=cc AR=ar RANLIB=ranlib perl "$sources/openssl/Configure" "linux-$1" --prefix=/usr \
-    --openssldir=/etc/ssl "${crypto_without[@]/#/no-}" -Os -fPIC -ffunction-sections -fdata-sections
+    --openssldir=/etc/ssl "${crypto_without[@]/#/no-}" -Os -fPIC
   run openssl make -j "$jobs" build_generated libcrypto.a
 )
 rm -rf "$FARANDOLE_PREFIX/include/openssl"

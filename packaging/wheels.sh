@@ -47,7 +47,8 @@ headers() {
   echo "$folder/usr/include/python$version"
 }
 
-# check_clash WHEEL: installs the wheel, and runs it in a process that has loaded incompatible copies of its dependencies.
+# check_clash WHEEL: installs the wheel, and runs it in processes that have loaded incompatible copies of its
+# dependencies.
 check_clash() {
   local folder=$work/clash
   rm -rf "$folder"
@@ -73,7 +74,7 @@ for architecture in "${architectures[@]}"; do
   say "$architecture: compiling"
   build=$FARANDOLE_PREFIX/build
   log=$FARANDOLE_PREFIX/log/farandole
-  flags="-g0 -Wno-date-time -ffunction-sections -fdata-sections"
+  flags="-g0 -Wno-date-time"
   link="-s -Wl,--gc-sections"  # of what is linked statically, a file contains what it uses
   {
     cmake -G Ninja -S . -B "$build" -DCMAKE_TOOLCHAIN_FILE="$PWD/packaging/toolchain.cmake" \
