@@ -39,7 +39,7 @@ def library(folder, header=HEADER, source=SOURCE):
 
 def abi(*arguments):
     command = ["bash", Path(ROOT, "packaging/abi.sh"), *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
     return done.returncode, done.stdout
 
 
