@@ -2,28 +2,27 @@
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
-# farandole_install(COMPONENT name LIBRARY ... INCLUDE ... CMAKE ... PKGCONFIG ... PROGRAM folders [IN_WHEEL]). A system
-# has the components runtime, development and program, which become packages of their own. A wheel is one component.
+# farandole_install([IN_WHEEL] LIBRARY folder INCLUDE folder CMAKE folder PKGCONFIG folder PROGRAM folder). A system has
+# the components runtime, development and program, which become packages of their own. A wheel is one component.
 function(farandole_install)
   cmake_parse_arguments(TO "IN_WHEEL" "LIBRARY;INCLUDE;CMAKE;PKGCONFIG;PROGRAM" "" ${ARGN})
   set(development COMPONENT development)
   set(runtime COMPONENT runtime)
+  set(namelink NAMELINK_COMPONENT development)
   set(program COMPONENT program)
   set(name system)
   if(TO_IN_WHEEL)
     set(name wheel)
     set(development COMPONENT wheel EXCLUDE_FROM_ALL)
-    set(runtime ${development} NAMELINK_SKIP)
+    set(runtime ${development})
+    set(namelink NAMELINK_SKIP)
     set(program ${development})
-  else()
-    list(APPEND runtime NAMELINK_COMPONENT development)
   endif()
   set(here ${PROJECT_BINARY_DIR}/cmake/${name})
 
-  install(TARGETS farandole EXPORT farandole_${name} LIBRARY DESTINATION ${TO_LIBRARY} ${runtime}
+  install(TARGETS farandole EXPORT farandole_${name} LIBRARY DESTINATION ${TO_LIBRARY} ${runtime} ${namelink}
     INCLUDES DESTINATION ${TO_INCLUDE})
   if(TARGET farandole_metrics)
-    list(FILTER runtime EXCLUDE REGEX "NAMELINK_COMPONENT|development")
     install(TARGETS farandole_metrics LIBRARY DESTINATION ${TO_LIBRARY} ${runtime})
   endif()
   if(TO_IN_WHEEL)
@@ -39,7 +38,7 @@ function(farandole_install)
   write_basic_package_version_file(${here}/farandoleConfigVersion.cmake COMPATIBILITY SameMinorVersion)
   install(FILES ${here}/farandoleConfig.cmake ${here}/farandoleConfigVersion.cmake
     DESTINATION ${TO_CMAKE} ${development})
-  # pkg-config knows the folder of the file, so that the installed tree can be moved.
+  # The file for pkg-config names folders relative to its own, so that the installed tree can be moved.
   file(RELATIVE_PATH libraries /${TO_PKGCONFIG} /${TO_LIBRARY})
   file(RELATIVE_PATH headers /${TO_PKGCONFIG} /${TO_INCLUDE})
   configure_file(${PROJECT_SOURCE_DIR}/cmake/farandole.pc.in ${here}/farandole.pc @ONLY)
