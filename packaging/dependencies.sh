@@ -38,6 +38,7 @@ for name in ar ranlib; do
   printf '#!/bin/sh\nexec "%s" %s "$@"\n' "$zig" "$name" >"$FARANDOLE_PREFIX/bin/$name"
 done
 chmod +x "$FARANDOLE_PREFIX"/bin/*
+compiler=$(cat "$FARANDOLE_PREFIX"/bin/* | sha256sum)
 export PATH="$FARANDOLE_PREFIX/bin:$PATH"
 
 # run NAME COMMAND...: logs the output, and prints it if the command fails.
@@ -47,12 +48,12 @@ run() {
   "$@" >>"$log" 2>&1 || { tail -n 40 "$log" >&2; echo "packaging: '$*' failed; see $log" >&2; exit 1; }
 }
 
-# with_cmake NAME FOLDER ARGUMENTS...: builds and installs a project into the prefix.
+# with_cmake NAME FOLDER ARGUMENTS...: builds and installs a project into the prefix, once for a compiler and arguments.
 with_cmake() {
   local name=$1 folder=$2
   shift 2
   local done=$FARANDOLE_PREFIX/tmp/$name.done
-  [[ ! -f $done || $(<"$done") != "$*" ]] || return 0
+  [[ ! -f $done || $(<"$done") != "$compiler $*" ]] || return 0
   say "$name"
   rm -rf "$FARANDOLE_PREFIX/tmp/$name"
   run "$name" cmake -G Ninja -S "$folder" -B "$FARANDOLE_PREFIX/tmp/$name" \
@@ -60,7 +61,7 @@ with_cmake() {
     -DCMAKE_INSTALL_PREFIX="$FARANDOLE_PREFIX" -DCMAKE_INSTALL_LIBDIR=lib -DBUILD_TESTING=OFF "$@"
   run "$name" cmake --build "$FARANDOLE_PREFIX/tmp/$name" -j "$jobs"
   run "$name" cmake --install "$FARANDOLE_PREFIX/tmp/$name"
-  printf '%s' "$*" >"$done"
+  printf '%s' "$compiler $*" >"$done"
 }
 
 say "sources of Debian's $suite"
