@@ -17,7 +17,11 @@ set(FARANDOLE_TESTS_ONLY "" CACHE STRING "Only these test programs, or empty for
 set(FARANDOLE_SANITIZE "" CACHE STRING "Sanitizer of all code: address, thread, or empty")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
-  set(CMAKE_BUILD_TYPE Release CACHE STRING "Release, Debug or RelWithDebInfo" FORCE)
+  if(PROJECT_IS_TOP_LEVEL)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Release, Debug or RelWithDebInfo" FORCE)
+  else()
+    set(CMAKE_BUILD_TYPE Release)  # for this folder; the project around it keeps its own
+  endif()
 endif()
 set(CMAKE_UNITY_BUILD ${FARANDOLE_UNITY})
 find_program(CCACHE ccache)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Fetches packages of any suite of Debian or Ubuntu, for any architecture, into a folder, without installing them and without root. Source
-# this file. APT checks all signatures; its lists and caches lie in $debian_state, apart from the system's.
+# Fetches packages of any suite of Debian or Ubuntu, for any architecture, into a folder, without installing them and
+# without root. Source this file. APT checks all signatures; its lists and caches lie in $debian_state, apart from the
+# system's.
 #
 #   debian_fetch SUITE ARCHITECTURE FOLDER PACKAGE...    unpacks binary packages into FOLDER
 #   debian_source SUITE FOLDER PACKAGE...                unpacks source packages into FOLDER/PACKAGE

@@ -18,18 +18,19 @@ import tomllib
 from pyproject_metadata import StandardMetadata
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def version():
-    """The version that the public header states."""
-    text = (ROOT / "include/farandole/farandole.h").read_text()
-    parts = (re.search(rf"#define FDL_VERSION_{part} (\d+)", text).group(1) for part in ("MAJOR", "MINOR", "PATCH"))
-    return ".".join(parts)
+    """The version that the public header states, read as pyproject.toml says."""
+    rule = PROJECT["tool"]["scikit-build"]["metadata"]["version"]
+    found = re.search(rule["regex"], (ROOT / rule["input"]).read_text())
+    return rule["result"].format(**found.groupdict())
 
 
-def metadata(project, licenses):
-    """The text of METADATA."""
-    known = StandardMetadata.from_pyproject(project, ROOT)
+def metadata(licenses):
+    """Returns the text of METADATA."""
+    known = StandardMetadata.from_pyproject(PROJECT, ROOT)
     known.dynamic = []
     known.version = version()
     message = str(known.as_rfc822())
@@ -46,7 +47,7 @@ def components(prefix):
 
 
 def bill_of_materials(prefix, architecture):
-    """A CycloneDX list of what is inside (PEP 770)."""
+    """Returns the CycloneDX list of what is inside, which PEP 770 places in the folder sboms."""
     parts = [
         {
             "type": "library",
@@ -68,20 +69,20 @@ def bill_of_materials(prefix, architecture):
     }
 
 
-def collect(arguments, project):
+def collect(arguments):
     """All files of the wheel: name to (bytes, is executable)."""
     files = {}
     for path in sorted(arguments.tree.rglob("*")):
         if path.is_file():
             files[path.relative_to(arguments.tree).as_posix()] = (path.read_bytes(), os.access(path, os.X_OK))
-    for package, folder in project["tool"]["scikit-build"]["wheel"]["packages"].items():
+    for package, folder in PROJECT["tool"]["scikit-build"]["wheel"]["packages"].items():
         for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 files[f"{package}/{path.relative_to(ROOT / folder).as_posix()}"] = (path.read_bytes(), False)
     return files
 
 
-def describe(files, arguments, project, tags):
+def describe(files, arguments, tags):
     """Adds the folder .dist-info, except for RECORD."""
     info = f"farandole-{version()}.dist-info"
     licenses = {"LICENSE": (ROOT / "LICENSE").read_bytes()}
@@ -90,12 +91,12 @@ def describe(files, arguments, project, tags):
         files[f"{info}/licenses/{name}"] = (text, False)
     bill = json.dumps(bill_of_materials(arguments.prefix, arguments.architecture), indent=1, sort_keys=True)
     wheel = "Wheel-Version: 1.0\nGenerator: farandole packaging/wheel.py\nRoot-Is-Purelib: false\n"
-    scripts = "".join(f"{name} = {place}\n" for name, place in sorted(project["project"]["scripts"].items()))
+    scripts = "".join(f"{name} = {place}\n" for name, place in sorted(PROJECT["project"]["scripts"].items()))
     points = f"[console_scripts]\n{scripts}"
-    for group, entries in sorted(project["project"].get("entry-points", {}).items()):
+    for group, entries in sorted(PROJECT["project"].get("entry-points", {}).items()):
         points += f"\n[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in sorted(entries.items()))
     texts = {
-        "METADATA": metadata(project, licenses),
+        "METADATA": metadata(licenses),
         "WHEEL": wheel + "".join(f"Tag: {tag}\n" for tag in tags),
         "entry_points.txt": points,
         f"sboms/{arguments.architecture}.cdx.json": bill + "\n",
@@ -135,11 +136,10 @@ def main():
     parser.add_argument("--python", action="append", required=True, help="a version, such as 3.11; may be repeated")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     arguments = parser.parse_args()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     pythons = ["cp" + python.replace(".", "") for python in arguments.python]
     platform = f"manylinux_{arguments.glibc.replace('.', '_')}_{arguments.architecture}"
-    files = collect(arguments, project)
-    info = describe(files, arguments, project, [f"{python}-none-{platform}" for python in pythons])
+    files = collect(arguments)
+    info = describe(files, arguments, [f"{python}-none-{platform}" for python in pythons])
     files[f"{info}/RECORD"] = (record(files, info).encode(), False)
     arguments.out.mkdir(parents=True, exist_ok=True)
     target = arguments.out / f"farandole-{version()}-{'.'.join(pythons)}-none-{platform}.whl"

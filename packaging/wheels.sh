@@ -1,25 +1,24 @@
 #!/usr/bin/env bash
 # Builds wheels that run on any Linux with glibc 2.28 or newer (RHEL 8, Debian 10, Ubuntu 18.10, Amazon Linux 2023): one
 # wheel for each architecture, for all versions of Python from 3.9 on whose headers Debian or Ubuntu has. A second run
-# with the same sources gives the same bytes.
+# with the same sources gives the same bytes. The command and the C++ library are packed into an archive too.
 #   bash packaging/wheels.sh [x86_64] [aarch64]      into dist/; without arguments both
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tests/setup.sh
-source packaging/debian.sh
+source packaging/settings.sh
 setup_install_packages packaging/packages.txt
 
-glibc=2.28
 suites=(3.9=bullseye 3.10=jammy 3.11=bookworm 3.12=noble 3.13=trixie 3.14=forky)
 architectures=("$@")
 ((${#architectures[@]})) || architectures=(x86_64 aarch64)
 work=$PWD/build/packaging
-export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 say() { printf '%4ds  %s\n' "$SECONDS" "$*"; }
 
 # The programs that build: in an environment of their own, so that the tests' one does not depend on them.
 tools=$work/tools
-requirements=(ziglang==0.15.2 pybind11==3.1.0 pyproject-metadata==0.12.1 auditwheel==6.8.2)
+requirements=(ziglang==0.15.2 pybind11==3.1.0 pyproject-metadata==0.12.1 auditwheel==6.8.2
+  "scikit-build-core>=0.10")
 if [[ ! -f $tools/ready || $(<"$tools/ready") != "${requirements[*]}" ]]; then
   say "installing ${requirements[*]}"
   python3 -m venv "$tools"
@@ -28,11 +27,11 @@ if [[ ! -f $tools/ready || $(<"$tools/ready") != "${requirements[*]}" ]]; then
 fi
 export PATH="$tools/bin:$PATH"
 
-# headers VERSION SUITE ARCHITECTURE: prints the folder of Python's headers. Ubuntu's archive has x86-64 alone; there the
-# headers of aarch64 differ in two macros about x86's assembler (as those of Debian's versions do, where they differ).
+# headers VERSION SUITE ARCHITECTURE: prints the folder of Python's headers. Ubuntu's archive has x86-64 alone; there
+# the headers of aarch64 differ in two macros about x86's assembler, as those of Debian's versions do where they differ.
 headers() {
   local version=$1 suite=$2 architecture=$3 debian folder
-  debian=$([[ $architecture == aarch64 ]] && echo arm64 || echo amd64)
+  debian=${debian_architectures[$architecture]}
   folder=$work/python/$version-$architecture
   if [[ ! -d $folder ]]; then
     if debian_is_ubuntu "$suite"; then debian=amd64; fi
@@ -46,6 +45,19 @@ headers() {
     mv "$folder.part" "$folder"
   fi
   echo "$folder/usr/include/python$version"
+}
+
+# check_clash WHEEL: installs the wheel, and runs it in processes that have loaded incompatible copies of its
+# dependencies.
+check_clash() {
+  local folder=$work/clash
+  rm -rf "$folder"
+  python3 -m venv "$folder/venv"
+  {
+    "$folder/venv/bin/python" -m pip install --disable-pip-version-check "$1" numpy
+    "$folder/venv/bin/python" packaging/clash.py "$folder/copies"
+  } >"$folder/log" 2>&1 || { tail -n 20 "$folder/log"; echo "packaging: see $folder/log" >&2; exit 1; }
+  printf '      %s ranks ran beside incompatible dependencies\n' "$(grep -c 'no clash' "$folder/log")"
 }
 
 for architecture in "${architectures[@]}"; do
@@ -62,22 +74,27 @@ for architecture in "${architectures[@]}"; do
   say "$architecture: compiling"
   build=$FARANDOLE_PREFIX/build
   log=$FARANDOLE_PREFIX/log/farandole
-  # The folder of the sources must not be in what is built.
-  flags="-ffile-prefix-map=$PWD=. -g0 -Wno-date-time"
+  flags="-g0 -Wno-date-time"
+  link="-s -Wl,--gc-sections"  # of what is linked statically, a file contains what it uses
   {
     cmake -G Ninja -S . -B "$build" -DCMAKE_TOOLCHAIN_FILE="$PWD/packaging/toolchain.cmake" \
       -DCMAKE_BUILD_TYPE=Release -DFARANDOLE_PYTHON=ON -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" \
       -DFARANDOLE_PYTHON_HEADERS="$(IFS=';'; echo "${python_headers[*]}")" \
       -DPython_EXECUTABLE="$tools/bin/python" -DCMAKE_SKIP_BUILD_RPATH=ON \
-      -DCMAKE_SHARED_LINKER_FLAGS=-s -DCMAKE_MODULE_LINKER_FLAGS=-s -DCMAKE_EXE_LINKER_FLAGS=-s -DCMAKE_PREFIX_PATH="$FARANDOLE_PREFIX"
+      -DCMAKE_SHARED_LINKER_FLAGS="$link" -DCMAKE_MODULE_LINKER_FLAGS="$link" -DCMAKE_EXE_LINKER_FLAGS="$link" \
+      -DCMAKE_PREFIX_PATH="$FARANDOLE_PREFIX" -DFARANDOLE_LICENSES="$FARANDOLE_PREFIX/licenses"
     cmake --build "$build" -j "$(nproc)" --target farandole_wheel
     rm -rf "$FARANDOLE_PREFIX/tree"
     cmake --install "$build" --component wheel --prefix "$FARANDOLE_PREFIX/tree"
+    cpack --config "$build/CPackConfig.cmake" -G TGZ -B "$FARANDOLE_PREFIX/archive" -D CPACK_STRIP_FILES=OFF
+    mkdir -p dist && cp "$FARANDOLE_PREFIX"/archive/*.tar.gz dist/
   } >"$log" 2>&1 || { grep -E 'error|FAILED|undefined' "$log" | head -n 40; echo "packaging: see $log" >&2; exit 1; }
   say "$architecture: the wheel"
   wheel=$(python packaging/wheel.py --tree "$FARANDOLE_PREFIX/tree" --prefix "$FARANDOLE_PREFIX" \
     --architecture "$architecture" --glibc $glibc "${python_options[@]}" --out dist)
   auditwheel show "$wheel" | tr -s '\n ' ' ' | fold -s -w 110 | sed 's/^/      /'
   printf '\n      %s: %d KiB\n' "$(basename "$wheel")" $(($(stat -c %s "$wheel") / 1024))
+  [[ $architecture != "$(uname -m)" ]] || check_clash "$wheel"
 done
-say "done"
+python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist bindings/horovod
+say "dist/ has: $(cd dist && echo *)"

@@ -193,6 +193,32 @@ TEST(Architecture, NothingIsLeftToDoWithoutAName) {
                      std::regex("\\bTODO\\b(?!\\([a-z]+\\))|\\bFIXME\\b"), {}, "do it, or write TODO(name)");
 }
 
+// The namespace and name of a type that the line defines outside of other types, or "". `space` follows the namespaces.
+std::string defined_type(const std::string& line, std::string& space) {
+  static const std::regex kSpace("^(?:inline )?namespace (\\w+(?:::\\w+)*) \\{"), kEnd("^\\}  // namespace");
+  static const std::regex kType("^(?:struct|class) (?:\\[\\[\\w+\\]\\] |\\w+\\(.*\\) )?(\\w+)(?![\\w:<(])[^;]*$");
+  std::smatch match;
+  if (std::regex_search(line, match, kSpace)) space += std::string(match[1]) + "::";
+  if (std::regex_search(line, kEnd)) space.clear();
+  return !space.empty() && std::regex_search(line, match, kType) ? space + std::string(match[1]) : "";
+}
+
+// Two types of one name are one type for the linker: it keeps one of the two destructors, and calls it for both.
+TEST(Architecture, HeadersDefineATypeOnce) {
+  std::map<std::string, std::string> first;
+  for (const Source& source : library()) {
+    std::string space;
+    for (const std::string& line : source.lines) {
+      const std::string type = source.path.ends_with(".h") ? defined_type(line, space) : "";
+      if (type.empty()) continue;
+      const auto [found, is_new] = first.emplace(type, source.path);
+      EXPECT_TRUE(is_new) << type << " is defined in " << found->second << " and in " << source.path
+                          << "\n  rename one of them";
+    }
+  }
+  EXPECT_GT(first.size(), 300u);
+}
+
 TEST(Architecture, FoldersAreSmall) {
   constexpr std::size_t kMostFiles = 24;
   const std::set<std::string> scripts{".py", ".sh", ".cmake"};

@@ -284,8 +284,8 @@ void Communicator::State::fail(const Status& why) {
 }
 
 // Late ranks are read only from a runner of the whole group: one of a part of the group numbers the ranks differently.
-Waiting Communicator::State::waiting() {
-  Waiting waiting{.operation = operation_name(), .group = parts.id, .phase = phase(), .ranks = {}};
+LateRanks Communicator::State::waiting() {
+  LateRanks waiting{.operation = operation_name(), .group = parts.id, .phase = phase(), .ranks = {}};
   if (active == nullptr) {
     if (const int peer = messages.waiting_for(); peer >= 0) waiting.ranks = {peer};
     return waiting;

@@ -72,7 +72,7 @@ struct Communicator::State {
   bool take_interrupt();
   void fail(const Status& why);
   Status own(const Status& failure) const;
-  Waiting waiting();
+  LateRanks waiting();
   void answer_late_query();
   std::string phase() const;
   std::string_view operation_name() const {

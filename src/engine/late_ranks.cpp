@@ -33,7 +33,7 @@ std::string names_of(const std::vector<int>& ranks, const std::vector<Member>& m
   return text;
 }
 
-Error error_of(const Waiting& waiting, const std::vector<Member>& members, std::string text) {
+Error error_of(const LateRanks& waiting, const std::vector<Member>& members, std::string text) {
   Error error{.code = Code::timeout, .text = std::move(text)};
   error.operation = waiting.operation;
   error.group = waiting.group;
@@ -49,7 +49,7 @@ std::string in_parentheses(const std::string& phase) { return phase.empty() ? ""
 
 }  // namespace
 
-Status timed_out(const Waiting& waiting, const std::vector<Member>& members) {
+Status timed_out(const LateRanks& waiting, const std::vector<Member>& members) {
   return Status(error_of(
       waiting, members,
       fmt::format("{} in group '{}' was not finished before its deadline: it waits for {}{}; see its "
@@ -57,7 +57,7 @@ Status timed_out(const Waiting& waiting, const std::vector<Member>& members) {
                   waiting.operation, waiting.group, names_of(waiting.ranks, members), in_parentheses(waiting.phase))));
 }
 
-Status waits_for(const Waiting& waiting, const std::vector<Member>& members) {
+Status waits_for(const LateRanks& waiting, const std::vector<Member>& members) {
   return Status(error_of(waiting, members,
                          fmt::format("{} in group '{}' waits for {}{}", waiting.operation, waiting.group,
                                      names_of(waiting.ranks, members), in_parentheses(waiting.phase))));

@@ -17,7 +17,7 @@
 namespace fdl {
 
 // An operation in flight, and the ranks of the group that it waits for; empty if they are not known.
-struct Waiting {
+struct LateRanks {
   std::string_view operation;  // "allreduce"
   std::string_view group;
   std::string phase;  // "shared memory, allreduce of 10 float32"
@@ -25,9 +25,9 @@ struct Waiting {
 };
 
 // The error that ends a communicator. The first rank that the operation waits for is the culprit.
-Status timed_out(const Waiting& waiting, const std::vector<Member>& members);
+Status timed_out(const LateRanks& waiting, const std::vector<Member>& members);
 // An error with the same culprit for a caller that stops waiting while the operation stays in flight.
-Status waits_for(const Waiting& waiting, const std::vector<Member>& members);
+Status waits_for(const LateRanks& waiting, const std::vector<Member>& members);
 
 // A query to the driving thread, which alone may inspect the operations that it drives. It costs the driving thread one
 // relaxed load for each pass in which nothing has moved.

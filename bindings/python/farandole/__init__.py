@@ -119,6 +119,7 @@ __all__ = [
     "explain",
     "get_cmake_dir",
     "get_include",
+    "get_pkgconfig_dir",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -171,3 +172,8 @@ def get_include():
 def get_cmake_dir():
     """The folder for farandole_DIR, so that find_package(farandole) finds this wheel."""
     return _os.path.join(_os.path.dirname(__file__), "cmake")
+
+
+def get_pkgconfig_dir():
+    """The folder for PKG_CONFIG_PATH, so that `pkg-config farandole` finds this wheel."""
+    return _os.path.join(_os.path.dirname(__file__), "pkgconfig")

@@ -129,7 +129,7 @@ Status take_node_for_rank(Decision& decision) {
 
 // ---- Alone ----
 
-bool says_one(const Trace& trace, const Variables& variables) {
+bool says_one(const LauncherTrace& trace, const Variables& variables) {
   for (const char* size : {trace.size, trace.other_size}) {
     if (variables.has(size)) return variables.text(size) == "1";
   }
@@ -173,7 +173,7 @@ Status check_torchrun_is_whole(const Variables& variables) {
 // Checks that a process without a launcher may run as a job of its own.
 Status check_alone(const Variables& variables, const Config& config, const Platform& platform) {
   FDL_RETURN_IF_ERROR(check_torchrun_is_whole(variables));
-  for (const Trace& trace : traces()) {
+  for (const LauncherTrace& trace : traces()) {
     if (variables.has(trace.variable) && !says_one(trace, variables)) {
       return refuse_to_be_alone(variables.quote(trace.variable), trace.origin);
     }
@@ -194,7 +194,7 @@ void note_traces(const Variables& variables, const Decision& decision, Identity&
   const std::string own = !decision.agreeing.empty() ? decision.agreeing.front()->rank
                           : decision.node            ? decision.node->variable
                                                      : "";
-  for (const Trace& trace : traces()) {
+  for (const LauncherTrace& trace : traces()) {
     if (!variables.has(trace.variable) || own == trace.variable) continue;
     std::string text = fmt::format("{}={}", trace.variable, variables.text(trace.variable));
     if (text.size() > kLongestTrace) text = text.substr(0, kLongestTrace) + "...";

@@ -113,8 +113,8 @@ static const std::vector<ProcessRow> rows = {
   return rows;
 }
 
-const std::vector<Trace>& traces() {
-  static const std::vector<Trace> all = {
+const std::vector<LauncherTrace>& traces() {
+  static const std::vector<LauncherTrace> all = {
       {"PMI_RANK", "PMI_SIZE", nullptr, "PMI, but without PMI_FD or PMI_PORT"},
       {"PMIX_RANK", nullptr, nullptr, "PMIx, which gives no size"},
       {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", nullptr, "Flux"},

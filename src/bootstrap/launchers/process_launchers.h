@@ -34,12 +34,12 @@ Result<std::optional<Identity>> read_row(const ProcessRow& row, const Variables&
 
 // A variable that shows that the process is probably one of several. If it is set and no row gives a rank, the process
 // must not run alone, unless the size variable is 1.
-struct Trace {
+struct LauncherTrace {
   const char* variable;
   const char* size;
   const char* other_size;  // consulted where `size` is absent
   const char* origin;
 };
-const std::vector<Trace>& traces();
+const std::vector<LauncherTrace>& traces();
 
 }  // namespace fdl

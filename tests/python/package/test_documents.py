@@ -130,7 +130,7 @@ class Document:
             package = os.path.dirname(farandole.__file__)
             compiler = ["g++", "-std=c++17"] if block.language == "cpp" else ["gcc"]
             self.call([*compiler, "-Wall", "-Werror", name, "-o", "block", "-I", farandole.get_include(), "-L", package,
-                       "-l:libfarandole.so.0", f"-Wl,-rpath,{package}"], block)  # fmt: skip
+                       "-lfarandole", f"-Wl,-rpath,{package}"], block)  # fmt: skip
             command = ["./block"]
         return [FARANDOLE, "run", *shlex.split(block.detail), "--", *command] if block.detail else command
 

@@ -1,10 +1,15 @@
-"""The installed tree: another project finds the library by find_package, builds, links and runs."""
+"""Other projects use the library: find_package, pkg-config, -lfarandole, FetchContent."""
 
 import os
-import subprocess
-import sys
+import shutil
+from pathlib import Path
 
+import farandole
+import pytest
 from launch import ROOT
+from other_projects import expect_two_ranks, run, write
+
+WHEEL = Path(farandole.__file__).parent
 
 CMAKE = """
 cmake_minimum_required(VERSION 3.20)
@@ -16,75 +21,89 @@ add_executable(in_cpp main.cpp)
 target_link_libraries(in_cpp PRIVATE farandole::farandole)
 target_compile_features(in_cpp PRIVATE cxx_std_17)
 """
-MAIN_C = """
-#include <farandole/farandole.h>
-#include <stdio.h>
-int main(void) {
-  fdl_world* world;
-  fdl_comm* comm;
-  float value = 1;
-  if (fdl_world_create(NULL, &world) || fdl_comm_create(fdl_group_all(world), &comm) ||
-      fdl_allreduce(comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM)) {
-    fprintf(stderr, "%s\\n", fdl_last_error()->text);
-    return 1;
-  }
-  printf("%g\\n", value);
-  fdl_comm_destroy(comm);
-  fdl_world_destroy(world);
-  return 0;
-}
-"""
-MAIN_CPP = """
-#include <farandole/farandole.hpp>
-#include <iostream>
-int main() {
-  fdl::World world;
-  fdl::Comm comm(world.all());
-  float value = 1;
-  comm.allreduce(&value, 1);
-  std::cout << value << "\\n";
-}
+FETCH = """
+cmake_minimum_required(VERSION 3.25)
+project(around LANGUAGES CXX)
+include(FetchContent)
+FetchContent_Declare(farandole SOURCE_DIR ${FARANDOLE_SOURCES})
+FetchContent_MakeAvailable(farandole)
+add_executable(in_cpp main.cpp)
+target_link_libraries(in_cpp PRIVATE farandole::farandole)
 """
 
 
-def run(*command, **options):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    """What `cmake --install` makes, moved to another folder after that."""
+    folder = tmp_path_factory.mktemp("installed")
+    run("cmake", "--install", os.path.join(ROOT, "build"), "--prefix", folder / "first")
+    return (folder / "first").rename(folder / "moved")
 
 
-def build_against(prefix, folder):
-    folder.mkdir()
-    for name, text in {"CMakeLists.txt": CMAKE, "main.c": MAIN_C, "main.cpp": MAIN_CPP}.items():
-        (folder / name).write_text(text)
-    run("cmake", "-S", str(folder), "-B", str(folder / "build"), f"-DCMAKE_PREFIX_PATH={prefix}")
-    run("cmake", "--build", str(folder / "build"))
-    return folder / "build"
+def pkgconfig(prefix):
+    return next(prefix.glob("lib*/**/farandole.pc")).parent
 
 
-def test_another_project_uses_the_installed_tree(tmp_path):
-    prefix = tmp_path / "prefix"
-    run("cmake", "--install", os.path.join(ROOT, "build"), "--prefix", str(prefix), "--component", "system")
-    built = build_against(prefix, tmp_path / "elsewhere")
+@pytest.mark.parametrize("place", ["prefix", "wheel"])
+def test_another_project_uses_find_package(place, prefix, tmp_path):
+    write(tmp_path, **{"CMakeLists.txt": CMAKE})
+    found = f"-DCMAKE_PREFIX_PATH={prefix}" if place == "prefix" else f"-Dfarandole_DIR={farandole.get_cmake_dir()}"
+    run("cmake", "-S", tmp_path, "-B", tmp_path / "build", found)
+    run("cmake", "--build", tmp_path / "build")
     for program in ["in_c", "in_cpp"]:
-        printed = run(str(prefix / "bin" / "farandole"), "run", "-np", "2", str(built / program))
-        assert sorted(printed.split()) == ["2", "2", "[0]", "[1]"], printed
+        expect_two_ranks(tmp_path / "build" / program)
 
 
-def test_another_project_uses_the_wheel(tmp_path):
-    where = run(sys.executable, "-c", "import farandole, os; print(os.path.dirname(farandole.__file__))").strip()
-    built = build_against(where, tmp_path / "elsewhere")
-    assert run(str(built / "in_c")) == "1\n"
+@pytest.mark.parametrize("place", ["prefix", "wheel"])
+def test_another_project_uses_pkg_config(place, prefix, tmp_path):
+    folder = pkgconfig(prefix) if place == "prefix" else farandole.get_pkgconfig_dir()
+    environment = {**os.environ, "PKG_CONFIG_PATH": str(folder)}
+    assert run("pkg-config", "--modversion", "farandole", env=environment).strip() == farandole.__version__
+    libraries = run("pkg-config", "--variable=libdir", "farandole", env=environment).strip()
+    flags = run("pkg-config", "--cflags", "--libs", "farandole", env=environment).split()
+    write(tmp_path)
+    for compiler, source in (("gcc", "main.c"), ("g++", "main.cpp")):
+        run(compiler, tmp_path / source, *flags, f"-Wl,-rpath,{libraries}", "-o", tmp_path / "program")
+        expect_two_ranks(tmp_path / "program")
 
 
-def test_nothing_but_the_c_api_is_exported():
-    import farandole
+def test_the_program_of_the_installed_tree_runs(prefix, tmp_path):
+    write(tmp_path)
+    libraries = pkgconfig(prefix).parent
+    run("gcc", tmp_path / "main.c", "-I", prefix / "include", "-L", libraries, "-lfarandole",
+        f"-Wl,-rpath,{libraries}", "-o", tmp_path / "program")  # fmt: skip
+    expect_two_ranks(tmp_path / "program", prefix / "bin/farandole")
 
-    folder = os.path.dirname(farandole.__file__)
-    library = next(
-        os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.startswith("libfarandole.so")
-    )
-    names = [line.split()[-1] for line in run("nm", "-D", "--defined-only", library).splitlines()]
-    foreign = [name for name in names if not name.startswith("fdl_")]
+
+def test_linkers_find_the_library_of_the_wheel(tmp_path):
+    """A wheel has no symbolic links, so that -lfarandole finds a linker script there."""
+    assert not (WHEEL / "libfarandole.so").is_symlink()
+    write(tmp_path)
+    for linker in ("bfd", "gold"):
+        flags = ["-I", farandole.get_include(), "-L", WHEEL, "-lfarandole", f"-Wl,-rpath,{WHEEL}"]
+        run("g++", f"-fuse-ld={linker}", tmp_path / "main.cpp", *flags, "-o", tmp_path / "program")
+        expect_two_ranks(tmp_path / "program")
+        assert "[libfarandole.so.0]" in run("readelf", "-d", tmp_path / "program")
+
+
+def test_another_project_contains_the_sources(tmp_path):
+    """FetchContent adds the sources by add_subdirectory(). Later runs reuse what is in the folder."""
+    folder = Path(ROOT) / "build/around"
+    write(folder, **{"CMakeLists.txt": FETCH})
+    shutil.rmtree(folder / "installed", ignore_errors=True)
+    without = [f"-DFARANDOLE_{name}=OFF" for name in ("LOOPBACK", "SHM", "CUDA", "NCCL", "METRICS")]
+    run("cmake", "-G", "Ninja", "-S", folder, "-B", folder / "build", f"-DFARANDOLE_SOURCES={ROOT}", *without,
+        "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O0 -DHWY_COMPILE_ONLY_STATIC")  # fmt: skip
+    run("cmake", "--build", folder / "build")
+    expect_two_ranks(next((folder / "build").glob("**/in_cpp")))
+    assert not list((folder / "build").glob("**/bin/farandole")), "the program is for projects of its own"
+
+
+def test_the_library_has_a_soname_and_exports_the_c_api_alone():
+    library = WHEEL / "libfarandole.so.0"
+    assert "soname: [libfarandole.so.0]" in run("readelf", "-d", library)
+    names = {line.split()[-1] for line in run("nm", "-D", "--defined-only", library).splitlines()}
+    declared = (WHEEL / "include/farandole/farandole.h").read_text()
     assert "fdl_allreduce" in names
-    assert not foreign, foreign[:10]
+    # The program, which is linked against the library, needs one symbol that is not declared.
+    assert {name for name in names if f"{name}(" not in declared} == {"fdl_program_main"}

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import zipfile
@@ -115,3 +116,11 @@ def test_pip_installs_it(wheel, tmp_path):
     assert (tmp_path / "farandole/libfarandole.so.0").read_bytes() == b"libfarandole.so.0" * 1000
     points = info(wheel)["entry_points.txt"].decode()
     assert "farandole = farandole.launcher:main" in points and "[torch.backends]" in points
+
+
+def test_the_installation_page_lists_the_extras():
+    page = (ROOT / "docs/install.md").read_text()
+    listed = set(",".join(re.findall(r"`farandole\[([\w,]+)\]`", page)).split(","))
+    text = (ROOT / "pyproject.toml").read_text()
+    section = text.split("[project.optional-dependencies]\n")[1].split("\n\n")[0]
+    assert listed == set(re.findall(r"^(\w+) = \[", section, re.M))

@@ -6,6 +6,7 @@ The server reports the start and end of each rank. When the client ends, the ser
 """
 
 import contextlib
+import importlib.util
 import json
 import os
 import select
@@ -151,11 +152,12 @@ def serve(ours):
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal: the client ends the ranks
-    import torch
-    import torch.distributed._functional_collectives
-    import torch.distributed.checkpoint
-    import torch.distributed.fsdp
-    import torch.distributed.tensor  # noqa: F401
+    if importlib.util.find_spec("torch"):  # tests of NumPy alone run where PyTorch is not installed
+        import torch
+        import torch.distributed._functional_collectives
+        import torch.distributed.checkpoint
+        import torch.distributed.fsdp
+        import torch.distributed.tensor  # noqa: F401
     import worker
 
     if serve(socket.socket(fileno=int(sys.argv[1]))):

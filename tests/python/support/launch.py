@@ -15,7 +15,8 @@ import fork_server
 
 SUPPORT = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.normpath(os.path.join(SUPPORT, "..", "..", ".."))
-FARANDOLE = os.path.join(ROOT, "build", "bin", "farandole")
+# TEST_PROGRAM is set where an installed wheel is tested: packaging/userlands.sh.
+FARANDOLE = os.environ.get("TEST_PROGRAM") or os.path.join(ROOT, "build", "bin", "farandole")
 DEADLINE_S = 60
 
 
