@@ -127,6 +127,11 @@ def _only_on_the_root():
     raise AttributeError("unknown here")
 
 
+class Unreadable(torch.optim.SGD):
+    def state_dict(self):
+        raise OSError("the state cannot be read")
+
+
 def check_errors_are_the_same_on_all_ranks():
     parameter = nn.Parameter(torch.zeros(3))
     for where, text in (("pickling", "rank 0.*this cannot be pickled"), ("unpickling", "rank 1.*unknown here")):
@@ -134,6 +139,9 @@ def check_errors_are_the_same_on_all_ranks():
         if hvd.rank() == 0:
             optimizer.state[parameter]["extra"] = NotHere(where)
         raises(ValueError, text, hvd.broadcast_optimizer_state, optimizer, 0)
+        assert hvd.rank() == 0 or parameter.grad is None, "an error leaves gradients as they were"
+    optimizer = Unreadable([parameter], lr=1.0) if hvd.rank() == 0 else torch.optim.SGD([parameter], lr=1.0)
+    raises(ValueError, "rank 0.*the state cannot be read", hvd.broadcast_optimizer_state, optimizer, 0)
     groups = [{"params": [parameter]}, {"params": [nn.Parameter(torch.ones(1))]}]
     optimizer = torch.optim.SGD(groups if hvd.rank() == 0 else groups[:1], lr=1.0)
     raises(

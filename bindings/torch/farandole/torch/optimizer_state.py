@@ -142,25 +142,25 @@ def broadcast_optimizer_state(optimizer, root_rank, model=None):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
     group = global_process_set.group("broadcast_optimizer_state")
     root = global_process_set.root(root_rank, "broadcast_optimizer_state")
+    had_no_state = not optimizer.state
     try:
         _broadcast(optimizer, root, root_rank, group)
     except errors.Error as error:
         raise errors.as_horovod(error) from None
+    if had_no_state:
+        _add_zero_gradients(optimizer)
 
 
 def _add_zero_gradients(optimizer):
     """Programs written for Horovod may read the gradients that its step with zero gradients leaves."""
-    if optimizer.state_dict()["state"]:
-        return
-    for parameters in optimizer.param_groups:
-        for parameter in parameters["params"]:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
             if parameter.requires_grad and parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = torch.zeros_like(parameter, requires_grad=False)
 
 
 def _broadcast(optimizer, root, root_rank, group):
     is_root = group.rank == root
-    _add_zero_gradients(optimizer)
     data, tensors, skeleton = None, [], None
     with _Agreed(group, "state") as agreed:
         if is_root:
