@@ -222,9 +222,10 @@ def reducescatter(tensor, name=None, compression=Compression.none, op=Average, p
                   prescale_factor=1.0, postscale_factor=1.0):  # fmt: skip
     """Reduces the tensors of all ranks and returns this rank's rows (entries of the first dimension). Differentiable.
 
-    `op`: Average or Sum. If the rows do not divide evenly, the first ranks get one more. The gradient is that of Horovod:
-    the gradients of all ranks joined, times the number of ranks for Sum. It is the derivative of the sum of all ranks'
-    losses times the number of ranks.
+    `op`: Average or Sum. If the rows do not divide evenly, the first ranks get one more.
+
+    The gradient is that of Horovod: the gradients of all ranks joined, times the number of ranks for Sum. It is the
+    derivative of the sum of all ranks' losses times the number of ranks.
 
     InvalidArgumentError, a ValueError, if the arguments cannot be used. HorovodInternalError if the operation fails,
     for example because ranks pass different shapes.
