@@ -157,6 +157,26 @@ def grows(folder):
     report(steps=state.step, sizes=state.sizes)
 
 
+def shows_horovods_variables(folder):
+    """As grows(). Reports Horovod's variables when the process starts and in each world."""
+
+    def variables():
+        names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
+        return [os.environ.get(f"HOROVOD_{name}") for name in names]
+
+    report(at_start=variables())
+    enter = farandole.init
+
+    def init(*arguments, **options):
+        enter(*arguments, **options)
+        facts = [farandole.rank(), farandole.size(), farandole.local_rank(), farandole.local_size(),
+                 farandole.cross_rank(), farandole.cross_size()]  # fmt: skip
+        report(world=[str(fact) for fact in facts], variables=variables())
+
+    farandole.init = elastic.basics.init = init
+    grows(folder)
+
+
 def asks_for_slots(folder):
     """Runs until a third rank has joined, which a discovery script announces."""
     farandole.init()

@@ -146,6 +146,21 @@ def test_the_job_follows_the_number_in_the_np_file(tmp_path):
     assert job.errors.count("removed from the elastic job, and ends") == 2 and "was lost" not in job.errors, job.report
 
 
+def test_horovods_variables_follow_the_number_of_ranks(tmp_path):
+    job = Done(f"-np 2 --min-np 1 --max-np 3 --np-file {tmp_path}/wanted", "shows_horovods_variables", tmp_path)
+    assert job.code == 0, job.report
+    host = socket.gethostname()
+    starts = {one["worker"]: one["at_start"] for one in job.all_with("at_start")}
+    assert {worker: (start[0], start[-1]) for worker, start in starts.items()} == {
+        0: ("0", host), 1: ("1", host), 2: ("2", host)
+    }, job.report  # fmt: skip
+    worlds = job.all_with("world")
+    assert sorted((one["worker"], *one["world"][:2]) for one in worlds) == [
+        (0, "0", "1"), (0, "0", "2"), (0, "0", "3"), (1, "1", "2"), (1, "1", "3"), (2, "2", "3")
+    ], job.report  # fmt: skip
+    assert all(one["variables"] == [*one["world"], host] for one in worlds), job.report
+
+
 def test_an_invalid_number_in_the_np_file_is_ignored(tmp_path):
     job = Done(f"-np 1 --np-file {tmp_path}/wanted", "writes_nonsense", tmp_path)
     assert job.code == 0, job.report
