@@ -71,7 +71,7 @@ std::map<std::string, std::pair<std::string, std::string>> translate_horovod_var
 std::vector<std::string> horovod_variables_without_meaning(const std::map<std::string, std::string>& variables) {
   std::vector<std::string> lines;
   for (const auto& [variable, value] : variables) {
-    if (value.empty() || value == "0") continue;  // off is how farandole behaves anyway
+    if (value.empty() || value == "0") continue;                        // off is how farandole behaves anyway
     if (variable == "HOROVOD_CONTROLLER" && value == "gloo") continue;  // `farandole run` sets it
     const auto row =
         std::find_if(std::begin(kWithoutMeaning), std::end(kWithoutMeaning),

@@ -1,8 +1,8 @@
 // Fuzzes decode_plan(): an accepted plan is valid and survives being encoded and decoded again.
 #include "agree/wire/wire.h"
 #include "data/dtype.h"
-#include "tests/support/wire_messages.h"
 #include "tests/fuzz/targets.h"
+#include "tests/support/wire_messages.h"
 
 namespace fdl::fuzz {
 namespace {

@@ -1,7 +1,7 @@
 // Fuzzes decode_requests(): an accepted message is valid and survives being encoded and decoded again.
 #include "agree/wire/wire.h"
-#include "tests/support/wire_messages.h"
 #include "tests/fuzz/targets.h"
+#include "tests/support/wire_messages.h"
 
 namespace fdl::fuzz {
 namespace {

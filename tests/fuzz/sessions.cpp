@@ -2,8 +2,8 @@
 //
 // An input is a list of records: one byte for the receiver, and a message with its length before it.
 #include "agree/session/session.h"
-#include "tests/support/wire_messages.h"
 #include "tests/fuzz/targets.h"
+#include "tests/support/wire_messages.h"
 
 namespace fdl::fuzz {
 namespace {

@@ -108,8 +108,8 @@ TEST(Progress, RunReturnsNullHandleIfNothingWasSubmitted) {
   });
 }
 
-// The operation of one rank is done before fdl_submit returns or shortly after. The second submission is refused in both
-// cases.
+// The operation of one rank is done before fdl_submit returns or shortly after. The second submission is refused in
+// both cases.
 TEST(Progress, NameIsTakenUntilTheCallerObservesTheEnd) {
   run_ranks(1, {}, [](World& me) {
     float value = 1;

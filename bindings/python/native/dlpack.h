@@ -44,6 +44,15 @@ struct Versioned {
   Tensor tensor;
 };
 
-enum Code : uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kComplex = 5, kBool = 6, kFloat8E4M3fn = 10, kFloat8E5M2 = 12 };
+enum Code : uint8_t {
+  kInt = 0,
+  kUInt = 1,
+  kFloat = 2,
+  kBfloat = 4,
+  kComplex = 5,
+  kBool = 6,
+  kFloat8E4M3fn = 10,
+  kFloat8E5M2 = 12
+};
 
 }  // namespace farandole_python::dlpack

@@ -178,7 +178,8 @@ Result<CoordinatorMessage> decode(std::string_view payload) {
                                  decode_settings(*member, budget), member->numa_node()});
     }
   }
-  if (budget.is_exceeded()) return Status(Code::transport, "coordinator: a message describes more elements than its bytes allow");
+  if (budget.is_exceeded())
+    return Status(Code::transport, "coordinator: a message describes more elements than its bytes allow");
   return message;
 }
 

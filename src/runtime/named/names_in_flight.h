@@ -3,8 +3,9 @@
 //
 // A name is taken from the submission until the caller observes the end of the operation: a wait that returns, a poll
 // that finds it done, or its callback. When the operation itself completes has no influence. The outcome of a second
-// submission therefore follows from the order of this rank's calls, which is the same on all ranks of a correct program,
-// and not from the speed of the ranks. A handle that is freed before keeps the names until its operation is done.
+// submission therefore follows from the order of this rank's calls, which is the same on all ranks of a correct
+// program, and not from the speed of the ranks. A handle that is freed before keeps the names until its operation is
+// done.
 //
 // All functions may be called by any thread.
 #pragma once
@@ -46,8 +47,8 @@ class NamesInFlight {
 // The names of one submission. The handle owns it. It keeps NamesInFlight alive, because a handle outlives its group.
 class TakenNames {
  public:
-  // Returns the name that another submission has taken, if any; this object then has no names. Call at most once, before
-  // another thread can use this object.
+  // Returns the name that another submission has taken, if any; this object then has no names. Call at most once,
+  // before another thread can use this object.
   std::optional<std::string> take(std::shared_ptr<NamesInFlight> in_flight, std::vector<std::string> names) {
     if (auto taken = in_flight->insert(names)) return taken;
     in_flight_ = std::move(in_flight);

@@ -178,8 +178,7 @@ def _broadcast(optimizer, root, root_rank, group):
         (ops.broadcast_async if is_root else ops.broadcast_async_)(tensor, root_rank, f"optimizer_state.{number}")
         for number, tensor in enumerate(tensors)
     ]
-    for handle in handles:
-        ops.synchronize(handle)
+    ops.synchronize_all(handles)
     with _Agreed(group, "loading") as agreed:
         if not is_root:
             with keeping_groups(optimizer):
