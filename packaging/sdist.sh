@@ -12,11 +12,11 @@ work=$PWD/build/packaging/sdist
 rm -rf "$work" && mkdir -p "$work"
 python3 -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check build numpy
-rm -f dist/farandole-*.tar.gz
-"$work/venv/bin/python" -m build --sdist --outdir dist . >"$work/log" 2>&1 ||
+"$work/venv/bin/python" -m build --sdist --outdir "$work/dist" . >"$work/log" 2>&1 ||
   { tail -n 20 "$work/log" >&2; setup_fail "the source distribution was not built; see $work/log"; }
-sdist=$(compgen -G 'dist/farandole-*.tar.gz')
-printf '%4ds  %s: %d KiB\n' "$SECONDS" "$sdist" $(($(stat -c %s "$sdist") / 1024))
+sdist=$(compgen -G "$work/dist/farandole-*.tar.gz")
+mkdir -p dist && cp "$sdist" dist/
+printf '%4ds  %s: %d KiB\n' "$SECONDS" "dist/$(basename "$sdist")" $(($(stat -c %s "$sdist") / 1024))
 cp packaging/first_steps.py "$work/"
 "$work/venv/bin/python" -m pip install --disable-pip-version-check "$sdist" >>"$work/log" 2>&1 ||
   { tail -n 20 "$work/log" >&2; setup_fail "the source distribution was not installed; see $work/log"; }

@@ -54,8 +54,8 @@ check_clash() {
   rm -rf "$folder"
   python3 -m venv "$folder/venv"
   {
-    "$folder/venv/bin/python" -m pip install --disable-pip-version-check "$1" numpy
-    "$folder/venv/bin/python" packaging/clash.py "$folder/copies"
+    "$folder/venv/bin/python" -m pip install --disable-pip-version-check "$1" numpy &&
+      "$folder/venv/bin/python" packaging/clash.py "$folder/copies"
   } >"$folder/log" 2>&1 || { tail -n 20 "$folder/log"; echo "packaging: see $folder/log" >&2; exit 1; }
   printf '      %s ranks ran beside incompatible dependencies\n' "$(grep -c 'no clash' "$folder/log")"
 }
@@ -82,12 +82,12 @@ for architecture in "${architectures[@]}"; do
       -DFARANDOLE_PYTHON_HEADERS="$(IFS=';'; echo "${python_headers[*]}")" \
       -DPython_EXECUTABLE="$tools/bin/python" -DCMAKE_SKIP_BUILD_RPATH=ON \
       -DCMAKE_SHARED_LINKER_FLAGS="$link" -DCMAKE_MODULE_LINKER_FLAGS="$link" -DCMAKE_EXE_LINKER_FLAGS="$link" \
-      -DCMAKE_PREFIX_PATH="$FARANDOLE_PREFIX" -DFARANDOLE_LICENSES="$FARANDOLE_PREFIX/licenses"
-    cmake --build "$build" -j "$(nproc)" --target farandole_wheel
-    rm -rf "$FARANDOLE_PREFIX/tree"
-    cmake --install "$build" --component wheel --prefix "$FARANDOLE_PREFIX/tree"
-    cpack --config "$build/CPackConfig.cmake" -G TGZ -B "$FARANDOLE_PREFIX/archive" -D CPACK_STRIP_FILES=OFF
-    mkdir -p dist && cp "$FARANDOLE_PREFIX"/archive/*.tar.gz dist/
+      -DCMAKE_PREFIX_PATH="$FARANDOLE_PREFIX" -DFARANDOLE_LICENSES="$FARANDOLE_PREFIX/licenses" &&
+      cmake --build "$build" -j "$(nproc)" --target farandole_wheel &&
+      rm -rf "$FARANDOLE_PREFIX/tree" &&
+      cmake --install "$build" --component wheel --prefix "$FARANDOLE_PREFIX/tree" &&
+      cpack --config "$build/CPackConfig.cmake" -G TGZ -B "$FARANDOLE_PREFIX/archive" -D CPACK_STRIP_FILES=OFF &&
+      mkdir -p dist && cp "$FARANDOLE_PREFIX"/archive/*.tar.gz dist/
   } >"$log" 2>&1 || { grep -E 'error|FAILED|undefined' "$log" | head -n 40; echo "packaging: see $log" >&2; exit 1; }
   say "$architecture: the wheel"
   wheel=$(python packaging/wheel.py --tree "$FARANDOLE_PREFIX/tree" --prefix "$FARANDOLE_PREFIX" \
