@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/nearest.h"
 #include "cli/run/run_options.h"
 #include "cli/subcommands.h"
 #include "farandole/farandole.h"
@@ -71,6 +72,30 @@ bool has_command(const CLI::App& app, const std::string& name) {
   return !commands.empty();
 }
 
+// Names the first word that was not understood, as it was typed, and the nearest option of the command.
+std::string text_of_extras(const CLI::App& app, const Arguments& arguments) {
+  const auto commands = app.get_subcommands();
+  const CLI::App& command = commands.empty() ? app : *commands.front();
+  const std::vector<std::string> left = app.remaining(true);
+  const auto extra = std::find_if(arguments.begin(), arguments.end(), [&](const std::string& word) {
+    return std::find(left.begin(), left.end(), word) != left.end();
+  });
+  const std::string word = extra == arguments.end() ? left.front() : *extra;
+  const std::string name = commands.empty() ? "farandole" : "farandole " + command.get_name();
+  std::string text = name + ": '" + word + "' is not an option";
+  std::string nearest;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& known : option->get_lnames()) {
+      const std::string candidate = "--" + known;
+      if (nearest.empty() || fdl::distance(word, candidate) < fdl::distance(word, nearest)) nearest = candidate;
+    }
+  }
+  if (word.starts_with("--") && !nearest.empty() && fdl::distance(word, nearest) <= 2) {
+    return text + "; do you mean " + nearest + "?";
+  }
+  return text + "; `" + name + " --help` lists the options";
+}
+
 }  // namespace
 
 int fdl_program_main(int argc, char** argv) {
@@ -106,9 +131,12 @@ int fdl_program_main(int argc, char** argv) {
                  arguments.front().c_str());
     return fdl::kExitUsage;
   }
-  std::reverse(arguments.begin(), arguments.end());  // App::parse() takes the last word first
+  Arguments reversed(arguments.rbegin(), arguments.rend());
   try {
-    app.parse(arguments);
+    app.parse(reversed);  // takes the last word first, and the words away
+  } catch (const CLI::ExtrasError&) {
+    std::fprintf(stderr, "%s\n", text_of_extras(app, arguments).c_str());
+    return fdl::kExitUsage;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? fdl::kExitOk : fdl::kExitUsage;
   }

@@ -91,11 +91,17 @@ Status write_whole(const std::string& path, const std::string& text) {
   UniqueFd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (!fd) return Status::from_errno("writing " + aside);
   const std::string line = text + "\n";
-  if (::write(fd.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-    return Status::from_errno("writing " + aside);
+  Status failure;
+  const ssize_t written = ::write(fd.get(), line.data(), line.size());
+  if (written < 0) {
+    failure = Status::from_errno("writing " + aside);
+  } else if (written != static_cast<ssize_t>(line.size())) {  // errno is not set
+    failure = Status(Code::resource, "writing " + aside + ": only a part was written; the disk may be full");
+  } else if (::rename(aside.c_str(), path.c_str()) != 0) {
+    failure = Status::from_errno("renaming " + aside + " to " + path);
   }
-  if (::rename(aside.c_str(), path.c_str()) != 0) return Status::from_errno("renaming " + aside + " to " + path);
-  return {};
+  if (!failure.ok()) ::unlink(aside.c_str());
+  return failure;
 }
 
 }  // namespace
