@@ -166,12 +166,14 @@ def grouped_allreduce_async(tensors, op=Op.SUM, *, name=None, out=None, group=No
         return _submit(group, list(map(submitted, names, tensors, outs)), single=False)
 
 
-def grouped_allreduce(tensors, op=Op.SUM, **options):
+def grouped_allreduce(tensors, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
     """Combines several tensors, each over all ranks, as one unit. Returns the list of results.
 
-    The keywords are those of grouped_allreduce_async. None of the operations starts before all are ready on all ranks.
+    The keywords are those of allreduce; `out` is a list. None of the operations starts before all are ready on all
+    ranks.
     """
-    return grouped_allreduce_async(tensors, op, **options).wait()
+    return grouped_allreduce_async(tensors, op, name=name, out=out, group=group, prescale=prescale,
+                                   postscale=postscale, priority=priority).wait()  # fmt: skip
 
 
 def allgather_async(tensor, *, name=None, group=None):
@@ -181,13 +183,12 @@ def allgather_async(tensor, *, name=None, group=None):
         return _submit(group, [_Submitted(Kind.ALLGATHER, name, tensor, allocates=True)])
 
 
-def allgather(tensor, **options):
+def allgather(tensor, *, name=None, group=None):
     """The tensors of all ranks, joined along their first dimension.
 
-    The first dimension may differ between ranks; the others must be equal, else MismatchError. Keywords: `name`,
-    `group`.
+    The first dimension may differ between ranks; the others must be equal, else MismatchError.
     """
-    return allgather_async(tensor, **options).wait()
+    return allgather_async(tensor, name=name, group=group).wait()
 
 
 def grouped_allgather_async(tensors, *, name=None, group=None):
@@ -200,12 +201,9 @@ def grouped_allgather_async(tensors, *, name=None, group=None):
         return _submit(group, submitted, single=False)
 
 
-def grouped_allgather(tensors, **options):
-    """Gathers several tensors, each as allgather does, as one unit.
-
-    Returns the list of results. Keywords: `name`, `group`.
-    """
-    return grouped_allgather_async(tensors, **options).wait()
+def grouped_allgather(tensors, *, name=None, group=None):
+    """Gathers several tensors, each as allgather does, as one unit. Returns the list of results."""
+    return grouped_allgather_async(tensors, name=name, group=group).wait()
 
 
 def broadcast_async(tensor, root=0, *, name=None, out=None, group=None):
@@ -234,13 +232,13 @@ def alltoall_async(tensor, splits=None, *, name=None, group=None):
         return _submit(group, [_Submitted(Kind.ALLTOALL, name, tensor, allocates=True, splits=splits)])
 
 
-def alltoall(tensor, splits=None, **options):
+def alltoall(tensor, splits=None, *, name=None, group=None):
     """Sends splits[r] rows (entries of the first dimension) to each rank r, and returns the received rows.
 
     Without `splits` all ranks get the same number of rows. With `splits` the result is a pair: the rows, and the list
-    of how many came from each rank. Keywords: `name`, `group`.
+    of how many came from each rank.
     """
-    return alltoall_async(tensor, splits, **options).wait()
+    return alltoall_async(tensor, splits, name=name, group=group).wait()
 
 
 def reducescatter_async(tensor, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):
@@ -252,12 +250,12 @@ def reducescatter_async(tensor, op=Op.SUM, *, name=None, group=None, prescale=1.
                                           postscale=postscale)])  # fmt: skip
 
 
-def reducescatter(tensor, op=Op.SUM, **options):
+def reducescatter(tensor, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):
     """Combines the tensors of all ranks by `op` and returns this rank's rows (entries of the first dimension).
 
-    If the rows do not divide evenly, the first ranks get one more. Keywords: `name`, `group`, `prescale`, `postscale`.
+    If the rows do not divide evenly, the first ranks get one more.
     """
-    return reducescatter_async(tensor, op, **options).wait()
+    return reducescatter_async(tensor, op, name=name, group=group, prescale=prescale, postscale=postscale).wait()
 
 
 def grouped_reducescatter_async(tensors, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):
@@ -273,9 +271,10 @@ def grouped_reducescatter_async(tensors, op=Op.SUM, *, name=None, group=None, pr
         return _submit(group, submitted, single=False)
 
 
-def grouped_reducescatter(tensors, op=Op.SUM, **options):
+def grouped_reducescatter(tensors, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):
     """Reduces and scatters several tensors, each as reducescatter does, as one unit. Returns the list of results."""
-    return grouped_reducescatter_async(tensors, op, **options).wait()
+    handle = grouped_reducescatter_async(tensors, op, name=name, group=group, prescale=prescale, postscale=postscale)
+    return handle.wait()
 
 
 def barrier_async(*, name=None, group=None):

@@ -34,6 +34,73 @@ def test_run_prefixes_the_output_of_each_rank():
     assert sorted(done.stderr.splitlines()) == [f"[{r}] oops" for r in range(3)]
 
 
+@pytest.mark.parametrize(
+    "program, code, text",
+    [
+        (["no-such-program"], 127, "the program 'no-such-program' is not in PATH"),
+        (["/no/such/program"], 127, "cannot run '/no/such/program': No such file or directory"),
+        (["/etc/passwd"], 126, "cannot run '/etc/passwd': Permission denied"),
+    ],
+)
+def test_run_of_a_program_that_cannot_start_ends_as_in_a_shell(program, code, text):
+    done = farandole("run", "-np", "2", "--", *program)
+    assert done.returncode == code and text in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        (["bench", "--size", "0"], "farandole bench: '--size' is not an option; do you mean --sizes?"),
+        (["run", "--npp", "2", "--", "true"], "farandole run: '--npp' is not an option; do you mean --np?"),
+        (["bench", "--qqqqqq"], "farandole bench: '--qqqqqq' is not an option; `farandole bench --help` lists"),
+        (["bench", "word"], "farandole bench: 'word' is not an option"),
+        (["run", "-np", "0", "--", "true"], "-np (--nproc-per-node) '0' is neither a number above 0 nor auto"),
+    ],
+)
+def test_a_word_that_is_not_understood_is_named_as_it_was_typed(words, text):
+    done = farandole(*words)
+    assert done.returncode == 64 and text in done.stderr, done.stderr
+
+
+def test_a_misspelt_variable_is_reported_with_the_nearest_one():
+    done = farandole("config", environment={"FARANDOLE_TRANSPROT": "shm", "FARANDOLE_OF_MY_PROGRAM": "1"})
+    assert "FARANDOLE_TRANSPROT is not a variable of this version; do you mean FARANDOLE_TRANSPORT?" in done.stdout
+    assert "OF_MY_PROGRAM" not in done.stdout
+
+
+def test_a_rank_that_ends_early_is_named_and_not_the_one_that_fails_of_it():
+    code = ("import farandole, numpy, sys\nfarandole.init()\nfarandole.barrier()\n"
+            "sys.exit(0) if farandole.rank() == 1 else farandole.allreduce(numpy.ones(1), name='a')")  # fmt: skip
+    done = farandole("run", "-np", "2", "--", *python(code))
+    assert done.returncode == 1
+    text = r"rank 1 ended before the others were done; rank 0 \(process \d+\) failed because of it: exit code 1"
+    assert re.search(text, done.stderr), done.stderr
+    assert "failed first" not in done.stderr
+    assert "rank 1" in done.stderr and "give all ranks the same number of steps, or call join()" in done.stderr
+
+
+def test_ranks_that_fail_alike_are_not_called_collateral():
+    done = farandole("run", "-np", "3", "--", *python("raise ValueError('no data')"))
+    assert done.returncode == 1 and done.stderr.count("failed first") == 1, done.stderr
+    assert done.stderr.count("last lines of rank") == 1
+    assert done.stderr.count("ended with exit code 1 and the same last line") == 2
+    assert "collateral" not in done.stderr
+
+
+def test_ranks_that_run_another_python_are_reported(tmp_path):
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\necho ran\n")
+    other.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = [sys.executable, "-m", "farandole", "run", "-np", "1"]
+    note = f"farandole run: ranks run {other}, but this command belongs to {sys.executable}"
+    for words, reported in (["--", "python3", "x.py"], True), (["--quiet", "--", "python3", "x.py"], False), (
+        ["--", sys.executable, "-c", "print('ran')"], False):  # fmt: skip
+        done = subprocess.run([*command, *words], env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and "ran" in done.stdout, done.stderr
+        assert (note in done.stderr) == reported, done.stderr
+
+
 def test_run_divides_the_cores_among_its_ranks():
     print_it = ["--", "sh", "-c", "echo $OMP_NUM_THREADS"]
     unset = {"OMP_NUM_THREADS": ""}
