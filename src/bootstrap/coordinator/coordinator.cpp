@@ -35,6 +35,8 @@ constexpr std::size_t kMostUnsent = 320_MiB;  // for a rank that does not read; 
 constexpr double kAnnounceEnd_s = 1;          // limit for sending the last messages
 
 struct Connection {
+  // A connection passes through three states: stranger in its handshake (`introduction`), stranger with a session key
+  // (`socket`, before the hello), and member. It has a deadline until it is a member.
   UniqueFd fd;  // during the handshake; afterwards `socket` owns the descriptor
   std::unique_ptr<Introduction> introduction;
   std::unique_ptr<FramedSocket> socket;
@@ -98,6 +100,7 @@ class CoordinatorServer final : public Coordinator {
   void note_emptiness();
   void announce_end();
 
+  // stop(), strangers() and wait_until_empty() may be called from any thread; all else belongs to the thread in run().
   const CoordinatorOptions options_;
   const std::unique_ptr<CoordinatorListener> listener_;
   Poller poller_;
@@ -127,6 +130,8 @@ void CoordinatorServer::run() {
         serve(ready[i].token, ready[i]);
       }
     }
+    // After the events, in this order: what arrived counts before time-outs are decided, and all messages of a round
+    // leave together.
     listener_->resume(poller_);
     membership_.tick(now_ns());
     drop_expired_strangers();
@@ -156,6 +161,7 @@ void CoordinatorServer::accept_all() {
 
 // Adds a stranger and begins its handshake.
 void CoordinatorServer::take_in(UniqueFd fd) {
+  // Numbers are not reused, so an event of this round cannot reach a connection that was made in its place.
   evict_if_full();
   const Peer peer = next_peer_++;
   if (!poller_.add(fd.get(), peer).ok()) return;
@@ -165,11 +171,13 @@ void CoordinatorServer::take_in(UniqueFd fd) {
                                                            kCoordinatorPurpose, options_.server_name.substr(0, 256));
   connections_.emplace(peer, std::move(connection));
   strangers_here_.emplace(peer, Deadline::after_seconds(kStrangerTimeout_s));
+  // The greeting is sent at once. A rank on this host may have written already, too.
   serve(peer, {.token = peer, .readable = true, .writable = false, .hung_up = false});
 }
 
 // Closes the stranger that has been silent for longest: a rank sends its proof as soon as it has the greeting.
 void CoordinatorServer::evict_if_full() {
+  // The limit bounds descriptors and memory that a flood of strangers can take. Members do not count.
   if (strangers_here_.size() < kMostStrangers) return;
   for (const auto& [peer, timeout] : strangers_here_) {
     if (connections_.at(peer).is_silent()) return drop_stranger(peer);
@@ -191,6 +199,7 @@ void CoordinatorServer::drop_stranger(Peer peer) {
 // ---- Connections ----
 
 void CoordinatorServer::serve(Peer peer, const Poller::Ready& ready) {
+  // Order: the handshake first, then space for output, then input, whose replies may fill that space again.
   const auto found = connections_.find(peer);
   if (found == connections_.end()) return;  // an earlier event of this round closed it
   Connection& connection = found->second;
@@ -201,6 +210,8 @@ void CoordinatorServer::serve(Peer peer, const Poller::Ready& ready) {
 
 // Returns true when the handshake is complete; false while it is not or if the connection was dropped.
 bool CoordinatorServer::introduce(Peer peer, Connection& connection) {
+  // No byte of the peer is interpreted before it has proved the job key; a wrong proof ends the connection without a
+  // reply, so that a stranger learns nothing.
   auto through = connection.introduction->advance(connection.fd.get());
   if (!through.ok()) {
     drop_stranger(peer);
@@ -208,6 +219,7 @@ bool CoordinatorServer::introduce(Peer peer, Connection& connection) {
   }
   watch(peer, connection, connection.introduction->has_output());
   if (!*through) return false;
+  // From here on each frame is authenticated with the key of this session.
   connection.socket = std::make_unique<FramedSocket>(
       std::move(connection.fd), connection.introduction->introduced().session_key, Direction::to_coordinator);
   connection.introduction.reset();
@@ -216,6 +228,7 @@ bool CoordinatorServer::introduce(Peer peer, Connection& connection) {
 
 void CoordinatorServer::receive(Peer peer, Connection& connection) {
   std::vector<CoordinatorMessage> messages;
+  // Complete frames are handled before the state: a rank that leaves sends its last message and closes at once.
   const FramedSocket::State state = connection.socket->receive(messages);
   for (CoordinatorMessage& message : messages) {
     if (!handle(peer, connection, std::move(message))) return drop_stranger(peer);
@@ -227,9 +240,11 @@ void CoordinatorServer::receive(Peer peer, Connection& connection) {
 // Returns false if the message violates the protocol.
 bool CoordinatorServer::handle(Peer peer, Connection& connection, CoordinatorMessage message) {
   if (connection.is_member) return membership_.receive(peer, std::move(message), now_ns()).ok();
+  // The first message is the hello, and there is no second one.
   if (message.kind != CoordinatorMessage::Kind::hello || message.members.size() != 1) return false;
   const CoordinatorClient::Hello& hello = message.members.front();
   if (hello.host_name.size() > kMostName || hello.boot_id.size() > kMostName) return false;
+  // greet() queues the welcome or a refusal; a refused rank stays a stranger until its deadline or its own close.
   connection.is_member = membership_.greet(peer, hello);
   if (connection.is_member) strangers_here_.erase(peer);
   return true;
@@ -241,6 +256,7 @@ void CoordinatorServer::deliver() {
     auto outgoing = membership_.take_outgoing();
     const auto hang_ups = membership_.take_hang_ups();
     if (outgoing.empty() && hang_ups.empty()) return;
+    // Each connection is flushed once a round, with all of its messages: one system call for many small ones.
     std::vector<Peer> reached;
     for (JobMembership::Outgoing& one : outgoing) {
       const auto found = connections_.find(one.peer);
@@ -258,6 +274,7 @@ void CoordinatorServer::deliver() {
 // Returns false if the connection was closed because its unsent data exceeds the limit.
 bool CoordinatorServer::flush(Peer peer, Connection& connection) {
   connection.socket->flush();
+  // A rank that reads nothing, for example because it was stopped, must not fill the memory of this process.
   if (connection.socket->unsent_bytes() > kMostUnsent) {
     close(peer);
     return false;
@@ -276,6 +293,7 @@ void CoordinatorServer::watch(Peer peer, Connection& connection, bool write) {
 void CoordinatorServer::close(Peer peer) {
   const auto found = connections_.find(peer);
   if (found == connections_.end()) return;
+  // The membership comes last: it may queue messages about this peer, which must not be sent to it.
   poller_.remove(found->second.descriptor());
   connections_.erase(found);
   strangers_here_.erase(peer);
@@ -292,6 +310,7 @@ void CoordinatorServer::note_emptiness() {
 
 // Announces the end to all members and sends what is still queued, within kAnnounceEnd_s.
 void CoordinatorServer::announce_end() {
+  // Members that do not read within the limit see the end of the connection instead.
   membership_.end();
   deliver();
   const Deadline deadline = Deadline::after_seconds(kAnnounceEnd_s);

@@ -58,7 +58,9 @@ class SocketClient final : public CoordinatorClient {
   void leave() override;
 
  private:
-  // The reply to a request. The waiting caller owns it; pending_ points to it.
+  // A caller that waits in send_request() leaves only after it has removed its entry from pending_, so the pointer
+  // stays valid for as long as the driving thread can find it. The reply to a request. The waiting caller owns it;
+  // pending_ points to it.
   struct Answer {
     bool is_here = false;
     CoordinatorMessage message;
@@ -99,6 +101,8 @@ class SocketClient final : public CoordinatorClient {
 };
 
 SocketClient::~SocketClient() {
+  // Without the leave message the coordinator would take the end of the connection for a loss. The wait is bounded,
+  // because a stopped coordinator reads nothing.
   MutexLock lock(mutex_);
   const Deadline deadline = Deadline::after_seconds(kLeaveFlush_s);
   while (left_ && coordinator_lost_.ok() && socket_.flush() && socket_.unsent_bytes() > 0) {
@@ -108,6 +112,7 @@ SocketClient::~SocketClient() {
 
 // Sends the hello and waits for the welcome. The calling thread drives the connection meanwhile.
 Status SocketClient::start(Deadline deadline) {
+  // Both descriptors are in one epoll set, whose descriptor is wake_fd(): the progress thread watches a single one.
   FDL_RETURN_IF_ERROR(poller_.add(socket_.fd(), kSocketToken));
   FDL_RETURN_IF_ERROR(poller_.add(sender_.fd(), kSenderToken));
   CoordinatorMessage hello{.kind = Kind::hello};
@@ -127,6 +132,7 @@ Status SocketClient::wait_for_welcome(Deadline deadline) {
     progress();
     {
       MutexLock lock(mutex_);
+      // A refusal comes first: the coordinator closes the connection behind it, and its text has the reason.
       if (!refusal_.ok()) return refusal_;
       if (welcome_) return {};
       if (!coordinator_lost_.ok()) return coordinator_lost_.while_doing("sending the hello");
@@ -142,12 +148,14 @@ Status SocketClient::wait_for_welcome(Deadline deadline) {
 
 void SocketClient::progress() {
   std::array<Poller::Ready, 4> ready;
+  // A deadline in the past: this call does not block, because the driving thread has other work.
   const std::size_t count = poller_.wait(ready, Deadline::at_ns(0));
   for (std::size_t i = 0; i < count; ++i) {
     if (ready[i].token == kSenderToken) sender_.clear();
     if (ready[i].token == kSocketToken && ready[i].readable) receive();
   }
   MutexLock lock(mutex_);
+  // Level-triggered write events are watched only while data is left, else each wait would return at once.
   if (!coordinator_lost_.ok()) return;
   socket_.flush();
   const bool more = socket_.unsent_bytes() > 0;
@@ -156,6 +164,8 @@ void SocketClient::progress() {
 
 void SocketClient::receive() {
   std::vector<CoordinatorMessage> messages;
+  // Without the lock, so that a rank that sends much does not delay the senders of this rank. Messages that came before
+  // the end of the connection are handled first: the last one often tells why it ended.
   const FramedSocket::State state = socket_.receive(messages);
   MutexLock lock(mutex_);
   for (CoordinatorMessage& message : messages) handle(std::move(message));
@@ -175,6 +185,7 @@ void SocketClient::handle(CoordinatorMessage message) {
       server_ = std::move(message.members);
       break;
     case Kind::reply:
+      // A reply whose request has timed out finds no entry and is dropped.
       if (const auto waiting = pending_.find(message.id); waiting != pending_.end()) {
         waiting->second->message = std::move(message);
         waiting->second->is_here = true;
@@ -182,6 +193,8 @@ void SocketClient::handle(CoordinatorMessage message) {
       }
       break;
     case Kind::ping: {
+      // Answered by the driving thread: the reply proves that this rank makes progress, and not only that its process
+      // runs.
       CoordinatorMessage pong{.kind = Kind::pong};
       pong.id = message.id;
       send(pong);
@@ -222,24 +235,28 @@ void SocketClient::handle(CoordinatorMessage message) {
 }
 
 void SocketClient::note_gone(CoordinatorEvent::Kind kind, const CoordinatorMessage& message) {
+  // The first reason stays: a rank that was lost cannot leave afterwards.
   gone_.emplace(message.rank, message.why);
   add_event({.kind = kind, .rank = message.rank, .comm = {}, .why = message.why});
   answered_.notify_all();
 }
 
 void SocketClient::add_event(CoordinatorEvent event) {
+  // After leave() the world has ended, and no thread takes events any more.
   if (!left_) events_.push_back(std::move(event));
 }
 
 // Each rank builds the same error text locally, because no coordinator is left to send it.
 void SocketClient::lose_coordinator() {
   if (!coordinator_lost_.ok()) return;
-  poller_.remove(socket_.fd());
+  poller_.remove(socket_.fd());  // it would report a closed socket for ever
   // It is no failure if the coordinator ended in good order or its rank has left: only the rendezvous service has
   // ended.
   const bool in_order = coordinator_ends_ || (!server_.empty() && gone_.contains(server_.front().rank));
   coordinator_lost_ = Status(in_order ? Code::shut_down : Code::peer_lost,
                              fmt::format("the coordinator ({}) {}", server_name_, in_order ? "has ended" : "is gone"));
+  // The coordinator has declared this rank lost, for example because its process was stopped for too long: that text is
+  // the cause here too.
   if (const auto mine = gone_.find(hello_.rank); mine != gone_.end()) {
     coordinator_lost_ = mine->second;
   } else if (!coordinator_ends_ && !server_.empty() && !gone_.contains(server_.front().rank)) {
@@ -262,6 +279,7 @@ std::vector<CoordinatorEvent> SocketClient::take_events() {
 // ---- Any thread ----
 
 void SocketClient::send(const CoordinatorMessage& message) {
+  // Later messages are dropped: the error of the loss reaches every caller in another way.
   if (!coordinator_lost_.ok()) return;
   socket_.send(message);
   socket_.flush();
@@ -291,15 +309,19 @@ Result<CoordinatorMessage> SocketClient::send_request(CoordinatorMessage request
   request.id = ++last_id_;
   pending_.emplace(request.id, &answer);
   send_and_wake(request);
+  // The driving thread sets the answer. If a rank of `of` is gone, no answer will come from it.
   answered_.wait(mutex_, deadline, [&]() FDL_REQUIRES(mutex_) {
     return answer.is_here || !coordinator_lost_.ok() || first_gone_of(of) != nullptr;
   });
   pending_.erase(request.id);
+  // An answer wins over a loss that was noted while this thread woke up.
   if (answer.is_here) {
     if (!answer.message.why.ok()) return answer.message.why;
     return std::move(answer.message);
   }
   if (!coordinator_lost_.ok()) return coordinator_lost_;
+  // The coordinator keeps open requests, and a fetch of a key that no rank publishes would stay there until the job
+  // ends.
   CoordinatorMessage forget{.kind = Kind::forget};
   forget.id = request.id;
   send_and_wake(forget);
@@ -309,6 +331,7 @@ Result<CoordinatorMessage> SocketClient::send_request(CoordinatorMessage request
 
 Result<std::vector<CoordinatorClient::Hello>> SocketClient::wait_for_all(Deadline deadline) {
   CoordinatorMessage request{.kind = Kind::wait};
+  // The coordinator has the same deadline and names the missing ranks in its error. This rank waits a little longer.
   request.number = deadline.remaining_ns();
   const Deadline grace =
       deadline.is_never() ? deadline : Deadline::after_ns(deadline.remaining_ns() + seconds_to_ns(kGrace_s));
@@ -352,6 +375,7 @@ void SocketClient::probe(const std::vector<int>& world_ranks) {
 }
 
 void SocketClient::report(const std::string& comm, const Status& why) {
+  // The decision arrives later, as an event for all ranks; a report has no reply.
   FDL_CHECK(!why.ok());
   CoordinatorMessage message{.kind = Kind::report};
   message.key = comm;
@@ -386,6 +410,7 @@ void SocketClient::reply_progress(const CoordinatorEvent& query, int64_t begun, 
 void SocketClient::leave() {
   MutexLock lock(mutex_);
   if (left_) return;
+  // Set before the message is sent: what arrives from now on concerns a world that has ended.
   left_ = true;
   events_.clear();
   send_and_wake({.kind = Kind::leave});
@@ -415,6 +440,7 @@ Result<std::unique_ptr<CoordinatorClient>> CoordinatorClient::connect(const std:
   if (hello.host_name.size() > kMostName || hello.boot_id.size() > kMostName) {
     return Status(Code::invalid_argument, fmt::format("the host name '{:.64}...' is too long", hello.host_name));
   }
+  // The deadline bounds the whole loop, find_coordinator() included.
   while (true) {
     auto client = connect_once(rendezvous, job_key, hello, deadline);
     if (client.ok() || !belongs_to_the_job_before(client.status()) || deadline.passed()) return client;
