@@ -43,6 +43,7 @@ std::string ElasticJob::place_name(int place) const {
 }
 
 void ElasticJob::receive_from_nodes() {
+  // Orders are applied after each message: hang_up() closes a connection whose later messages must not be handled.
   for (const NodePort::Received& received : port_->take_received()) {
     if (is_over_) continue;
     received.is_closed ? nodes_.closed(received.peer, now_ns()) : handle_message(received.peer, received.message);
@@ -51,27 +52,32 @@ void ElasticJob::receive_from_nodes() {
 }
 
 void ElasticJob::handle_message(NodePort::Peer peer, const CoordinatorMessage& message) {
+  // A node sends its hello once and first. Then it sends pong, node_leaving, node_requests and node_ended.
   if (message.kind == Kind::node_hello) {
     if (const auto node = node_of(message)) return nodes_.arrive(peer, *node, now_ns());
     return port_->hang_up(peer);
   }
   if (message.kind == Kind::pong) return nodes_.answered(peer, now_ns());
+  // Without a place the node is still waiting for one and runs no workers.
   const auto place = nodes_.number_of(peer);
   if (place && message.kind == Kind::node_leaving) return nodes_.leave(peer, now_ns());
   const int worker = static_cast<int>(std::min<uint64_t>(message.id, 1U << 30));
   const bool is_about_a_worker = message.kind == Kind::node_requests || message.kind == Kind::node_ended;
   if (!place || !is_about_a_worker || !generations_.runs(worker) || generations_.place_of(worker) != *place) {
     // The message concerns another node's worker, or is of a kind that nodes do not send.
+    // hang_up() reports no end of the connection, so Nodes is updated here.
     port_->hang_up(peer);
     return nodes_.closed(peer, now_ns());
   }
   if (message.kind == Kind::node_requests) return join(worker, message.rank);
+  // Read before note_end(), which removes the worker.
   const int rank = runners_.at(worker).label;
   const Ending ending = ending_of(message);
   const bool is_leaving = generations_.slots_at(*place) == 0;
   if (note_end(worker, ending) && !is_leaving) {
     log_elastic(fmt::format("rank {} on {} was lost: {}", rank, nodes_.node_at(*place)->name(), ending.text()));
   }
+  // All workers of this node failed before init(): it would fail again, so that node ends and the others go on.
   if (generations_.slots_at(*place) > 0 || is_leaving || generations_.give_up()) return;
   port_->send(
       peer, {.kind = Kind::node_ends, .number = ending.exit_code(), .key = "none of its ranks came as far as init()"});
@@ -105,6 +111,7 @@ void ElasticJob::apply_orders() {
         break;
     }
   }
+  // After the orders: a refused node gets its text even if the events end the job.
   for (const Nodes::Event& event : nodes_.take_events()) handle_node_event(event);
 }
 
@@ -125,11 +132,15 @@ void ElasticJob::handle_node_event(const Nodes::Event& event) {
 
 // Its workers are lost with it; they are not replaced until another node takes the place.
 void ElasticJob::lose_node(const Nodes::Event& event) {
+  // Their processes run on the other node, and may go on running if only the connection was lost. They cannot join
+  // again: their worker numbers are unknown from now on.
   const auto workers = generations_.workers_at(event.number);
   for (const int worker : workers) {
     runners_.erase(worker);
     reported_lost_.erase(worker);
   }
+  // Members of the present generation are gone. Its coordinator ends after a grace period, in which the other ranks
+  // report the loss themselves.
   if (generations_.lose_place(event.number) && coordinator_ends_.is_never()) {
     coordinator_ends_ = Deadline::after_seconds(kCoordinatorGrace_s);
   }

@@ -31,12 +31,14 @@ LeaderSearch::LeaderSearch(Event found, std::string rendezvous, std::string job_
     : found_(std::move(found)),
       thread_(
           [this, rendezvous = std::move(rendezvous), job_key = std::move(job_key), mine = std::move(mine), timeout_s] {
+            // The thread writes result_ before the flag, and take() reads it only after: no lock is needed.
             result_ = search(rendezvous, job_key, mine, timeout_s);
             is_over_.store(true);
             found_.ring();
           }) {}
 
 LeaderSearch::~LeaderSearch() {
+  // Waits for at most one attempt of the search, kRound_s.
   stopping_.store(true);
   thread_.join();
 }
@@ -45,6 +47,7 @@ Result<FoundCoordinator> LeaderSearch::search(const std::string& rendezvous, con
                                               const std::string& mine, double timeout_s) const {
   const Deadline deadline = Deadline::after_seconds(timeout_s);
   while (true) {
+    // In short attempts, so that the end of this launcher need not wait for the whole time-out.
     auto found =
         find_coordinator(rendezvous, job_key, mine, Deadline::after_seconds(kRound_s).earlier(deadline), kNodePurpose);
     const bool may_again = !found.ok() && found.status().code() == Code::timeout && !deadline.passed();
@@ -60,6 +63,7 @@ Result<FoundCoordinator> LeaderSearch::search(const std::string& rendezvous, con
 }
 
 std::optional<Result<FoundCoordinator>> LeaderSearch::take() {
+  // The descriptor stays readable until the event is cleared here.
   if (!is_over_.load()) return std::nullopt;
   found_.clear();
   return std::move(result_);
@@ -80,6 +84,7 @@ Result<std::unique_ptr<ElasticMember>> ElasticMember::open(const Options& option
 Status ElasticMember::watch(Poller& poller, uint64_t first_token) {
   poller_ = &poller;
   first_token_ = first_token;
+  // The connection to the leader joins this poller when the search has found it.
   FDL_RETURN_IF_ERROR(poller.add(search_->fd(), first_token + kSearch));
   return poller.add(listener_->fd(), first_token + kListener);
 }
@@ -105,6 +110,7 @@ void ElasticMember::introduce() {
   if (Status status = poller_->add(link_->fd(), first_token_ + kLink); !status.ok()) {
     return end(kExitBug, status.text(), false);
   }
+  // The number is -1 if the launcher gave none; the leader then chooses one.
   const HostFacts facts = host_facts();
   CoordinatorMessage hello{.kind = Kind::node_hello, .key = options_.own.pod, .value = options_.own.node};
   hello.members = {{.rank = options_.own.number,
@@ -113,6 +119,7 @@ void ElasticMember::introduce() {
                     .boot_id = facts.boot_id,
                     .process_id = facts.process_id}};
   send(hello);
+  // A SIGTERM may have come while the search was running.
   if (is_leaving_) send({.kind = Kind::node_leaving});
 }
 
@@ -123,6 +130,7 @@ void ElasticMember::receive() {
   std::vector<CoordinatorMessage> messages;
   const FramedSocket::State state = link_->receive(messages);
   for (const CoordinatorMessage& message : messages) {
+    // Complete messages first: the leader sends node_ends and closes.
     if (!is_over_ && !handle(message))
       end(kExitPeerLost, fmt::format("{} sent a message that a leader does not send", leader_), false);
   }
@@ -140,6 +148,7 @@ void ElasticMember::receive() {
 
 // False: a leader does not send this message.
 bool ElasticMember::handle(const CoordinatorMessage& message) {
+  // Clamped, because the number comes from another host. No worker has the greatest one.
   const int worker = static_cast<int>(std::min<uint64_t>(message.id, 1U << 30));
   const auto found = runners_.find(worker);
   switch (message.kind) {
@@ -156,10 +165,12 @@ bool ElasticMember::handle(const CoordinatorMessage& message) {
       send({.kind = Kind::pong});
       return true;
     case Kind::node_start:
+      // The leader numbers workers over the whole job and uses no number twice.
       if (found != runners_.end() || started_.size() >= kMostWorkers) return false;
       start(message);
       return true;
     case Kind::node_rename:
+      // Messages about a worker that has ended meanwhile are in order: both were sent at the same time.
       if (found != runners_.end()) {
         actions_.push_back({.kind = Action::Kind::rename, .worker = found->second.index, .rank = message.rank});
       }
@@ -183,12 +194,14 @@ bool ElasticMember::handle(const CoordinatorMessage& message) {
 void ElasticMember::start(const CoordinatorMessage& message) {
   if (is_leaving_) return;  // sent before the leader received node_leaving
   const int worker = static_cast<int>(message.id);
+  // The smallest local rank that no running worker has: a replacement gets the device of the worker that it replaces.
   std::set<int> taken;
   for (const auto& [other, runner] : runners_) taken.insert(runner.local);
   int local = 0;
   while (taken.contains(local)) ++local;
   runners_[worker] = {.index = static_cast<int>(started_.size()), .local = local};
   started_.push_back(worker);
+  // Before the process starts, so that its connection is never refused.
   listener_->expect(worker);
   auto variables = worker_variables(*listener_, worker, message.rank, std::max(message.rank + 1, options_.own.slots),
                                     options_.job_key, static_cast<int>(message.number), options_.variables);
@@ -203,6 +216,7 @@ void ElasticMember::start(const CoordinatorMessage& message) {
 void ElasticMember::forward(int worker, const std::string& line) {
   const auto found = runners_.find(worker);
   if (found == runners_.end()) return;
+  // The lines are those that the leader sends to its own workers. Two of them make an end with an error no loss.
   if (line == "removed" || line.starts_with("end ")) found->second.may_end = true;
   if (line.starts_with("world ")) requesting_.erase(worker);
   listener_->send_line(worker, line);
@@ -212,6 +226,7 @@ void ElasticMember::forward(int worker, const std::string& line) {
 void ElasticMember::end(int code, const std::string& why, bool drain) {
   is_over_ = true;
   why_ended_ = why;
+  // These workers wait in init() and would wait there for ever. The others notice the end by their communicators.
   for (const int worker : requesting_) listener_->send_line(worker, "end " + why);
   if (code == kExitOk || is_leaving_) return;
   actions_.push_back({.kind = drain ? Action::Kind::drain : Action::Kind::give_up, .exit_code = code, .text = why});
@@ -221,6 +236,7 @@ void ElasticMember::end(int code, const std::string& why, bool drain) {
 
 void ElasticMember::request_generation(int worker, int lost_rank) {
   requesting_.insert(worker);
+  // A request may arrive after the end of the job.
   if (is_over_) return listener_->send_line(worker, "end " + why_ended_);
   send({.kind = Kind::node_requests, .id = static_cast<uint64_t>(worker), .rank = lost_rank});
 }
@@ -228,6 +244,7 @@ void ElasticMember::request_generation(int worker, int lost_rank) {
 bool ElasticMember::ended(int index, const Ending& ending) {
   const int worker = started_[static_cast<std::size_t>(index)];
   const bool is_loss = !ending.success() && !is_over_ && !is_leaving_ && !runners_.at(worker).may_end;
+  // After is_loss, which reads the entry. A later connection of that worker, such as one of its child, is refused.
   listener_->forget(worker);
   runners_.erase(worker);
   requesting_.erase(worker);

@@ -18,10 +18,12 @@ void Generations::open_place(int place, int slots) { places_[place] = {.slots = 
 
 void Generations::close_place(int place) {
   const auto found = places_.find(place);
+  // Its workers stay until the next generation begins, which dismisses them: they leave at a commit.
   if (found != places_.end()) found->second = {.slots = 0, .closing = true};
 }
 
 bool Generations::lose_place(int place) {
+  // Closed first, so that ended() does not plan replacements on a node that is gone.
   close_place(place);
   bool had_members = false;
   for (const int worker : workers_at(place)) {
@@ -60,6 +62,7 @@ int Generations::staying_at(int place) const {
 // ---- Events ----
 
 int Generations::start(int place) {
+  // Numbers are not reused. Ranks change with each generation, workers keep their number.
   workers_[started_].place = place;
   return started_++;
 }
@@ -80,7 +83,9 @@ bool Generations::ended(int worker, bool well) {
   if (found == workers_.end()) return false;
   const Worker was = found->second;
   workers_.erase(found);
+  // Its end was requested, so it is no loss whatever its exit code.
   if (was.dismissed) return false;
+  // Ranks end well together, at the end of training. From then on nothing is replaced.
   if (well) finished_ = true;
   if (well || give_up_) return !well;
   if (finished_) {
@@ -95,6 +100,7 @@ bool Generations::ended(int worker, bool well) {
 // would fail again, so its place is given up.
 void Generations::decide_after_loss(const Worker& was) {
   const bool was_member = was.joined > 0;
+  // A limit without end would restart a program for ever that always fails.
   const bool may_replace = limits_.replacements == kNoLimit || replacements_ < limits_.replacements;
   Place& place = places_[was.place];
   if (place.closing) {
@@ -104,6 +110,7 @@ void Generations::decide_after_loss(const Worker& was) {
   } else {
     --place.slots;
   }
+  // Only a worker that has belonged to a generation holds the state of training in its memory.
   const bool state_is_left = std::any_of(
       workers_.begin(), workers_.end(), [](const auto& one) { return one.second.joined > 0 && !one.second.dismissed; });
   const int left = target();
@@ -138,6 +145,7 @@ void Generations::give_up(Reason reason, std::string text) { give_up_ = GiveUp{r
 // ---- Decisions ----
 
 std::optional<int> Generations::place_to_start_at() const {
+  // In the order of places, one worker for each call; the caller repeats it.
   if (!is_in_order()) return std::nullopt;
   for (const auto& [number, place] : places_) {
     if (!place.closing && staying_at(number) < place.slots) return number;
@@ -159,6 +167,8 @@ std::vector<int> Generations::by_seniority() const {
   const auto age = [](int worker, const Worker& facts) {
     return Age(facts.joined == 0, facts.joined, facts.rank, worker);
   };
+  // The ranks of one place are neighbours, and the place with the eldest worker comes first. Rank 0 is therefore a
+  // worker that holds the state, from which the others receive it.
   std::map<int, Age> eldest;  // of each place
   for (const auto& [worker, facts] : workers_) {
     const Age own = age(worker, facts);
@@ -179,6 +189,7 @@ std::vector<int> Generations::by_seniority() const {
 
 std::optional<Generations::World> Generations::begin() {
   if (!is_in_order() || to_start() > 0 || target() == 0) return std::nullopt;
+  // All workers must have left the former generation, because both would use the same devices and ports.
   const bool all_request = std::all_of(workers_.begin(), workers_.end(),
                                        [](const auto& one) { return one.second.requesting || one.second.dismissed; });
   if (!all_request) return std::nullopt;
@@ -189,6 +200,7 @@ std::optional<Generations::World> Generations::begin() {
   for (const int worker : by_seniority()) {
     Worker& facts = workers_.at(worker);
     facts.requesting = false;
+    // The youngest of a place are dismissed where it has shrunk.
     if (taken[facts.place] == slots_at(facts.place)) {
       facts.dismissed = true;
       world.dismissed.push_back(worker);
@@ -207,6 +219,7 @@ bool Generations::has_waiting_newcomers() const {
   int waiting = 0;
   for (const auto& [worker, facts] : workers_) {
     if (facts.joined > 0) continue;
+    // All newcomers have begun: one interruption of the others serves them all.
     if (!facts.requesting) return false;
     ++waiting;
   }

@@ -26,6 +26,7 @@ std::string Nodes::Node::name() const {
 
 Nodes::Nodes(Limits limits, const Node& own, int64_t now_ns)
     : limits_(std::move(limits)), members_(static_cast<std::size_t>(limits_.most)) {
+  // Node 0 leads: it is this process, is always present, and has no connection.
   members_[0] = {.state = Member::State::taken, .peer = 0, .node = own};
   timeout_ = after(now_ns, limits_.start_s);
   count_again(now_ns);
@@ -46,6 +47,7 @@ Nodes::Member* Nodes::member_of(Peer peer) {
 }
 
 Nodes::Member* Nodes::free_member(const Node& node) {
+  // A node with a number of its own gets that place or none. The others take the first free place.
   if (node.number >= 0) {
     Member* member = member_at(node.number);
     return member->state == Member::State::empty ? member : nullptr;
@@ -59,6 +61,7 @@ void Nodes::assign(Member& member, Peer peer, const Node& node, int64_t now_ns) 
   const int number = static_cast<int>(&member - members_.data());
   member = {.state = Member::State::taken, .peer = peer, .node = node};
   member.node.number = number;
+  // The order comes before the event: the node has its number before its first worker starts.
   orders_.push_back({.kind = Order::Kind::welcome, .peer = peer, .number = number});
   events_.push_back({.kind = Event::Kind::came, .number = number});
   await_arrivals(now_ns);
@@ -85,6 +88,7 @@ void Nodes::release(Member& member, const std::string& why, int64_t now_ns) {
   const Waiting taken = *next;
   waiting_.erase(next);
   assign(member, taken.peer, taken.node, now_ns);
+  // Two nodes claimed the same number. The one that got it must prove that it is alive, else the other gets it.
   const bool is_claimed_again =
       std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& one) { return one.node.number == number; });
   if (is_claimed_again) query(member, now_ns);
@@ -113,6 +117,8 @@ void Nodes::arrive(Peer peer, const Node& node, int64_t now_ns) {
 }
 
 void Nodes::claim(Peer peer, const Node& node, int64_t now_ns) {
+  // The place is taken. Its node may be dead without a trace (a pod that was deleted with its host), and the new one
+  // its successor; or both are alive by mistake. The present node is queried, and its answer decides.
   Member& member = *member_at(node.number);
   waiting_.push_back({peer, node});
   if (member.state == Member::State::leaving) {
@@ -127,6 +133,7 @@ void Nodes::claim(Peer peer, const Node& node, int64_t now_ns) {
 }
 
 void Nodes::query(Member& member, int64_t now_ns) {
+  // tick() releases the place when no answer has come by then.
   member.answer_until = after(now_ns, limits_.lost_after_s);
   orders_.push_back({.kind = Order::Kind::query, .peer = member.peer});
 }
@@ -136,6 +143,7 @@ void Nodes::answered(Peer peer, int64_t) {
   Member* member = peer == 0 ? &members_[0] : member_of(peer);
   if (member == nullptr) return;
   member->answer_until = Deadline::never();
+  // A node that leaves frees its place soon, so those that claim it go on waiting.
   if (member->state == Member::State::leaving) return;
   std::erase_if(waiting_, [&](const Waiting& one) {
     if (one.node.number != member - members_.data()) return false;
@@ -157,12 +165,14 @@ void Nodes::leave(Peer peer, int64_t now_ns) {
 }
 
 void Nodes::closed(Peer peer, int64_t now_ns) {
+  // A peer waits or has a place, never both; each of the two lines may find nothing.
   std::erase_if(waiting_, [&](const Waiting& one) { return one.peer == peer; });
   if (Member* member = member_of(peer)) release(*member, "its connection ended", now_ns);
 }
 
 void Nodes::suspect(int number, int64_t now_ns) {
   Member* member = member_at(number);
+  // A query in flight is not repeated: each would extend the deadline.
   if (number == 0 || member == nullptr || member->state == Member::State::empty || !member->answer_until.is_never())
     return;
   query(*member, now_ns);
@@ -174,6 +184,7 @@ void Nodes::began() {
 }
 
 void Nodes::tick(int64_t now_ns) {
+  // Each entry of members_ is fixed, so release() may assign a place while the loop runs.
   for (Member& member : members_) {
     if (member.state == Member::State::empty || !is_over(member.answer_until, now_ns)) continue;
     orders_.push_back({.kind = Order::Kind::hang_up, .peer = member.peer});
@@ -183,6 +194,7 @@ void Nodes::tick(int64_t now_ns) {
     arrivals_end_ = Deadline::never();
     arrivals_are_over_ = true;
   }
+  // The last check, because a node that was lost just now changes what is missing.
   if (give_up_ || !is_over(timeout_, now_ns)) return;
   timeout_ = Deadline::never();
   if (had_begun_) {
@@ -211,12 +223,15 @@ void Nodes::count_again(int64_t now_ns) {
     return;
   }
   if (has_begun_) timeout_ = after(now_ns, limits_.timeout_s);
+  // The texts of the time-out differ before and after the first generation.
   had_begun_ = had_begun_ || has_begun_;
   has_begun_ = arrivals_are_over_ = false;
   arrivals_end_ = Deadline::never();
 }
 
 bool Nodes::are_ready() const {
+  // A generation begins with fewer than the most nodes only after the period for arrivals, which each arrival restarts:
+  // else nodes that start at the same time would cause a generation each.
   if (here() < limits_.fewest) return false;
   return has_begun_ || arrivals_are_over_ || here() == limits_.most;
 }

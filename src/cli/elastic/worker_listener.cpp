@@ -27,6 +27,7 @@ Result<std::unique_ptr<WorkerListener>> WorkerListener::open() {
 }
 
 void WorkerListener::serve() {
+  // Does not block: the supervisor has found the epoll set readable. Events beyond 32 make it readable again.
   std::array<Poller::Ready, 32> ready;
   const std::size_t count = poller_.wait(ready, Deadline::at_ns(0));
   for (std::size_t i = 0; i < count; ++i) ready[i].token == kListener ? accept_all() : receive(ready[i].token);
@@ -44,6 +45,7 @@ void WorkerListener::accept_all() {
       return;
     }
     if (!*fd) return;
+    // Only processes of the same user may connect; their lines need no further proof.
     if (CoordinatorListener::is_foreign(fd->get()) || connections_.size() >= kMostConnections) continue;
     const uint64_t token = next_token_++;
     if (!poller_.add(fd->get(), token).ok()) continue;
@@ -59,6 +61,7 @@ void WorkerListener::receive(uint64_t token) {
   const auto found = connections_.find(token);
   if (found == connections_.end()) return;
   Connection& connection = found->second;
+  // One read for each event: a worker that writes without end cannot keep the launcher from its other work.
   std::array<char, kLongestLine> buffer;
   const ssize_t count = ::recv(connection.fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -70,6 +73,7 @@ void WorkerListener::receive(uint64_t token) {
       connection.unread.erase(0, end + 1);
       well = handle_line(connection, line);
     }
+    // What is left is the beginning of a line that has not ended.
     well = well && connection.unread.size() < kLongestLine;
   }
   if (well) return;
@@ -79,12 +83,15 @@ void WorkerListener::receive(uint64_t token) {
 
 // False: the line is malformed, or the worker is unexpected or connected already.
 bool WorkerListener::handle_line(Connection& connection, const std::string& line) {
+  // "join 3 -1": worker 3 requests the next generation and has seen no loss. The launcher replies when that generation
+  // begins, with a line "world ...", "removed" or "end ...".
   Request request{-1, -1};
   if (std::sscanf(line.c_str(), "join %d %d", &request.worker, &request.lost_rank) != 2) return false;
   if (!expected_.contains(request.worker)) return false;
   for (const auto& [token, other] : connections_) {
     if (other.worker == request.worker && &other != &connection) return false;  // a child of the worker
   }
+  // A worker joins again over the same connection after each generation.
   connection.worker = request.worker;
   requests_.push_back(request);
   return true;
