@@ -15,7 +15,7 @@ namespace fdl {
 namespace {
 
 // The command line, not yet checked.
-struct Arguments {
+struct BenchArguments {
   std::string collective = "allreduce";
   int ranks = 2;
   std::string transport = "auto";
@@ -26,7 +26,7 @@ struct Arguments {
   bool launched = false;
 };
 
-Result<BenchOptions> parse(const Arguments& arguments) {
+Result<BenchOptions> parse(const BenchArguments& arguments) {
   BenchOptions options{.collective_name = arguments.collective,
                        .ranks = arguments.ranks,
                        .transport = arguments.transport,
@@ -58,7 +58,7 @@ Result<BenchOptions> parse(const Arguments& arguments) {
   return options;
 }
 
-int bench(const Arguments& arguments) {
+int bench(const BenchArguments& arguments) {
   auto options = parse(arguments);
   if (!options.ok()) {
     fmt::print(stderr, "farandole bench: {}\n", options.status().text());
@@ -73,7 +73,7 @@ int bench(const Arguments& arguments) {
 }  // namespace
 
 void add_bench(CLI::App& app, Work& work) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<BenchArguments>();
   CLI::App* command = app.add_subcommand("bench", "Time a collective on this host, beside the machine's limits");
   command->add_option("--collective", arguments->collective, "Which collective")->capture_default_str();
   command->add_option("--ranks", arguments->ranks, "How many ranks")->check(CLI::Range(1, 1024))->capture_default_str();

@@ -7,10 +7,12 @@
 #include "base/config.h"
 #include "bootstrap/launchers/launchers.h"
 #include "bootstrap/launchers/platform.h"
+#include "bootstrap/topology/topology.h"
 #include "cli/doctor/cluster_checks.h"
 #include "cli/doctor/network_checks.h"
 #include "cli/doctor/pair_checks.h"
 #include "cli/doctor/pod_checks.h"
+#include "cli/doctor/variable_checks.h"
 #include "cli/run/run_log.h"
 #include "cli/subcommands.h"
 
@@ -75,6 +77,7 @@ int examine(const DoctorOptions& options) {
     if (is_first) {
       findings = check_network(environment, *config, platform);
       add(findings, check_pod(environment));
+      add(findings, check_variables(environment, *config, identity.ok() ? identity->local_size : 1, usable_cores()));
     }
     if (identity.ok() && identity->size > 1 && is_started_as_rank(*identity)) add(findings, check_pairs(code));
   }

@@ -16,7 +16,7 @@
 namespace fdl {
 namespace {
 
-struct Arguments {
+struct TuneArguments {
   std::vector<int> ranks;
   std::vector<std::string> transports{"shm", "tcp"};
   std::vector<std::string> collectives;
@@ -32,7 +32,7 @@ constexpr double kThorough_s = 180;
 const std::vector<std::string> kQuickSizes{"64", "4K", "32K", "256K", "2M", "16M"};
 const std::vector<std::string> kThoroughSizes{"64", "512", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M"};
 
-Status parse_collectives(const Arguments& arguments, TuneOptions& options) {
+Status parse_collectives(const TuneArguments& arguments, TuneOptions& options) {
   for (int kind = 0; kind < kCollectiveCount; ++kind) {
     const std::string name(name_of(static_cast<Collective>(kind)));
     if (arguments.collectives.empty() ||
@@ -48,7 +48,7 @@ Status parse_collectives(const Arguments& arguments, TuneOptions& options) {
   return {};
 }
 
-Status parse_sizes(const Arguments& arguments, TuneOptions& options) {
+Status parse_sizes(const TuneArguments& arguments, TuneOptions& options) {
   const std::vector<std::string>& standard = arguments.quick ? kQuickSizes : kThoroughSizes;
   for (const std::string& text : arguments.sizes.empty() ? standard : arguments.sizes) {
     FDL_ASSIGN_OR_RETURN(const std::size_t bytes, parse_bytes(text));
@@ -58,7 +58,7 @@ Status parse_sizes(const Arguments& arguments, TuneOptions& options) {
   return {};
 }
 
-Result<TuneOptions> parse(const Arguments& arguments) {
+Result<TuneOptions> parse(const TuneArguments& arguments) {
   TuneOptions options{.launched = arguments.launched, .output = arguments.output};
   FDL_RETURN_IF_ERROR(parse_collectives(arguments, options));
   FDL_RETURN_IF_ERROR(parse_sizes(arguments, options));
@@ -75,7 +75,7 @@ std::vector<int> usual_ranks(bool quick) {
   return quick || cores == 2 ? std::vector<int>{cores} : std::vector<int>{2, cores};
 }
 
-int tune(const Arguments& arguments) {
+int tune(const TuneArguments& arguments) {
   auto options = parse(arguments);
   if (!options.ok()) {
     fmt::print(stderr, "farandole tune: {}\n", options.status().text());
@@ -108,7 +108,7 @@ int tune(const Arguments& arguments) {
 }  // namespace
 
 void add_tune(CLI::App& app, Work& work) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<TuneArguments>();
   CLI::App* command = app.add_subcommand("tune", "Measure what is quickest here, and write the table to choose by");
   command->add_option("--ranks", arguments->ranks, "How many ranks: 2,4; else two and one a core")
       ->delimiter(',')

@@ -74,6 +74,23 @@ def test_incomplete_pairs_are_bad_and_harmful_variables_are_warnings():
     assert "a-secret-of-sixteen" not in json.dumps(result)
 
 
+def test_misspelt_variables_are_warnings_that_name_the_right_one():
+    result = findings({"FARANDOLE_TRANSPROT": "shm", "HOROVOD_CYCLE_TIME": "5", "OMP_NUM_THREADS": ""})
+    assert result["FARANDOLE_TRANSPROT"]["verdict"] == result["HOROVOD_CYCLE_TIME"]["verdict"] == "warning"
+    assert "do you mean FARANDOLE_TRANSPORT?" in result["FARANDOLE_TRANSPROT"]["text"]
+    assert "OMP_NUM_THREADS" not in result, "one rank may use all cores"
+
+
+def test_ranks_without_a_limit_of_threads_are_a_warning():
+    run = [FARANDOLE, "run", "-np", "2", "--no-prefix", "--"]
+    for command, verdict in (["env", "-u", "OMP_NUM_THREADS"], "warning"), ([], "good"):
+        done = subprocess.run([*run, *command, FARANDOLE, "doctor", "--json"], env=variables({"OMP_NUM_THREADS": ""}),
+                              capture_output=True, text=True, timeout=60)  # fmt: skip
+        lines = [json.loads(line)["findings"] for line in done.stdout.splitlines() if line.startswith("{")]
+        threads = [one for finding in lines for one in finding if one["what"] == "OMP_NUM_THREADS"]
+        assert [one["verdict"] for one in threads] == [verdict], done.stdout + done.stderr
+
+
 def test_missing_efa_devices_are_counted_in_the_given_tree(tmp_path):
     device = tmp_path / "class" / "infiniband" / "rdmap16s27"
     (device / "device").mkdir(parents=True)
