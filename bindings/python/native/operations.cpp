@@ -68,6 +68,7 @@ void add_operation(Submission& submission, const py::tuple& fields) {
   if (fields.size() != kFieldCount)
     raise_error(FDL_INVALID_ARGUMENT,
                 "an operation has " + std::to_string(kFieldCount) + " fields, not " + std::to_string(fields.size()));
+  // The pointers in it refer to `submission`, whose vectors have enough capacity (submission_of), so nothing moves.
   fdl_operation operation;
   fdl_operation_init(&operation);
   operation.kind = static_cast<fdl_kind>(fields[kKind].cast<int>());
@@ -142,6 +143,7 @@ class Handle;
 // Handles that were released while their operation was in flight. Its tensors must live until it is done.
 // Guarded by the GIL.
 std::vector<std::unique_ptr<Handle>>& dropped() {
+  // Leaked on purpose: at the exit of the process the interpreter may be gone before static objects are destroyed.
   static auto* handles = new std::vector<std::unique_ptr<Handle>>;
   return *handles;
 }
@@ -166,6 +168,7 @@ class Handle {
   }
 
   static void sweep() {
+    // Called at each submission, so the list stays as short as what is in flight.
     std::erase_if(dropped(), [](const std::unique_ptr<Handle>& handle) { return handle->done(); });
   }
 
@@ -180,11 +183,13 @@ class Handle {
     auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                        std::chrono::duration<double>(timeout_s < 0 ? 0 : std::min(timeout_s, 1e9)));
     for (;;) {
+      // The first part is short enough for Ctrl-C. A wait with a deadline ends its last part at the deadline.
       int64_t part = kBetweenSignalChecksNs;
       if (timeout_s >= 0) {
         int64_t left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now()).count();
         part = std::clamp<int64_t>(left, 0, part);
       }
+      // Without a switch of the GIL for an operation that is done: other threads would run in between.
       bool was_done = done();
       fdl_result result;
       if (was_done) {
@@ -217,6 +222,7 @@ class Handle {
       for (size_t i = 0; i < rank_count_; ++i) all[i] = returned.received_splits[i];
       splits = all;
     }
+    // The array takes the ownership of the memory. A second call gets no data from the library.
     py::object memory = py::none();
     const fdl_operation& operation = submission_->operations.at(index);
     const size_t bytes = count * fdl_dtype_size(operation.input.dtype);
@@ -274,6 +280,7 @@ std::unique_ptr<HandleHolder> submit(const std::shared_ptr<Group>& group, const 
   Handle::sweep();
   fdl_group* inside = group->get();
   auto submission = submission_of(operations, std::move(keep));
+  // fdl_submit() does not block, so the GIL is kept: releasing it would cost more than the call.
   fdl_handle* handle = nullptr;
   check(fdl_submit(inside, submission->operations.data(), submission->operations.size(), &handle));
   return std::make_unique<HandleHolder>(new Handle(handle, group, std::move(submission)));
@@ -281,6 +288,7 @@ std::unique_ptr<HandleHolder> submit(const std::shared_ptr<Group>& group, const 
 
 // Waits like Handle::wait until the operations are done, and raises their failure.
 void finish_run(const HandleHolder& handle, fdl_result result) {
+  // The time limit of the wait, and not an operation that has failed with FDL_TIMEOUT.
   if (result == FDL_TIMEOUT && !handle.get().done()) {
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     return handle.get().wait(-1);
@@ -300,6 +308,7 @@ std::unique_ptr<HandleHolder> run(const std::shared_ptr<Group>& group, const py:
     py::gil_scoped_release release_gil;
     result = fdl_run(inside, first, count, kBetweenSignalChecksNs, &handle);
   }
+  // Without a handle nothing was submitted.
   if (!handle) raise_last_error();
   auto holder = std::make_unique<HandleHolder>(new Handle(handle, group, std::move(submission)));
   finish_run(*holder, result);
@@ -313,6 +322,7 @@ PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   try {
     if (count != 10) raise_error(FDL_INVALID_ARGUMENT, "allreduce takes 10 arguments");
     auto& group = *py::handle(arguments[0]).cast<Group*>();
+    // On the stack, as the operation: fdl_run() copies what must outlive the call.
     int64_t shape[kMostDimensions];
     Py_ssize_t ndim = PyTuple_Check(arguments[4]) ? PyTuple_GET_SIZE(arguments[4]) : -1;
     if (ndim < 0 || ndim > kMostDimensions) raise_error(FDL_INVALID_ARGUMENT, "the shape is no tuple of up to 64");
@@ -329,6 +339,7 @@ PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     operation.op = static_cast<fdl_reduce_op>(PyLong_AsLong(arguments[6]));
     operation.prescale = PyFloat_AsDouble(arguments[7]);
     operation.postscale = PyFloat_AsDouble(arguments[8]);
+    // One check for all conversions above. Their results after an error are not used.
     if (PyErr_Occurred()) throw py::error_already_set();
     fdl_group* inside = group.get();
     fdl_handle* handle = nullptr;
@@ -340,6 +351,7 @@ PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     if (result == FDL_OK) {
       fdl_handle_free(handle);
     } else {
+      // The operation may be in flight after the first part of the wait, so its tensors must be kept.
       auto submission = std::make_unique<Submission>();
       submission->keep = py::reinterpret_borrow<py::object>(arguments[9]);
       finish_run(HandleHolder(new Handle(handle, py::handle(arguments[0]).cast<std::shared_ptr<Group>>(),

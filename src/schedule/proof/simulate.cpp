@@ -30,7 +30,9 @@ struct StepState {
 struct RankState {
   std::vector<StepState> steps;
   std::vector<std::size_t> lanes_out, lanes_in;
+  // One core for each rank: reductions and copies of a rank run one after the other, as in the executor.
   std::deque<int32_t> core_queue;  // the step of each slice that waits for the core; the first one is in work
+  // A rank sends one slice at a time and receives one at a time, over whichever lanes: a full-duplex port.
   bool out_busy = false;
   bool in_busy = false;
   double finished_s = 0;
@@ -45,6 +47,7 @@ struct LaneState {
 
 struct Event {
   double at_s;
+  // Makes the result independent of the order in which the heap keeps equal times.
   int64_t number;  // order among equal times
   bool core;       // true: core work of rank `index`; false: a transfer on lane `index`
   std::size_t index;
@@ -63,6 +66,7 @@ class Simulation {
   }
 
   SimulatedRun run() {
+    // What needs no other step begins at time 0.
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       for (std::size_t step = 0; step < ranks_[rank].steps.size(); ++step) queue_core_work(rank, step);
     }
@@ -70,6 +74,7 @@ class Simulation {
     start_transfers();
     while (!events_.empty()) {
       now_s_ = events_.top().at_s;
+      // All events of one moment come before the next transfers, which then see the whole state.
       while (!events_.empty() && events_.top().at_s <= now_s_) {
         const Event event = events_.top();
         events_.pop();
@@ -77,6 +82,7 @@ class Simulation {
       }
       start_transfers();
     }
+    // A step that never ended is a deadlock of the schedule. Its rank then takes for ever.
     SimulatedRun result;
     for (const RankState& rank : ranks_) {
       const bool done = std::all_of(rank.steps.begin(), rank.steps.end(),
@@ -93,6 +99,7 @@ class Simulation {
   StepState& step_at(int32_t rank, int32_t step) { return rank_at(rank).steps[static_cast<std::size_t>(step)]; }
 
   void add_rank(const Schedule& schedule, int64_t bytes, bool in_place) {
+    // The chunks of these divide one vector of `bytes`. The other collectives divide it among the ranks.
     const bool one_vector = schedule.collective == Collective::allreduce || schedule.collective == Collective::reduce ||
                             schedule.collective == Collective::broadcast;
     const int64_t chunks = one_vector ? schedule.chunk_count : schedule.size;
@@ -118,6 +125,7 @@ class Simulation {
       if (step.kind == StepKind::recv_reduce) state.seconds_per_byte = model_.gamma_s;
       if (step.kind == StepKind::reduce) state.seconds_per_byte = model_.gamma_s * (step.source.count - 1);
       state.follows = std::move(follows[i]);
+      // Without streaming each step waits for the whole of the steps before it.
       for (Dependency& dependency : state.follows) {
         dependency.whole = dependency.whole || !streams;
         rank.steps[static_cast<std::size_t>(dependency.step)].followers.push_back(static_cast<int32_t>(i));
@@ -144,6 +152,7 @@ class Simulation {
     RankState& rank = ranks_[rank_index];
     StepState& step = rank.steps[step_index];
     if (step.kind == StepKind::send || step.kind == StepKind::recv) return;
+    // A received slice is reduced when it has arrived and its target is free; other work needs its steps only.
     while ((step.kind != StepKind::recv_reduce || step.arrived > step.queued) && may_start(rank, step, step.queued)) {
       ++step.queued;
       rank.core_queue.push_back(static_cast<int32_t>(step_index));
@@ -164,6 +173,7 @@ class Simulation {
     rank.core_queue.pop_front();
     if (!rank.core_queue.empty()) start_core_work(rank_index);
     const StepState& worked = rank.steps[static_cast<std::size_t>(step)];
+    // Its staging slot is free, so that the lane may accept one more slice.
     if (worked.kind == StepKind::recv_reduce) --lane_states_[worked.lane].staged;
     finish_slice(static_cast<int32_t>(rank_index), step);
   }
@@ -177,6 +187,7 @@ class Simulation {
     for (const int32_t follower : step.followers) {
       queue_core_work(static_cast<std::size_t>(rank_index), static_cast<std::size_t>(follower));
     }
+    // All lanes of the rank, because any of them may have waited for this slice or for its port.
     touched_.insert(touched_.end(), rank.lanes_out.begin(), rank.lanes_out.end());
     touched_.insert(touched_.end(), rank.lanes_in.begin(), rank.lanes_in.end());
   }
@@ -188,6 +199,7 @@ class Simulation {
     const StepState& send = step_at(lane.from, lane.sends[state.next]);
     const StepState& recv = step_at(lane.to, lane.recvs[state.next]);
     if (!may_start(rank_at(lane.from), send, send.done)) return false;
+    // A plain receive writes to its target, which must be free. A reduced one is staged, and needs a slot instead.
     if (recv.kind != StepKind::recv_reduce) return may_start(rank_at(lane.to), recv, recv.done);
     return model_.staging_slices == 0 || state.staged < model_.staging_slices;
   }
@@ -214,12 +226,14 @@ class Simulation {
     LaneState& state = lane_states_[index];
     RankState& from = rank_at(lane.from);
     RankState& to = rank_at(lane.to);
+    // It stays ready with its time, and is considered again when one of the ports becomes free.
     if (from.out_busy || to.in_busy) return;
     const StepState& send = step_at(lane.from, lane.sends[state.next]);
     const int64_t bytes = slice_bytes(send, send.done);
     from.out_busy = to.in_busy = state.moving = true;
     state.ready_since_s = -1;
     bytes_sent_ += bytes;
+    // The alpha-beta model: a fixed time for each message and a time for each byte.
     events_.push({now_s_ + model_.alpha_s + model_.beta_s * static_cast<double>(bytes), event_count_++, false, index});
   }
 

@@ -21,6 +21,7 @@ class GroupRun {
       RankState& rank = ranks_.emplace_back(schedule, in_place);
       rank.held.assign(static_cast<std::size_t>(rank.places.total()), kUnwritten);
       rank.slots.resize(static_cast<std::size_t>(rounds[ranks_.size() - 1].slot_count));
+      // At the start a rank has its own input only. Each chunk of it is a value of one part, named by rank and chunk.
       for (int32_t chunk = 0; chunk < rank.places.count(Space::input); ++chunk) {
         const auto place = static_cast<std::size_t>(rank.places.first({Space::input, chunk, 1}));
         rank.held[place] = static_cast<int32_t>(values_.size());
@@ -31,6 +32,8 @@ class GroupRun {
   }
 
   Status run() {
+    // The order in which complete groups go on has no influence on the result: messages of a lane meet in the order in
+    // which they were posted, and a group touches no memory twice. One order therefore stands for all.
     for (int32_t rank = 0; rank < size(); ++rank) FDL_RETURN_IF_ERROR(post(rank));
     while (!over_.empty()) {
       const int32_t rank = over_.back();
@@ -40,6 +43,7 @@ class GroupRun {
       FDL_RETURN_IF_ERROR(post(rank));
     }
     for (int32_t rank = 0; rank < size(); ++rank) {
+      // No group is complete and some rank has not ended: its messages wait for groups that wait for it.
       if (state(rank).round < rounds_of(rank).rounds.size()) return stuck();
       for (const auto& slot : state(rank).slots) {
         if (!slot.empty()) return refuse(rank, "ends with a slot that was never folded");
@@ -63,6 +67,7 @@ class GroupRun {
   struct RankState {
     RankState(const Schedule& schedule, bool in_place) : places(schedule, in_place) {}
     Places places;
+    // Values are indices, so that a copy of a chunk is the same value, and a fold makes a new one.
     std::vector<int32_t> held;                // by place: an index into values_, or kUnwritten
     std::vector<std::vector<int32_t>> slots;  // by slot: the values of the message in it; empty if free
     std::size_t round = 0;
@@ -92,6 +97,7 @@ class GroupRun {
   Status post(int32_t rank) {
     RankState& at = state(rank);
     if (at.round == rounds_of(rank).rounds.size()) return {};
+    // Checked when the group is posted: what it may read or fill has its final state then.
     FDL_RETURN_IF_ERROR(check_group(rank));
     const auto& messages = current(rank).messages;
     at.unmet = {messages.begin(), messages.end()};
@@ -104,6 +110,7 @@ class GroupRun {
       (sends ? lane.sends : lane.recvs).push_back(step);
       FDL_RETURN_IF_ERROR(meet(from, to, lane));
     }
+    // A group without messages is complete at once; its round has local work only.
     if (messages.empty()) over_.push_back(rank);
     return {};
   }
@@ -115,6 +122,7 @@ class GroupRun {
     for (const int32_t step : current(rank).messages) {
       const Step& what = step_at(rank, step);
       if (!is_message(what.kind)) return refuse(rank, "posts a step that is not a message: " + words(rank, step));
+      // Slots are numbered behind the places, so that one set has both.
       if (what.kind == StepKind::recv_reduce) {
         if (!at.slots[static_cast<std::size_t>(slot_of(rank, step))].empty() ||
             !written.insert(at.places.total() + slot_of(rank, step)).second) {
@@ -126,6 +134,7 @@ class GroupRun {
       const ChunkRange range = sends ? what.source : what.target;
       for (int32_t i = 0; i < range.count; ++i) {
         const int32_t place = at.places.first(range) + i;
+        // Two sends may read the same memory. A receive may touch no memory that another message reads or writes.
         const bool clash = written.contains(place) || (!sends && read.contains(place));
         if (clash) return refuse(rank, "has two messages on the same memory in one group: " + words(rank, step));
         (sends ? read : written).insert(place);
@@ -136,6 +145,7 @@ class GroupRun {
 
   Status meet(int32_t from, int32_t to, Lane& lane) {
     if (lane.sends.empty() || lane.recvs.empty()) return {};
+    // The k-th send of a lane meets the k-th receive, as in a transport.
     const int32_t send = lane.sends.front();
     const int32_t recv = lane.recvs.front();
     lane.sends.pop_front();
@@ -144,6 +154,8 @@ class GroupRun {
     const Step& target = step_at(to, recv);
     if (source.source.count != target.target.count)
       return refuse(to, "receives a message of another size: " + words(to, recv));
+    // The contents are those at this moment. They cannot change later: no work of the sender runs before its group is
+    // complete, which includes this message.
     std::vector<int32_t> message;
     const int32_t first = state(from).places.first(source.source);
     for (int32_t i = 0; i < source.source.count; ++i) {
@@ -155,6 +167,7 @@ class GroupRun {
     } else {
       state(to).slots[static_cast<std::size_t>(slot_of(to, recv))] = std::move(message);
     }
+    // Either side may be the last message of its group.
     for (const auto& [rank, step] : {std::pair(from, send), std::pair(to, recv)}) {
       if (state(rank).unmet.erase(step) == 1 && state(rank).unmet.empty()) over_.push_back(rank);
     }
@@ -173,10 +186,12 @@ class GroupRun {
       return value;
     };
     if (what.kind == StepKind::copy) {
+      // Read as a whole before the first write, because source and target may overlap.
       std::vector<int32_t> copied;
       for (int32_t i = 0; i < what.source.count; ++i) copied.push_back(read(place(what.source, i)));
       for (int32_t i = 0; i < what.target.count; ++i) place(what.target, i) = copied[static_cast<std::size_t>(i)];
     } else if (what.kind == StepKind::reduce) {
+      // From left to right, which is the order that the executor reduces in.
       int32_t sum = read(place(what.source, 0));
       for (int32_t i = 1; known && i < what.source.count; ++i) sum = fold(sum, read(place(what.source, i)));
       place(what.target, 0) = sum;
@@ -201,6 +216,8 @@ class GroupRun {
     if (left == kUnwritten || right == kUnwritten) return kUnwritten;
     SymbolicValue sum = values_[static_cast<std::size_t>(left)];
     const SymbolicValue& added = values_[static_cast<std::size_t>(right)];
+    // The order of the parts is that of the reduction. It is a left fold, the order that `deterministic` promises, as
+    // long as each fold adds a single input.
     sum.left_fold = sum.left_fold && added.parts.size() == 1;
     sum.parts.insert(sum.parts.end(), added.parts.begin(), added.parts.end());
     values_.push_back(std::move(sum));
