@@ -185,7 +185,6 @@ void SocketClient::handle(CoordinatorMessage message) {
       server_ = std::move(message.members);
       break;
     case Kind::reply:
-      // A reply whose request has timed out finds no entry and is dropped.
       if (const auto waiting = pending_.find(message.id); waiting != pending_.end()) {
         waiting->second->message = std::move(message);
         waiting->second->is_here = true;
@@ -279,7 +278,6 @@ std::vector<CoordinatorEvent> SocketClient::take_events() {
 // ---- Any thread ----
 
 void SocketClient::send(const CoordinatorMessage& message) {
-  // Later messages are dropped: the error of the loss reaches every caller in another way.
   if (!coordinator_lost_.ok()) return;
   socket_.send(message);
   socket_.flush();
