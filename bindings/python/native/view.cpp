@@ -126,17 +126,17 @@ constexpr int kDefaultStream = 1;
 // The producer orders its earlier work before the stream that is passed here. Producers older than version 1 of the
 // standard reject `max_version` with a TypeError.
 py::object dlpack_capsule(py::handle object) {
-  py::dict asked;
+  py::dict options;
   if (py::hasattr(object, "__dlpack_device__")) {
     const auto device = object.attr("__dlpack_device__")().cast<std::pair<int, int>>();
-    if (device.first == FDL_DEVICE_CUDA) asked["stream"] = kDefaultStream;
+    if (device.first == FDL_DEVICE_CUDA) options["stream"] = kDefaultStream;
   }
   try {
-    return object.attr("__dlpack__")(**asked, py::arg("max_version") = py::make_tuple(dlpack::kMajor, 0));
+    return object.attr("__dlpack__")(**options, py::arg("max_version") = py::make_tuple(dlpack::kMajor, 0));
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_TypeError)) throw;
   }
-  return object.attr("__dlpack__")(**asked);
+  return object.attr("__dlpack__")(**options);
 }
 
 // The tensor of a capsule that has not been consumed, and whether it is read-only.

@@ -222,9 +222,9 @@ std::optional<Communicator::DeviceWork> Runtime::check_device_work(OrderedComm& 
   const auto name_of = [&](uint64_t number) { return communicator.name_of_device_work(number); };
   const DeviceWatch::Actions actions = comm.watch->update(*work, name_of, now_ns);
   if (actions.query != 0) {
-    const std::vector<int> asked = others(communicator.members());
-    coordinator_client_->probe(asked);
-    coordinator_client_->query_progress(communicator.id(), actions.query, asked, comm.watch->claim_ns());
+    const std::vector<int> queried = others(communicator.members());
+    coordinator_client_->probe(queried);
+    coordinator_client_->query_progress(communicator.id(), actions.query, queried, comm.watch->claim_ns());
   }
   if (!actions.warning.empty()) {
     warnings.push_back(actions.warning);

@@ -217,7 +217,7 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
 
     def abort(self):
         """Ends the group on all its ranks. Operations in flight fail with AbortedError and this rank's name."""
-        self._channel.abort("torch.distributed asked for it")
+        self._channel.abort("torch.distributed requested it")
         self._end(0.0)
 
     def shutdown(self):
