@@ -218,7 +218,7 @@ def check_other_kinds_of_memory():
 
 
 def check_bad_arguments():
-    raises(ValueError, "contiguous", fdl.allreduce, np.ones((4, 4)).T[:2])
+    raises(ValueError, "contiguous", fdl.allreduce, np.ones((2, 4)), out=np.ones((4, 4)).T[:2])
     raises(ValueError, "not supported", fdl.allreduce, np.ones(2, "complex64"))
     raises(ValueError, "neither", fdl.allreduce, object())
     raises(ValueError, "same", fdl.allreduce, np.ones(2), out=np.ones(3))

@@ -127,7 +127,7 @@ def test_an_operator_of_the_core_is_rejected_as_reduction(name):
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
-@pytest.mark.parametrize("op", ["sum", None, 17])
+@pytest.mark.parametrize("op", ["median", None, 17])
 def test_an_unknown_operator_is_rejected(name, op):
     arrays = [np.ones(2)] if name.startswith("grouped") else np.ones(2)
     raises(
@@ -194,7 +194,7 @@ def check_rejected_calls_are_not_counted():
             with pytest.raises(ValueError):
                 getattr(hvd, name)(torch.ones(2), op="sum")
             with pytest.raises(ValueError):
-                getattr(fdl, name)(np.ones(2), op="sum")
+                getattr(fdl, name)(np.ones(2), op="median")
         with pytest.raises(ValueError):
             fdl.alltoall_async(np.ones(2), [1, -1])
         with pytest.raises(ValueError):

@@ -184,12 +184,11 @@ def orders_are_left_to_chance():
         dist.barrier()
     other = dist.all_reduce(torch.ones(3), group=group, async_op=True)  # the callback's may come before it or behind
     both_started.set()
-    # The first rank that detects it ends the group, whose other operations fail with its text.
-    raises(
-        RuntimeError,
-        r"in the callback of another one's future.*farandole.torch.distributed.in_order\(hook\)",
-        future.wait,
-    )
+    # The first rank that detects it ends the group, whose other operations fail with its text. The core detects that
+    # the calls differ as soon as both have begun.
+    callback = r"in the callback of another one's future.*farandole.torch.distributed.in_order\(hook\)"
+    mismatch = "called allreduce of 3 .* called allreduce of 2 .*the same collectives in the same order"
+    raises(RuntimeError, callback if rank == 0 else f"{callback}|{mismatch}", future.wait)
     group = dist.new_group()
     values = []
 
