@@ -235,8 +235,7 @@ void Negotiator::submit(int from, std::span<const Request* const> requests, int6
 void Negotiator::leave(int rank, const std::string& why) {
   if (state_->left) return;
   std::string text = fmt::format("{} has shut down", rank_name(rank, state_->options.rank_names));
-  text += why.empty() ? " while other ranks still work: give all ranks the same number of steps, or call join()"
-                      : ": " + why;
+  if (!why.empty()) text += ": " + why;
   state_->left = Failure{Code::shut_down, std::move(text), rank};
 }
 

@@ -169,8 +169,10 @@ std::string Supervisor::failure_text(const Child& child, const Ending& ending) c
                                  run_whereabouts().text(), options_.job ? "was lost" : "failed first", ending.text());
   if (!consequence.empty()) text += fmt::format(", as a consequence: {}", consequence);
   if (const int left = rank_that_left(child.output.last_lines()); left >= 0 && left != child.rank) {
-    text = fmt::format("rank {} ended before the others were done; rank {} (process {}){} failed because of it: {}",
-                       left, child.rank, child.process.id(), run_whereabouts().text(), ending.text());
+    text = fmt::format(
+        "rank {} ended before the others were done; rank {} (process {}){} failed because of it: {}; give "
+        "all ranks the same number of steps, or call join()",
+        left, child.rank, child.process.id(), run_whereabouts().text(), ending.text());
   }
   if (ending.by_signal && ending.number == SIGKILL) {
     text += "; signal 9 often means that the memory limit was reached: see `dmesg` or the pod's events";

@@ -129,6 +129,7 @@ def test_inputs_that_are_not_row_major_are_copied(comm, array):
     assert (comm.allgather(array)[0] == array).all()
     assert (fdl.allreduce(array, name="copied") == array).all()
     raises(fdl.InvalidArgumentError, "row-major", comm.allreduce, array, out=array)
+    raises(fdl.InvalidArgumentError, "row-major", comm.broadcast, array)  # in place
 
 
 def test_complex_arrays_are_refused_with_a_way_out(comm):
