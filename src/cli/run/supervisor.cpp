@@ -14,6 +14,7 @@
 #include <fstream>
 
 #include "base/config.h"
+#include "bootstrap/topology/topology.h"
 #include "cli/json_line.h"
 #include "cli/run/consequence.h"
 #include "cli/run/run_log.h"
