@@ -25,7 +25,7 @@ static void clash(const char* name) {
 
 
 def symbols(library):
-    """Yields (name, is a function) of what a shared library defines."""
+    """Yields a pair (name, whether it is a function) for each symbol that a shared library defines."""
     listed = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
     for line in listed.splitlines():
         _, kind, name = line.split()

@@ -47,7 +47,7 @@ def components(prefix):
 
 
 def bill_of_materials(prefix, architecture):
-    """Returns the CycloneDX list of what is inside, which PEP 770 places in the folder sboms."""
+    """Returns the list of the wheel's contents in the format CycloneDX. PEP 770 places it in the folder sboms."""
     parts = [
         {
             "type": "library",

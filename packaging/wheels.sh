@@ -75,7 +75,7 @@ for architecture in "${architectures[@]}"; do
   build=$FARANDOLE_PREFIX/build
   log=$FARANDOLE_PREFIX/log/farandole
   flags="-g0 -Wno-date-time"
-  link="-s -Wl,--gc-sections"  # of what is linked statically, a file contains what it uses
+  link="-s -Wl,--gc-sections"  # removes what no code in the file uses from the static libraries
   {
     cmake -G Ninja -S . -B "$build" -DCMAKE_TOOLCHAIN_FILE="$PWD/packaging/toolchain.cmake" \
       -DCMAKE_BUILD_TYPE=Release -DFARANDOLE_PYTHON=ON -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" \

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <optional>
 #include <sstream>
 
 #include "base/horovod_variables.h"
@@ -176,18 +177,15 @@ bool belongs_to_launcher(std::string_view variable) {
 // A variable that is nearly that of a setting is misspelt; the line is reported like those of variables without effect.
 // The value is not repeated, because it may be a secret. Other unknown variables may belong to the program.
 std::vector<std::string> misspelt_variables(const Config& config, const Environment& environment) {
-  constexpr std::size_t kNear = 2;
+  std::vector<std::string> known;
+  for (const auto& setting : config.settings) known.push_back(setting.variable);
   std::vector<std::string> lines;
   for (const auto& [variable, value] : environment.all()) {
     if (!variable.starts_with("FARANDOLE_") || variable.starts_with("FARANDOLE_RUN_")) continue;
     if (value.empty() || belongs_to_launcher(variable)) continue;
-    const auto nearest = std::min_element(
-        config.settings.begin(), config.settings.end(),
-        [&](const auto& x, const auto& y) { return distance(variable, x.variable) < distance(variable, y.variable); });
-    const std::size_t far = distance(variable, nearest->variable);
-    if (far == 0) continue;
-    if (far <= kNear) {
-      lines.push_back(variable + " is not a variable of this version; do you mean " + nearest->variable + "?");
+    if (std::find(known.begin(), known.end(), variable) != known.end()) continue;
+    if (const std::optional<std::string> meant = nearest(variable, known)) {
+      lines.push_back(variable + " is not a variable of this version; do you mean " + *meant + "?");
     } else {
       log_info("{} is not a variable of this version; `farandole config` lists them", variable);
     }

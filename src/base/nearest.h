@@ -1,8 +1,10 @@
-// distance() measures how far a misspelt name is from a known one, for texts such as "do you mean ...?".
+// nearest() finds the known name that a misspelt one stands for, for texts such as "do you mean ...?".
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -25,6 +27,20 @@ inline std::size_t distance(std::string_view a, std::string_view b) {
     last = std::move(row);
   }
   return last[b.size()];
+}
+
+// The first of the closest candidates, if at most two changes lead to it: more would suggest unrelated names.
+inline std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates) {
+  constexpr std::size_t kLimit = 2;
+  std::optional<std::string> best;
+  std::size_t least = kLimit + 1;
+  for (const std::string& candidate : candidates) {
+    const std::size_t changes = distance(word, candidate);
+    if (changes >= least) continue;
+    least = changes;
+    best = candidate;
+  }
+  return best;
 }
 
 }  // namespace fdl

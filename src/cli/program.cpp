@@ -5,6 +5,7 @@
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -83,16 +84,12 @@ std::string text_of_extras(const CLI::App& app, const Arguments& arguments) {
   const std::string word = extra == arguments.end() ? left.front() : *extra;
   const std::string name = commands.empty() ? "farandole" : "farandole " + command.get_name();
   std::string text = name + ": '" + word + "' is not an option";
-  std::string nearest;
+  std::vector<std::string> options;
   for (const CLI::Option* option : command.get_options()) {
-    for (const std::string& known : option->get_lnames()) {
-      const std::string candidate = "--" + known;
-      if (nearest.empty() || fdl::distance(word, candidate) < fdl::distance(word, nearest)) nearest = candidate;
-    }
+    for (const std::string& known : option->get_lnames()) options.push_back("--" + known);
   }
-  if (word.starts_with("--") && !nearest.empty() && fdl::distance(word, nearest) <= 2) {
-    return text + "; do you mean " + nearest + "?";
-  }
+  const std::optional<std::string> meant = word.starts_with("--") ? fdl::nearest(word, options) : std::nullopt;
+  if (meant) return text + "; do you mean " + *meant + "?";
   return text + "; `" + name + " --help` lists the options";
 }
 

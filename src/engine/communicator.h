@@ -134,9 +134,9 @@ class Communicator final : public Waitable {
   int wake_fd() const override;
   bool prepare_to_sleep() override;
   void finish_sleep() override;
-  // For a thread that drives with progress() and sleeps itself. The first answers ask_who_is_late(), when nothing has
-  // moved. The second discards the rings and wake() requests of other threads after a sleep; progress() must follow it.
-  // The third ends the communicator with TIMEOUT, because a deadline of its caller has passed.
+  // For a thread that drives with progress() and sleeps itself. answer_late_query() answers query_late_ranks() when
+  // nothing has moved. clear_wake() discards the rings and wake() requests of other threads after a sleep; progress()
+  // must follow it. time_out() ends the communicator with TIMEOUT, because a deadline of its caller has passed.
   void answer_late_query();
   void clear_wake();
   void time_out();

@@ -475,22 +475,15 @@ class BetweenProcesses : public OverEveryTransport {};
 INSTANTIATE_TEST_SUITE_P(Progress, BetweenProcesses, testing::Values("shm", "tcp"));
 
 TEST_P(BetweenProcesses, DrivingCallerGetsTheNameOfAKilledRank) {
-  char folder[] = "/tmp/farandole-progress-XXXXXX";
-  ASSERT_NE(::mkdtemp(folder), nullptr);
-  const std::string place = "file://" + std::string(folder) + "/rendezvous";
-  int started[2];
-  ASSERT_EQ(::pipe(started), 0);
-  const pid_t child = ::fork();
-  if (child == 0) run_until_killed(place, knobs(), started[1]);
+  const KilledRank other(knobs(), run_until_killed);
   World me;
-  FDL_ASSERT_OK(open_world(place, 0, 2, knobs(), me));
+  FDL_ASSERT_OK(open_world(other.place(), 0, 2, knobs(), me));
   std::atomic<int64_t> killed_ns{0};
   const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
   std::thread killer([&] {
-    char byte = 0;
-    EXPECT_EQ(::read(started[0], &byte, 1), 1);
+    other.wait_until_started();
     killed_ns = now();
-    ::kill(child, SIGKILL);
+    other.kill();
   });
   float value = 1;
   fdl_result result = FDL_OK;
@@ -499,10 +492,6 @@ TEST_P(BetweenProcesses, DrivingCallerGetsTheNameOfAKilledRank) {
   EXPECT_EQ(fdl_last_error()->culprit_rank, 1) << fdl_last_error()->text;
   std::printf("named after %.1f ms: %s\n", static_cast<double>(now() - killed_ns) / 1e6, fdl_last_error()->text);
   killer.join();
-  ::waitpid(child, nullptr, 0);
-  ::close(started[0]);
-  ::close(started[1]);
-  std::system(("rm -r " + std::string(folder)).c_str());
 }
 
 }  // namespace

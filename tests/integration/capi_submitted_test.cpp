@@ -569,34 +569,23 @@ INSTANTIATE_TEST_SUITE_P(Calls, BetweenProcesses, testing::Values("shm", "tcp"))
 
 // No thread waits for the calls in flight when rank 1 dies.
 TEST_P(BetweenProcesses, KilledRankIsNamedWithoutAWaiter) {
-  char folder[] = "/tmp/farandole-submitted-XXXXXX";
-  ASSERT_NE(::mkdtemp(folder), nullptr);
-  const std::string place = "file://" + std::string(folder) + "/rendezvous";
-  int started[2];
-  ASSERT_EQ(::pipe(started), 0);
-  const pid_t child = ::fork();
-  if (child == 0) run_until_killed(place, knobs(), started[1]);
+  const KilledRank other(knobs(), run_until_killed);
   World me;
-  FDL_ASSERT_OK(open_world(place, 0, 2, knobs(), me));
+  FDL_ASSERT_OK(open_world(other.place(), 0, 2, knobs(), me));
   float value = 1, data = 0;
   FDL_ASSERT_OK(finish(submit(me.comm, allreduce_of(&value))));
-  char byte = 0;
-  EXPECT_EQ(::read(started[0], &byte, 1), 1);
+  other.wait_until_started();
   std::vector<fdl_handle*> handles = {submit(me.comm, allreduce_of(&value)), submit(me.comm, allreduce_of(&value)),
                                       submit(me.comm, message_of(false, &data, 1, 1))};
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const auto killed = Clock::now();
-  ::kill(child, SIGKILL);
+  other.kill();
   for (fdl_handle* handle : handles) EXPECT_TRUE(done_unaided(handle));
   EXPECT_LT(Clock::now() - killed, std::chrono::seconds(10));
   for (fdl_handle* handle : handles) {
     EXPECT_EQ(finish(handle), FDL_PEER_LOST) << fdl_last_error()->text;
     EXPECT_EQ(fdl_last_error()->culprit_rank, 1) << fdl_last_error()->text;
   }
-  ::waitpid(child, nullptr, 0);
-  ::close(started[0]);
-  ::close(started[1]);
-  std::system(("rm -r " + std::string(folder)).c_str());
 }
 
 }  // namespace

@@ -3,10 +3,15 @@
 
 #include <farandole/farandole.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -76,6 +81,44 @@ inline void run_ranks(int size, const Knobs& knobs, const std::function<void(Wor
   }
   for (std::thread& thread : threads) thread.join();
 }
+
+// Rank 1 in a process of its own, until that process is killed. `body(place, started)` runs in the child and does not
+// return; it writes one byte to the descriptor `started` when the parent may kill it.
+class KilledRank {
+ public:
+  using Body = void (*)(const std::string& place, const Knobs& knobs, int started);
+
+  KilledRank(const Knobs& knobs, Body body) {
+    EXPECT_NE(::mkdtemp(folder_), nullptr);
+    EXPECT_EQ(::pipe(started_), 0);
+    child_ = ::fork();
+    if (child_ == 0) {
+      body(place(), knobs, started_[1]);
+      ::_exit(1);
+    }
+  }
+  ~KilledRank() {
+    kill();
+    ::waitpid(child_, nullptr, 0);
+    ::close(started_[0]);
+    ::close(started_[1]);
+    std::filesystem::remove_all(folder_);
+  }
+  KilledRank(const KilledRank&) = delete;
+  KilledRank& operator=(const KilledRank&) = delete;
+
+  std::string place() const { return "file://" + std::string(folder_) + "/rendezvous"; }
+  void wait_until_started() const {
+    char byte = 0;
+    EXPECT_EQ(::read(started_[0], &byte, 1), 1);
+  }
+  void kill() const { ::kill(child_, SIGKILL); }
+
+ private:
+  char folder_[40] = "/tmp/farandole-killed-rank-XXXXXX";
+  int started_[2] = {-1, -1};
+  pid_t child_ = -1;
+};
 
 // Collects the warnings of the library during its lifetime.
 class Warnings {

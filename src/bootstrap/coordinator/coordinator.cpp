@@ -34,9 +34,9 @@ constexpr double kStrangerTimeout_s = 5;      // time until a stranger must have
 constexpr std::size_t kMostUnsent = 320_MiB;  // for a rank that does not read; more than the store holds
 constexpr double kAnnounceEnd_s = 1;          // limit for sending the last messages
 
+// A connection passes through three states: stranger in its handshake (`introduction`), stranger with a session key
+// (`socket`, before the hello), and member. It has a deadline until it is a member.
 struct Connection {
-  // A connection passes through three states: stranger in its handshake (`introduction`), stranger with a session key
-  // (`socket`, before the hello), and member. It has a deadline until it is a member.
   UniqueFd fd;  // during the handshake; afterwards `socket` owns the descriptor
   std::unique_ptr<Introduction> introduction;
   std::unique_ptr<FramedSocket> socket;
@@ -161,8 +161,8 @@ void CoordinatorServer::accept_all() {
 
 // Adds a stranger and begins its handshake.
 void CoordinatorServer::take_in(UniqueFd fd) {
-  // Numbers are not reused, so an event of this round cannot reach a connection that was made in its place.
   evict_if_full();
+  // Numbers are not reused, so an event of this round cannot reach a connection that was made in its place.
   const Peer peer = next_peer_++;
   if (!poller_.add(fd.get(), peer).ok()) return;
   Connection connection;

@@ -58,9 +58,8 @@ class SocketClient final : public CoordinatorClient {
   void leave() override;
 
  private:
-  // A caller that waits in send_request() leaves only after it has removed its entry from pending_, so the pointer
-  // stays valid for as long as the driving thread can find it. The reply to a request. The waiting caller owns it;
-  // pending_ points to it.
+  // The reply to a request. The caller that waits in send_request() owns it. That caller leaves only after it has
+  // removed its entry from pending_, so the pointer stays valid for as long as the driving thread can find it.
   struct Answer {
     bool is_here = false;
     CoordinatorMessage message;
@@ -155,9 +154,9 @@ void SocketClient::progress() {
     if (ready[i].token == kSocketToken && ready[i].readable) receive();
   }
   MutexLock lock(mutex_);
-  // Level-triggered write events are watched only while data is left, else each wait would return at once.
   if (!coordinator_lost_.ok()) return;
   socket_.flush();
+  // Level-triggered write events are watched only while data is left, else each wait would return at once.
   const bool more = socket_.unsent_bytes() > 0;
   if (more != watches_writing_ && poller_.change(socket_.fd(), kSocketToken, true, more).ok()) watches_writing_ = more;
 }
@@ -373,8 +372,8 @@ void SocketClient::probe(const std::vector<int>& world_ranks) {
 }
 
 void SocketClient::report(const std::string& comm, const Status& why) {
-  // The decision arrives later, as an event for all ranks; a report has no reply.
   FDL_CHECK(!why.ok());
+  // The decision arrives later, as an event for all ranks; a report has no reply.
   CoordinatorMessage message{.kind = Kind::report};
   message.key = comm;
   message.why = why;

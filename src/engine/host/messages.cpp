@@ -25,13 +25,14 @@ Messages::Messages(Transport* transport, int rank, int size, std::size_t slice_b
 void Messages::start(Message& message) {
   message.posted = 0;
   message.next = nullptr;
-  Line& line = lines_[line_of(message)];
+  const std::size_t at = line_of(message.peer, message.outgoing);
+  Line& line = lines_[at];
   (line.newest == nullptr ? line.oldest : line.newest->next) = &message;
   line.newest = &message;
   if (line.posting == nullptr) line.posting = &message;
   if (!line.busy) {
     line.busy = true;
-    busy_.push_back(line_of(message));
+    busy_.push_back(at);
   }
 }
 
@@ -87,8 +88,8 @@ bool Messages::post_slice(Message& message) {
 
 // Copies between the rank's sends to itself and its receives from itself, in order.
 bool Messages::run_own() {
-  Line& incoming = lines_[static_cast<std::size_t>(rank_) * 2];
-  Line& outgoing = lines_[static_cast<std::size_t>(rank_) * 2 + 1];
+  Line& incoming = lines_[line_of(rank_, false)];
+  Line& outgoing = lines_[line_of(rank_, true)];
   bool moved = false;
   while (incoming.oldest != nullptr && outgoing.oldest != nullptr && !outgoing.oldest->held) {
     // These lines never post to the transport.

@@ -27,7 +27,7 @@ class Messages {
   bool fail_unreachable();
   // Whether a message of this rank to itself in that direction waits for its counterpart.
   bool has_own(bool outgoing) const {
-    return lines_[static_cast<std::size_t>(rank_) * 2 + (outgoing ? 1 : 0)].oldest != nullptr;
+    return lines_[line_of(rank_, outgoing)].oldest != nullptr;
   }
   // Describes the first unfinished message, such as "recv of 4096 bytes from rank 2"; empty when idle.
   std::string phase() const;
@@ -44,8 +44,8 @@ class Messages {
     bool busy = false;           // is in busy_
   };
 
-  static std::size_t line_of(const Message& message) {
-    return static_cast<std::size_t>(message.peer) * 2 + (message.outgoing ? 1 : 0);
+  static std::size_t line_of(int peer, bool outgoing) {
+    return static_cast<std::size_t>(peer) * 2 + (outgoing ? 1 : 0);
   }
   bool run(Line& line);
   bool post(Line& line);

@@ -267,13 +267,16 @@ void Runtime::on_event(const CoordinatorEvent& event) {
   }
 }
 
+// For an operation that passed usable() before another thread shut the world down.
+Status Runtime::already_shut_down() { return Status(Code::shut_down, "farandole has been shut down"); }
+
 // ---- named operations ----
 
 Status Runtime::submit(Group& group, std::vector<Entry> entries) {
   FDL_RETURN_IF_ERROR(usable());
   if (metrics_ || stamps_entries_.load(std::memory_order_relaxed)) stamp_entries(entries);
   if (progress_thread_->submit(group, std::move(entries))) return {};
-  return Status(Code::shut_down, "farandole has been shut down");
+  return already_shut_down();
 }
 
 Status Runtime::submit_and_wait(Group& group, std::vector<Entry> entries, Handle& handle, Deadline deadline) {
@@ -281,7 +284,7 @@ Status Runtime::submit_and_wait(Group& group, std::vector<Entry> entries, Handle
   FDL_RETURN_IF_ERROR(may_wait());
   if (metrics_ || stamps_entries_.load(std::memory_order_relaxed)) stamp_entries(entries);
   if (progress_thread_->submit_and_wait(group, std::move(entries), handle, deadline)) return {};
-  return Status(Code::shut_down, "farandole has been shut down");
+  return already_shut_down();
 }
 
 Result<bool> Runtime::wait(Handle& handle, Deadline deadline) {

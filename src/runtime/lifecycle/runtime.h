@@ -150,6 +150,8 @@ class Runtime {
   Runtime();
   bool is_forked_child() const { return !alive_here_->load(std::memory_order_relaxed); }
   Status may_wait() const;
+  static Status already_shut_down();
+  Status blame_self(Code code, const std::string& deed) const;
   Status start(const RuntimeOptions& options);
   Status serve_coordinator();
   Status connect_ranks();

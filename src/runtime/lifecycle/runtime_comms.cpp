@@ -24,11 +24,15 @@ Result<std::unique_ptr<OrderedComm>> Runtime::make_comm(Group& group) {
   return made;
 }
 
+// An error of this rank: "rank 2 (host) has ...".
+Status Runtime::blame_self(Code code, const std::string& deed) const {
+  return Status::blame(identity_.rank, facts_.host, code,
+                       "rank " + std::to_string(identity_.rank) + " (" + facts_.host + ") " + deed);
+}
+
 void Runtime::end(std::unique_ptr<OrderedComm> comm) {
   if (OrderedCalls* calls = comm->calls; calls != nullptr && !shut_down_) {
-    const std::string me = "rank " + std::to_string(identity_.rank) + " (" + facts_.host + ")";
-    const Status why = Status::blame(identity_.rank, facts_.host, Code::shut_down,
-                                     me + " has destroyed communicator '" + comm->comm->id() + "'");
+    const Status why = blame_self(Code::shut_down, "has destroyed communicator '" + comm->comm->id() + "'");
     progress_thread_->call([&] {
       calls->end(why);
       progress_thread_->remove(*calls);
@@ -40,9 +44,7 @@ void Runtime::end(std::unique_ptr<OrderedComm> comm) {
 }
 
 void Runtime::abort(OrderedComm& comm, const std::string& reason) {
-  const Status why =
-      Status::blame(identity_.rank, facts_.host, Code::aborted,
-                    "rank " + std::to_string(identity_.rank) + " (" + facts_.host + ") aborted: " + reason);
+  const Status why = blame_self(Code::aborted, "aborted: " + reason);
   comm.failure_reported = true;
   failure_decisions_.deliver(comm.comm->id(), why);
   comm.comm->interrupt(why);
@@ -84,7 +86,7 @@ Status Runtime::share(OrderedComm& comm) {
 Status Runtime::submit(OrderedComm& comm, std::unique_ptr<OrderedCall> call) {
   FDL_RETURN_IF_ERROR(usable());
   if (progress_thread_->submit(*comm.calls, std::move(call))) return {};
-  return Status(Code::shut_down, "farandole has been shut down");
+  return already_shut_down();
 }
 
 Status Runtime::submit_and_wait(OrderedComm& comm, std::unique_ptr<OrderedCall> call, Handle& handle) {
@@ -95,7 +97,7 @@ Status Runtime::submit_and_wait(OrderedComm& comm, std::unique_ptr<OrderedCall> 
     return interrupted_ ? Deadline::after_seconds(config_.suspect_after_s) : Deadline::never();
   };
   if (!progress_thread_->submit_and_wait(*comm.calls, std::move(call), handle, next_check())) {
-    return Status(Code::shut_down, "farandole has been shut down");
+    return already_shut_down();
   }
   while (!handle.done()) {
     if (interrupted_()) abort(comm, "its program was interrupted while it waited in " + std::string(title));
@@ -107,7 +109,7 @@ Status Runtime::submit_and_wait(OrderedComm& comm, std::unique_ptr<OrderedCall> 
 Status Runtime::limit(OrderedComm& comm, Deadline deadline) {
   FDL_RETURN_IF_ERROR(usable());
   if (progress_thread_->post([calls = comm.calls.load(), deadline] { calls->limit(deadline); })) return {};
-  return Status(Code::shut_down, "farandole has been shut down");
+  return already_shut_down();
 }
 
 // Once the world has been shut down, no thread drives: calls that are submitted now complete with `why` at once.

@@ -1,4 +1,4 @@
-"""packaging/clash.py: its copies of dependencies abort whoever calls them.
+"""Tests packaging/clash.py, which makes copies of the dependencies that abort the process that calls them.
 
 The library of the tests is linked against Debian's shared libraries, and calls the copies. The library of a wheel
 contains its dependencies, and must not: packaging/wheels.sh runs the same program on the wheel.
