@@ -9,8 +9,9 @@ import farandole
 import pytest
 from farandole import rendezvous
 from farandole.integrations.ray import RayExecutor, by_node, number, visible_devices
-from farandole.integrations.ray.failures import explain, first_cause, how_it_died, place_in
-from farandole.integrations.ray.worker import Secret, choose_rendezvous
+from farandole.integrations.ranks.failures import explain, first_cause
+from farandole.integrations.ranks.worlds import Secret, choose_rendezvous
+from farandole.integrations.ray.failures import READER, how_it_died, place_in
 
 NAMES = ["rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"]
 
@@ -121,12 +122,12 @@ LOST = farandole.PeerLostError("rank 1 on b was lost", 1, "b")
 
 
 def explained(failures, size=3):
-    return explain(failures, lambda rank: f"node-{rank}", size)
+    return explain(failures, lambda rank: f"node-{rank}", size, READER)
 
 
 def test_a_dead_worker_is_the_cause_in_any_order_of_arrival():
     failures = {0: RayTaskError(LOST), 2: RayTaskError(ValueError("x")), 1: DEATH}
-    assert first_cause(failures) == 1
+    assert first_cause(failures, READER) == 1
     error = explained(failures)
     assert str(error) == ("rank 1 of 3 on node-1 died: its worker process has died. Worker exit type: SYSTEM_ERROR "
                           "Worker exit "
@@ -154,8 +155,8 @@ def test_a_rank_that_others_report_is_the_cause_without_its_own_error():
 
 
 def test_a_shutdown_of_others_is_not_the_cause():
-    assert first_cause({0: RayTaskError(farandole.ShutDownError("gone")), 2: RayTaskError(OSError("disk"))}) == 2
-    assert first_cause({0: RayTaskError(farandole.ShutDownError("gone"))}) == 0
+    assert first_cause({0: RayTaskError(farandole.ShutDownError("gone")), 2: RayTaskError(OSError("disk"))}, READER) == 2
+    assert first_cause({0: RayTaskError(farandole.ShutDownError("gone"))}, READER) == 0
 
 
 def test_an_unexplained_death_is_named_by_its_class():

@@ -10,9 +10,9 @@ Ray is imported when one of them is used. The function that runs in the workers 
 
 import importlib
 
+from ..ranks.placement import Member, Seat, by_node, number, visible_devices
 from . import ray_logger
 from .executor import RayExecutor, Settings
-from .placement import Member, Seat, by_node, number, visible_devices
 
 __all__ = [
     "FarandoleConfig",

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Callable
 
 from ...run import rank_error
+from ..ranks.failures import explain
+from ..ranks.worlds import settings
 from . import ray_logger, worker
 from .coordinator import Coordinator, CoordinatorClient
-from .failures import explain, is_death
+from .failures import READER, is_death
 from .fixed_executor import FixedRayExecutor, _Worker
 from .needed import beside_driver, ray_module
 from .ray_logger import Listener
@@ -164,7 +166,7 @@ class _Job:
         self.ray = ray = ray_module("farandole.integrations.ray.RayExecutor")
         self.task = ray.put(task)
         nics = ",".join(executor.settings.nics) if executor.settings.nics else None
-        self.more = worker.settings(executor.settings.timeout_s, nics)
+        self.more = settings(executor.settings.timeout_s, nics)
         limits = (
             executor._fewest,
             executor._wanted,
@@ -249,7 +251,7 @@ class _Job:
             return rank_error(-1, f"the elastic job ended: {self.over}")
         last = self.failures[max(self.failures)]
         errors = {rank: error for rank, (_, error) in last.items()}
-        cause = explain(errors, lambda rank: last[rank][0] if rank in last else "its node", None)
+        cause = explain(errors, lambda rank: last[rank][0] if rank in last else "its node", None, READER)
         return rank_error(cause.rank, f"{cause.text}\nthe elastic job ended: {self.over}", cause.__cause__)
 
     def end(self) -> None:

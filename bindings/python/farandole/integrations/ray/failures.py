@@ -1,58 +1,11 @@
-"""Failures: finds the first cause among the failures of several workers, and words it."""
+"""Failures: reads the errors of Ray, which wrap the exceptions of workers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Callable
 
-from ... import errors
-from ...run import RankError, rank_error
+from ..ranks.failures import Reader
 from .worker import place
-
-
-def is_collateral(error: BaseException | None, rank: int) -> bool:
-    """Whether `error` of `rank` only reports that another rank failed."""
-    while error is not None:
-        if isinstance(error, errors.Error) and error.culprit_rank not in (-1, rank):
-            return True
-        if isinstance(error, (errors.ShutDownError, errors.AbortedError)):
-            return True
-        error = _cause(error)
-    return False
-
-
-def first_cause(failures: Mapping[int, BaseException]) -> int:
-    """The rank that failed first, given the error of each failed rank in order of arrival.
-
-    It is a rank that died; else the first whose error does not report another rank; else the rank that the first error
-    reports.
-    """
-    for rank, error in sorted(
-        failures.items(), key=lambda one: not is_death(one[1])
-    ):  # stable: in order of arrival otherwise
-        if not is_collateral(error, rank):
-            return rank
-    rank, error = next(iter(failures.items()))
-    while error is not None:
-        if isinstance(error, errors.Error) and error.culprit_rank >= 0:
-            return error.culprit_rank
-        error = _cause(error)
-    return rank
-
-
-def explain(failures: Mapping[int, BaseException], place_of: Callable[[int], str], size: int | None) -> RankError:
-    """The exception to raise. `place_of` returns a rank's place. `__cause__` is the exception of the worker."""
-    rank = first_cause(failures)
-    error = failures.get(rank)
-    where = f"rank {rank}" + (f" of {size}" if size else "") + f" on {place_of(rank)}"
-    others = [f"rank {one} reports: {_last_line(own(failure))}" for one, failure in failures.items() if one != rank][:1]
-    if error is None:
-        return rank_error(rank, "; ".join([f"{where} was lost", *others]), own(next(iter(failures.values()))))
-    if is_death(error):
-        return rank_error(rank, "; ".join([f"{where} died: {how_it_died(own(error))}", *others]), own(error))
-    cause = own(error)
-    return rank_error(rank, f"{where} raised {type(cause).__name__}: {cause}\n\n{error}", cause)
 
 
 def place_in(error: BaseException | None) -> str:
@@ -92,10 +45,4 @@ def own(error: BaseException) -> BaseException:
     return error
 
 
-def _cause(error: BaseException) -> BaseException | None:
-    inner = own(error)
-    return inner if inner is not error else error.__cause__ or error.__context__
-
-
-def _last_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+READER = Reader(own=own, is_death=is_death, how_it_died=how_it_died, details=str)

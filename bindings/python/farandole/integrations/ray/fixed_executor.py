@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
+from ..ranks.failures import explain
+from ..ranks.placement import Member, by_node, number, visible_devices
+from ..ranks.worlds import Secret, choose_rendezvous, settings
 from . import ray_logger, worker
-from .failures import explain, is_death
+from .failures import READER, is_death
 from .needed import ray_module
-from .placement import Member, by_node, number, visible_devices
 from .ray_logger import Listener
 
 _LEAVE_S = 5.0  # the time that workers have for an orderly shutdown
@@ -228,9 +230,9 @@ class FixedRayExecutor:
             raise RuntimeError("RayExecutor: there are no workers; call start() first")
         hosts = [one.host for one in self._facts]
         rendezvous = self._gather([self._actors[0].choose_rendezvous.remote(hosts, self._facts[0].address)])[0]
-        key = worker.Secret(secrets.token_hex(32))
+        key = Secret(secrets.token_hex(32))
         nics = ",".join(self.settings.nics) if self.settings.nics else None
-        more = worker.settings(self.settings.timeout_s, nics)
+        more = settings(self.settings.timeout_s, nics)
         return [(member, rendezvous, key, more) for member in self._members]
 
     def _gather(self, references: list, listener: Listener | None = None) -> list:
@@ -241,7 +243,7 @@ class FixedRayExecutor:
         values, failures, waiting = self._await(references, listener)
         if not failures:
             return [values[rank] for rank in range(len(references))]
-        failure = explain(failures, lambda rank: self._facts[rank].name(), self.num_workers)
+        failure = explain(failures, lambda rank: self._facts[rank].name(), self.num_workers, READER)
         if waiting or any(is_death(error) for error in failures.values()):
             self._end()
         raise failure from failure.__cause__
@@ -289,7 +291,7 @@ class _Worker:
         return worker.look()
 
     def choose_rendezvous(self, hosts: list[str], address: str) -> str:
-        return worker.choose_rendezvous(hosts, address)
+        return choose_rendezvous(hosts, address)
 
     def prepare(
         self, variables: dict[str, str], devices: list[str], kind: type | None, args: tuple, kwargs: dict

@@ -1,7 +1,8 @@
 """Imports of Ray that fail with an installation hint, and actors on the driver's node."""
 
-import importlib
 from types import ModuleType
+
+from ..needed import import_needed
 
 
 def ray_module(user: str, name: str = "ray", package: str = "ray") -> ModuleType:
@@ -9,10 +10,7 @@ def ray_module(user: str, name: str = "ray", package: str = "ray") -> ModuleType
 
     ImportError if it is not installed. The text names `user`, which needs it, and `package`, its name for pip.
     """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(f"{user} needs Ray, and `import {name}` failed: {error}. pip install '{package}'") from error
+    return import_needed(user, name, "Ray", package)
 
 
 def beside_driver(ray: ModuleType, kind: type, *arguments):

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from ...run import RankError
+from ..ranks.failures import explain
+from ..ranks.placement import number
+from ..ranks.worlds import Secret, choose_rendezvous, settings
 from . import worker
-from .failures import explain, place_in
+from .failures import READER, place_in
 from .needed import ray_module
-from .placement import number
 
 _USER, _PACKAGE = "farandole.integrations.ray.FarandoleTrainer", "ray[train]>=2.51"
 ray = ray_module(_USER, package=_PACKAGE)
@@ -48,9 +50,9 @@ class _FarandoleBackend(Backend):
         facts = worker_group.execute(worker.look)
         members = number([one.node for one in facts])  # Ray Train has assigned the ranks, node by node
         rendezvous = worker_group.execute_single(
-            0, worker.choose_rendezvous, [one.host for one in facts], facts[0].address
+            0, choose_rendezvous, [one.host for one in facts], facts[0].address
         )
-        key = worker.Secret(secrets.token_hex(32))
+        key = Secret(secrets.token_hex(32))
         more = backend_config.variables()
         ray.get([worker_group.execute_single_async(one.rank, worker.set_member, one, rendezvous, key, more)
                  for one in members])  # fmt: skip
@@ -89,7 +91,7 @@ class FarandoleConfig(train.BackendConfig):
 
     def variables(self) -> dict[str, str]:
         """Further variables of the workers' environments."""
-        return worker.settings(self.start_timeout_s, self.interfaces)
+        return settings(self.start_timeout_s, self.interfaces)
 
 
 class RankFailedError(RankError, train.WorkerGroupError):
@@ -98,7 +100,7 @@ class RankFailedError(RankError, train.WorkerGroupError):
     def __init__(self, error: train.WorkerGroupError, size: int | None):
         train.WorkerGroupError.__init__(self, str(error), error.worker_failures)
         self._of, self._size = error, size
-        cause = explain(error.worker_failures, lambda rank: place_in(error.worker_failures.get(rank)), size)
+        cause = explain(error.worker_failures, lambda rank: place_in(error.worker_failures.get(rank)), size, READER)
         self.rank, self.text, self.__cause__ = cause.rank, cause.text, cause.__cause__
 
     def __reduce__(self):

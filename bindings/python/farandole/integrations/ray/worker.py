@@ -4,30 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
 from ... import core, elastic_client, rendezvous
-from .placement import Member
-
-_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "RENDEZVOUS", "JOB_KEY")
-
-
-class Secret:
-    """The key of a job, on its way from the driver to the workers. No repr, log or traceback shows it."""
-
-    __slots__ = ("text",)
-
-    def __init__(self, text: str):
-        self.text = text
-
-    def __repr__(self) -> str:
-        return "<the job's key>"
-
-    def __reduce__(self):
-        return Secret, (self.text,)
-
+from ..ranks.placement import Member
+from ..ranks.worlds import NAMES, Secret, variables
 
 @dataclass(frozen=True)
 class Facts:
@@ -60,16 +42,6 @@ def look() -> Facts:
                  rendezvous.host_identity(), tuple(map(str, gpus)))  # fmt: skip
 
 
-def choose_rendezvous(hosts: Sequence[str], address: str) -> str:
-    """The rendezvous address of a world. Rank 0's worker calls it.
-
-    FARANDOLE_PORT_BASE and FARANDOLE_PORT_COUNT of that worker limit it to the open ports.
-    """
-    base, count = os.environ.get("FARANDOLE_PORT_BASE", ""), os.environ.get("FARANDOLE_PORT_COUNT", "64")
-    ports = (int(base), int(base) + int(count) - 1) if base.isdigit() and base != "0" and count.isdigit() else None
-    return rendezvous.choose_rendezvous(hosts, own=address, ports=ports)
-
-
 def set_member(member: Member, address: str, key: Secret, more: dict[str, str] | None = None) -> None:
     """Sets the environment that init() of this process reads: its rank, the rendezvous address and the job's key.
 
@@ -78,21 +50,14 @@ def set_member(member: Member, address: str, key: Secret, more: dict[str, str] |
     os.environ.update(more or {})
     if core.is_initialized():
         return
-    values = (member.rank, member.size, member.local_rank, member.local_size, address, key.text)
-    os.environ.update({f"FARANDOLE_{name}": str(value) for name, value in zip(_NAMES, values)})
+    os.environ.update(variables(member, address, key))
     os.environ.pop("FARANDOLE_JOB_KEY_FILE", None)  # of a pod's Secret: this call has its own key
-
-
-def settings(start_timeout_s: float | None, interfaces: str | None) -> dict[str, str]:
-    """Variables for `set_member`. None leaves the worker's own value."""
-    named = {"FARANDOLE_START_TIMEOUT_S": start_timeout_s, "FARANDOLE_INTERFACES": interfaces}
-    return {name: str(value) for name, value in named.items() if value is not None}
 
 
 def leave() -> None:
     """Shuts the world down in order and removes the key from the environment."""
     core.shutdown()
-    for name in _NAMES:
+    for name in NAMES:
         os.environ.pop(f"FARANDOLE_{name}", None)
 
 

@@ -1,0 +1,455 @@
+"""Jobs: the driver's side of a function that runs on ranks which agents start.
+
+    FixedJob      waits for all agents, makes them one world, and ends at the first failure
+    ElasticJob    makes a new world when workers are lost or join
+
+A job system gives the job a Cluster, which starts the agents. run() of the job belongs to one thread, the caller's:
+output of ranks and exceptions appear there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import secrets
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Callable, TextIO
+
+from ...run import rank_error
+from .elastic_worlds import ElasticWorlds, Place, World
+from .failures import RankDied, explain
+from .placement import by_node, number, visible_devices
+from .server import Peer, Server
+from .worlds import Secret, horovod_variables, open_ports, settings, variables
+
+_FAILURES_S = 3.0  # the time that the other ranks have to end after one has failed
+_STOP_S = 15.0  # the time that agents have to end after that, before the job system ends them
+
+
+class Cluster:
+    """A job system that starts agents. Its methods are called in the thread of the job's run()."""
+
+    name = "the job system"
+
+    def address(self) -> str:
+        """The address of this host at which the workers reach it."""
+        raise NotImplementedError
+
+    def start(self, count: int, addresses: list[tuple[str, int]], key: Secret, done: Callable[[list, Any], None]):
+        """Starts `count` agents, which call agent.run_agent(). Does not wait.
+
+        Later some thread calls done(results, None), with what the agents have returned, or done([], error).
+        """
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """Ends the agents that are left. done() follows."""
+        raise NotImplementedError
+
+    def place(self, facts: Mapping) -> str:
+        """The text that names a worker in errors."""
+        return f"{facts['host_name']} ({facts['address']}, process {facts['process']})"
+
+    def how_lost(self, facts: Mapping, error: BaseException | None) -> str | None:
+        """Why the agent was lost, if `error` of the job system tells it."""
+        return None
+
+
+@dataclass
+class Options:
+    """What the caller of a job chooses. Files and times as in the job system's run()."""
+
+    start_timeout_s: float = 600.0
+    interfaces: str | None = None
+    variables: dict[str, str] = field(default_factory=dict)
+    stdout: TextIO | None = None  # None: sys.stdout at the time of the call
+    stderr: TextIO | None = None
+    timestamps: bool = False
+
+
+@dataclass(eq=False)
+class Worker:
+    """An agent and the rank process that it runs."""
+
+    index: int
+    facts: dict
+    peer: Peer
+    rank: int | None = None
+    ended: bool = False  # its process has ended, or the agent is lost
+
+
+class Job:
+    """What both kinds of jobs share: the agents' connections, output, and failures in the order of their arrival."""
+
+    def __init__(self, cluster: Cluster, options: Options):
+        self.cluster, self.options = cluster, options
+        self.key = Secret(secrets.token_hex(32))
+        self.workers: dict[int, Worker] = {}
+        self.failures: dict[int, BaseException] = {}  # by rank
+        self.places: dict[int, str] = {}  # of those ranks
+        self.over: str | None = None  # why the job ends early
+        self.limit: float | None = None  # when agents that are left are told to stop
+        self._cancel_at: float | None = None
+        self._done: tuple[list, BaseException | None] | None = None
+        self._next = 0
+        self._server: Server | None = None
+
+    # ---- For subclasses ---------------------------------------------------------------------------------------------
+
+    def agents(self) -> int:
+        """How many agents the job system starts."""
+        raise NotImplementedError
+
+    def on_hello(self, worker: Worker) -> None:
+        raise NotImplementedError
+
+    def on_join(self, worker: Worker, choices: Sequence[str]) -> None:
+        raise NotImplementedError
+
+    def on_end(self, worker: Worker, error: BaseException | None) -> None:
+        """The worker's process has ended: well without an `error`, which has been noted otherwise."""
+        raise NotImplementedError
+
+    def due(self) -> float | None:
+        """When on_due() is to be called."""
+        raise NotImplementedError
+
+    def on_due(self) -> None:
+        raise NotImplementedError
+
+    def results(self, values: dict[int, Any]) -> list:
+        """The results of the job, given those of the workers that have returned. Raises if it has failed."""
+        raise NotImplementedError
+
+    # ---- The loop ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> list:
+        """Starts the agents and returns the results in rank order. RankError if a rank fails."""
+        address = self.cluster.address()
+        host = address if address.startswith("127.") or address == "::1" else "::" if ":" in address else "0.0.0.0"
+        self._server = Server(host, open_ports(), self.key.text, self._on_message, self._on_lost)
+        try:
+            self.cluster.start(self.agents(), [(address, self._server.port)], self.key, self._finish)
+            self._loop()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self.cluster.cancel()
+            raise
+        finally:
+            self._server.close()
+        values, error = self._done
+        if error is not None:
+            self._note_losses(error)
+        return self.results(self._unpickled(values))
+
+    def _finish(self, values: list, error: BaseException | None) -> None:
+        self._done = (values, error)
+        self._server.wake()
+
+    def _loop(self) -> None:
+        while self._done is None:
+            limits = [one for one in (self.limit, self._cancel_at, self.due()) if one is not None]
+            self._server.step(min(limits, default=None))
+            now = time.monotonic()
+            if self.limit is not None and now >= self.limit:
+                # A job that has succeeded is not cancelled: large results take their time.
+                self.limit, self._cancel_at = None, None if self.over is None else now + _STOP_S
+                for worker in self.workers.values():
+                    self._server.send(worker.peer, {"kind": "stop"})
+            if self._cancel_at is not None and now >= self._cancel_at:
+                self._cancel_at = None
+                self.cluster.cancel()
+            due = self.due()
+            if due is not None and now >= due:
+                self.on_due()
+
+    def end(self, why: str, grace_s: float = _FAILURES_S) -> None:
+        """Ends the job early. The ranks that are left have `grace_s` to end by themselves."""
+        if self.over is None:
+            self.over = why
+            self.limit = time.monotonic() + grace_s
+
+    def stop_agents(self) -> None:
+        """Ends agents whose ranks have all ended."""
+        self.limit = time.monotonic()
+
+    def begin(self, worker: Worker, more: dict[str, str], elastic: bool) -> None:
+        """Lets the agent start the worker's process."""
+        own = settings(self.options.start_timeout_s, self.options.interfaces)
+        self._server.send(worker.peer, {"kind": "start", "worker": worker.index, "elastic": elastic,
+                                        "variables": {"FARANDOLE_JOB_KEY_FILE": None, **own, **self.options.variables,
+                                                      **more}})  # fmt: skip
+
+    def reply(self, worker: Worker, words: str) -> None:
+        self._server.send(worker.peer, {"kind": "words", "text": words})
+
+    def new_worker(self, peer: Peer, facts: dict) -> Worker:
+        worker = peer.worker = self.workers[self._next] = Worker(self._next, facts, peer)
+        self._next += 1
+        return worker
+
+    # ---- Events -----------------------------------------------------------------------------------------------------
+
+    def _on_message(self, peer: Peer, message: dict, body: bytes) -> None:
+        kind = message["kind"]
+        if kind == "hello":
+            if self.over is not None:
+                return self._server.send(peer, {"kind": "stop"})
+            return self.on_hello(self.new_worker(peer, message))
+        worker: Worker = peer.worker
+        if kind == "line":
+            self._print(worker, message["stream"], message["text"])
+        elif kind == "join":
+            self.on_join(worker, message["choices"])
+        elif kind == "ended":
+            worker.ended = True
+            self.on_end(worker, None if message["well"] else self._note(worker, _error_of(message, body)))
+
+    def _on_lost(self, peer: Peer) -> None:
+        worker = peer.worker
+        if worker is None or worker.ended:
+            return
+        worker.ended = True
+        self.on_end(worker, self._note(worker, Lost(worker)))
+
+    def _note(self, worker: Worker, error: BaseException) -> BaseException:
+        rank = worker.index if worker.rank is None else worker.rank
+        if self.limit is not None or self.over is None:  # afterwards ranks end because they are told to
+            self.failures.setdefault(rank, error)
+            self.places.setdefault(rank, self.cluster.place(worker.facts))
+        return error
+
+    def _note_losses(self, error: BaseException) -> None:
+        """The job system has failed. Of several lost agents the one that it names is the cause."""
+        lost = [(rank, one) for rank, one in self.failures.items() if isinstance(one, Lost)]
+        for rank, one in lost:
+            why = self.cluster.how_lost(one.worker.facts, error)
+            if why is not None:
+                others = {key: value for key, value in self.failures.items() if not isinstance(value, Lost)}
+                self.failures = {rank: RankDied(why), **others}
+                return
+        if not self.failures and self.over is None:
+            raise error
+
+    def _print(self, worker: Worker, stream: str, text: str) -> None:
+        chosen = self.options.stderr if stream == "stderr" else self.options.stdout
+        file = chosen or getattr(sys, stream)
+        rank = "?" if worker.rank is None else worker.rank
+        time_text = f"{datetime.now():%Y-%m-%d %H:%M:%S.%f}"[:-3] + " " if self.options.timestamps else ""
+        file.write(f"{time_text}[{rank}] {text}\n")
+        file.flush()
+
+    def _unpickled(self, values: list) -> dict[int, Any]:
+        found = {}
+        for index, outcome in values:
+            one = pickle.loads(outcome)
+            if "value" in one:
+                found[index] = one["value"]
+            else:  # a rank that raised SystemExit(0)
+                self._note(self.workers[index], _error_of({"ending": "exit code 0"}, outcome))
+        return found
+
+
+class Lost(RankDied):
+    """The connection to an agent ended, and its rank with it."""
+
+    def __init__(self, worker: Worker):
+        super().__init__("its worker was lost")
+        self.worker = worker
+
+
+def _error_of(message: dict, outcome: bytes) -> BaseException:
+    """The exception of a rank, with its traceback; RankDied if it has stored none."""
+    one = pickle.loads(outcome) if outcome else {}
+    if "traceback" not in one:
+        after = " after its function had returned" if "value" in one else ""
+        return RankDied(f"{message['ending']}{after}; its last lines are above")
+    error = one["error"] if one["error"] is not None else RuntimeError(one["summary"])
+    with contextlib.suppress(AttributeError):
+        error.rank_traceback = one["traceback"]
+    return error
+
+
+class FixedJob(Job):
+    """A job of `size` ranks. Its world begins when all agents have come."""
+
+    def __init__(self, size: int, cluster: Cluster, options: Options):
+        super().__init__(cluster, options)
+        self._size, self._due = size, None
+
+    def agents(self) -> int:
+        return self._size
+
+    def run(self) -> list:
+        self._due = time.monotonic() + self.options.start_timeout_s
+        return super().run()
+
+    def on_hello(self, worker: Worker) -> None:
+        if len(self.workers) == self._size:
+            self._due = None
+            self._begin()
+
+    def _begin(self) -> None:
+        workers = list(self.workers.values())
+        workers.sort(key=lambda one: one.facts.get("order", 0))
+        gpus = [one.facts.get("gpus", ()) for one in workers]
+        order = by_node([one.facts["host"] for one in workers], gpus)
+        workers = [workers[one] for one in order]
+        hosts = [one.facts["host"] for one in workers]
+        rendezvous = workers[0].facts["choices"][len(set(hosts)) > 1]
+        seen = visible_devices(hosts, [gpus[one] for one in order])
+        for worker, member, devices in zip(workers, number(hosts), seen):
+            worker.rank = member.rank
+            more = {**variables(member, rendezvous, self.key),
+                    **horovod_variables(member, worker.facts["host_name"])}  # fmt: skip
+            del more["FARANDOLE_JOB_KEY"]  # the agent has it
+            if devices:
+                more["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+            self.begin(worker, more, elastic=False)
+
+    def on_end(self, worker: Worker, error: BaseException | None) -> None:
+        if error is not None:
+            self.end("a rank failed")
+        if all(one.ended for one in self.workers.values()):
+            self.stop_agents()
+
+    def due(self) -> float | None:
+        return self._due
+
+    def on_due(self) -> None:
+        self._due = None
+        came = sorted(self.cluster.place(one.facts) for one in self.workers.values())
+        self.end(f"{self.cluster.name} started {len(came)} of {self._size} workers within "
+                 f"{self.options.start_timeout_s:g} s"
+                 + (f": {', '.join(came)}" if came else "")
+                 + "; free slots for the others, ask for fewer ranks, or give a longer start_timeout", 0)  # fmt: skip
+        self.cluster.cancel()
+
+    def results(self, values: dict[int, Any]) -> list:
+        if self.failures:
+            failure = explain(self.failures, lambda rank: self._place_of(rank), self._size)
+            raise failure from failure.__cause__
+        if self.over is not None:
+            raise TimeoutError(self.over)
+        return [values[one.index] for one in sorted(self.workers.values(), key=lambda one: one.rank)]
+
+    def _place_of(self, rank: int) -> str:
+        found = [one for one in self.workers.values() if one.rank == rank]
+        return self.cluster.place(found[0].facts) if found else "its host"
+
+
+class ElasticJob(Job):
+    """A job of a function that farandole.elastic.run has wrapped, with `fewest` to `most` ranks.
+
+    The job system starts `most` agents, and replaces those that are lost, as far as it has room. An agent whose rank
+    dies or raises starts another process, which joins at the next commit of the others.
+    """
+
+    def __init__(self, fewest: int, most: int, resets: int, timeout_s: float, cluster: Cluster, options: Options):
+        super().__init__(cluster, options)
+        self._fewest, self._most = fewest, most
+        self._worlds = ElasticWorlds(fewest, most, resets, timeout_s, options.start_timeout_s)
+        self._members: dict[int, Worker] = {}  # of the last generation
+        self._told = False  # whether rank 0 knows of newcomers
+        self._start_due: float | None = None
+        self._generation = 0
+
+    def agents(self) -> int:
+        return self._most
+
+    def run(self) -> list:
+        self._start_due = time.monotonic() + self.options.start_timeout_s
+        return super().run()
+
+    def on_hello(self, worker: Worker) -> None:
+        if self._worlds.over or self._worlds.generations.finished:
+            return self._server.send(worker.peer, {"kind": "stop"})
+        self._worlds.start(worker.index, Place(worker.facts["host"], worker.facts["host"]))
+        gpus = worker.facts.get("gpus", ())
+        more = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+        more.update({"HOROVOD_HOSTNAME": worker.facts["host_name"], "HOROVOD_CONTROLLER": "gloo"})
+        self.begin(worker, more, elastic=True)
+
+    def on_join(self, worker: Worker, choices: Sequence[str]) -> None:
+        self._worlds.join(worker.index, choices)
+        self._advance()
+
+    def on_end(self, worker: Worker, error: BaseException | None) -> None:
+        _, rank = self._worlds.end(worker.index, error is None)
+        self._advance()
+        if self._worlds.over:
+            self.end(self._worlds.over)
+        elif self._worlds.generations.finished:
+            self._finish_agents()
+        elif not isinstance(error, Lost) and (rank is not None or isinstance(error, RankDied)):
+            # A worker that raised before it had a rank is not replaced: the next one would raise the same.
+            self.on_hello(self.new_worker(worker.peer, worker.facts))
+        elif not isinstance(error, Lost):
+            self._server.send(worker.peer, {"kind": "stop"})
+        if self.over and all(one.ended for one in self.workers.values()):
+            self.stop_agents()
+
+    def _finish_agents(self) -> None:
+        """Once a rank has returned, agents without a rank of the last generation are not needed any more."""
+        for one in self.workers.values():
+            is_last = one.peer.worker is one  # earlier ranks of the agent have ended
+            if is_last and (one.ended or one.index not in self._worlds.generations.members):
+                self._server.send(one.peer, {"kind": "stop"})
+
+    def _advance(self) -> None:
+        begun = None
+        for index, answer in self._worlds.advance(time.monotonic()):
+            worker = self.workers[index]
+            if not isinstance(answer, World):
+                self.reply(worker, f"end {answer}")
+                continue
+            if begun is None:
+                begun, self._members = answer, {}
+            worker.rank = answer.member.rank
+            self._members[worker.rank] = worker
+            self.reply(worker, f"world {answer.generation} {answer.member.rank} {answer.member.size} "
+                               f"{answer.member.local_rank} {answer.member.local_size} {answer.rendezvous}")  # fmt: skip
+        if begun is not None:
+            self._told, self._generation, self._start_due = False, begun.generation, None
+            self.failures, self.places = {}, {}  # those of earlier generations were survived
+        if not self._told and self._worlds.generations.has_newcomers() and 0 in self._members:
+            self._told = True
+            self.reply(self._members[0], "hosts added")
+
+    def due(self) -> float | None:
+        limits = [one for one in (self._worlds.due, self._start_due) if one is not None]
+        return min(limits, default=None) if self.over is None else None
+
+    def on_due(self) -> None:
+        now = time.monotonic()
+        if self._start_due is not None and now >= self._start_due:
+            self._start_due = None
+            came = len(self.workers)
+            if came < self._fewest:
+                self.end(f"{self.cluster.name} started {came} of {self._fewest} workers within "
+                         f"{self.options.start_timeout_s:g} s; free slots, or give a longer start_timeout", 0)  # fmt: skip
+                self.cluster.cancel()
+                return
+        if self._worlds.due is not None and now >= self._worlds.due:
+            for index in self._worlds.time_out():
+                self._server.send(self.workers[index].peer, {"kind": "stop"})
+            self._advance()
+            if self._worlds.over:
+                self.end(self._worlds.over)
+
+    def results(self, values: dict[int, Any]) -> list:
+        members = self._worlds.generations.members
+        if self._worlds.generations.finished and not self._worlds.over and all(one in values for one in members):
+            return [values[one] for one in members]
+        why = self._worlds.over or self.over or "a rank of the last generation returned nothing"
+        if not self.failures:
+            if self._worlds.generations.number == 0:
+                raise TimeoutError(why)
+            raise rank_error(-1, f"the elastic job ended: {why}")
+        cause = explain(self.failures, lambda rank: self.places.get(rank, "its host"), None)
+        failure = rank_error(cause.rank, f"{cause.text}\nthe elastic job ended: {why}", cause.__cause__)
+        raise failure from failure.__cause__
