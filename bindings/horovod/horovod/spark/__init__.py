@@ -1,7 +1,3 @@
-"""Not offered by this version."""
+"""horovod.spark: functions on ranks that are Spark tasks. PySpark is imported when a function is called."""
 
-from .._alone import not_offered
-
-raise not_offered(
-    "horovod.spark", "start ranks with `farandole run`, Ray (horovod.ray), Slurm, mpirun or on Kubernetes"
-)
+from farandole.integrations.spark import run, run_elastic  # noqa: F401

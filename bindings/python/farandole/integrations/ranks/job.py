@@ -27,13 +27,13 @@ from .server import Peer, Server
 from .worlds import Secret, horovod_variables, open_ports, settings, variables
 
 _FAILURES_S = 3.0  # the time that the other ranks have to end after one has failed
-_STOP_S = 15.0  # the time that agents have to end after that, before the job system ends them
 
 
 class Cluster:
     """A job system that starts agents. Its methods are called in the thread of the job's run()."""
 
     name = "the job system"
+    stop_s = 15.0  # the time that agents have to end once they are told to, before cancel()
 
     def address(self) -> str:
         """The address of this host at which the workers reach it."""
@@ -71,6 +71,25 @@ class Options:
     timestamps: bool = False
 
 
+    @classmethod
+    def of(cls, start_timeout_s: float, env: Mapping[str, Any] | None, stdout: TextIO | None, stderr: TextIO | None,
+           nics: Sequence[str] | None, timestamps: Any) -> Options:  # fmt: skip
+        """From the arguments of a run(). ValueError if `start_timeout_s` is not positive."""
+        if not float(start_timeout_s) > 0:
+            raise ValueError(f"start_timeout={start_timeout_s}: give a positive number of seconds")
+        return cls(float(start_timeout_s), ",".join(nics) if nics else None,
+                   {name: str(value) for name, value in (env or {}).items()}, stdout, stderr, bool(timestamps))  # fmt: skip
+
+
+def limits_of(usual: int, fewest: int | None, most: int | None) -> tuple[int, int]:
+    """The fewest and the most ranks of an elastic job. ValueError if no number is between them."""
+    least = usual if fewest is None else int(fewest)
+    limit = max(usual, least) if most is None else int(most)
+    if not 1 <= least <= limit:
+        raise ValueError(f"min_num_proc={least} and max_num_proc={limit} leave no number of ranks between them")
+    return least, limit
+
+
 @dataclass(eq=False)
 class Worker:
     """An agent and the rank process that it runs."""
@@ -80,6 +99,7 @@ class Worker:
     peer: Peer
     rank: int | None = None
     ended: bool = False  # its process has ended, or the agent is lost
+    lost: bool = False  # the connection to the agent has ended
 
 
 class Job:
@@ -144,7 +164,7 @@ class Job:
         values, error = self._done
         if error is not None:
             self._note_losses(error)
-        return self.results(self._unpickled(values))
+        return self.results({index: pickle.loads(outcome)["value"] for index, outcome in values})
 
     def _finish(self, values: list, error: BaseException | None) -> None:
         self._done = (values, error)
@@ -157,7 +177,7 @@ class Job:
             now = time.monotonic()
             if self.limit is not None and now >= self.limit:
                 # A job that has succeeded is not cancelled: large results take their time.
-                self.limit, self._cancel_at = None, None if self.over is None else now + _STOP_S
+                self.limit, self._cancel_at = None, None if self.over is None else now + self.cluster.stop_s
                 for worker in self.workers.values():
                     self._server.send(worker.peer, {"kind": "stop"})
             if self._cancel_at is not None and now >= self._cancel_at:
@@ -172,6 +192,11 @@ class Job:
         if self.over is None:
             self.over = why
             self.limit = time.monotonic() + grace_s
+
+    def give_up(self, why: str) -> None:
+        """Ends the job at once. What the ranks report from now on is a consequence."""
+        self.over, self.limit = self.over or why, None
+        self.cluster.cancel()
 
     def stop_agents(self) -> None:
         """Ends agents whose ranks have all ended."""
@@ -213,23 +238,28 @@ class Job:
         worker = peer.worker
         if worker is None or worker.ended:
             return
-        worker.ended = True
-        self.on_end(worker, self._note(worker, Lost(worker)))
+        worker.ended = worker.lost = True
+        self.on_end(worker, self._note(worker, RankDied("its worker was lost")))
 
     def _note(self, worker: Worker, error: BaseException) -> BaseException:
-        rank = worker.index if worker.rank is None else worker.rank
+        rank = self._rank_of(worker)
         if self.limit is not None or self.over is None:  # afterwards ranks end because they are told to
             self.failures.setdefault(rank, error)
             self.places.setdefault(rank, self.cluster.place(worker.facts))
         return error
 
+    @staticmethod
+    def _rank_of(worker: Worker) -> int:
+        """The rank; the number of the worker if it has none yet."""
+        return worker.index if worker.rank is None else worker.rank
+
     def _note_losses(self, error: BaseException) -> None:
         """The job system has failed. Of several lost agents the one that it names is the cause."""
-        lost = [(rank, one) for rank, one in self.failures.items() if isinstance(one, Lost)]
-        for rank, one in lost:
-            why = self.cluster.how_lost(one.worker.facts, error)
+        lost = {self._rank_of(one): one for one in self.workers.values() if one.lost}
+        for rank in [one for one in self.failures if one in lost]:
+            why = self.cluster.how_lost(lost[rank].facts, error)
             if why is not None:
-                others = {key: value for key, value in self.failures.items() if not isinstance(value, Lost)}
+                others = {one: failure for one, failure in self.failures.items() if one not in lost}
                 self.failures = {rank: RankDied(why), **others}
                 return
         if not self.failures and self.over is None:
@@ -242,24 +272,6 @@ class Job:
         time_text = f"{datetime.now():%Y-%m-%d %H:%M:%S.%f}"[:-3] + " " if self.options.timestamps else ""
         file.write(f"{time_text}[{rank}] {text}\n")
         file.flush()
-
-    def _unpickled(self, values: list) -> dict[int, Any]:
-        found = {}
-        for index, outcome in values:
-            one = pickle.loads(outcome)
-            if "value" in one:
-                found[index] = one["value"]
-            else:  # a rank that raised SystemExit(0)
-                self._note(self.workers[index], _error_of({"ending": "exit code 0"}, outcome))
-        return found
-
-
-class Lost(RankDied):
-    """The connection to an agent ended, and its rank with it."""
-
-    def __init__(self, worker: Worker):
-        super().__init__("its worker was lost")
-        self.worker = worker
 
 
 def _error_of(message: dict, outcome: bytes) -> BaseException:
@@ -323,11 +335,10 @@ class FixedJob(Job):
     def on_due(self) -> None:
         self._due = None
         came = sorted(self.cluster.place(one.facts) for one in self.workers.values())
-        self.end(f"{self.cluster.name} started {len(came)} of {self._size} workers within "
-                 f"{self.options.start_timeout_s:g} s"
-                 + (f": {', '.join(came)}" if came else "")
-                 + "; free slots for the others, ask for fewer ranks, or give a longer start_timeout", 0)  # fmt: skip
-        self.cluster.cancel()
+        self.give_up(f"{self.cluster.name} started {len(came)} of {self._size} workers within "
+                     f"{self.options.start_timeout_s:g} s"
+                     + (f": {', '.join(came)}" if came else "")
+                     + "; free slots for the others, ask for fewer ranks, or give a longer start_timeout")  # fmt: skip
 
     def results(self, values: dict[int, Any]) -> list:
         if self.failures:
@@ -385,10 +396,10 @@ class ElasticJob(Job):
             self.end(self._worlds.over)
         elif self._worlds.generations.finished:
             self._finish_agents()
-        elif not isinstance(error, Lost) and (rank is not None or isinstance(error, RankDied)):
+        elif not worker.lost and (rank is not None or isinstance(error, RankDied)):
             # A worker that raised before it had a rank is not replaced: the next one would raise the same.
             self.on_hello(self.new_worker(worker.peer, worker.facts))
-        elif not isinstance(error, Lost):
+        elif not worker.lost:
             self._server.send(worker.peer, {"kind": "stop"})
         if self.over and all(one.ended for one in self.workers.values()):
             self.stop_agents()
@@ -430,10 +441,10 @@ class ElasticJob(Job):
             self._start_due = None
             came = len(self.workers)
             if came < self._fewest:
-                self.end(f"{self.cluster.name} started {came} of {self._fewest} workers within "
-                         f"{self.options.start_timeout_s:g} s; free slots, or give a longer start_timeout", 0)  # fmt: skip
-                self.cluster.cancel()
-                return
+                return self.give_up(
+                    f"{self.cluster.name} started {came} of {self._fewest} workers within "
+                    f"{self.options.start_timeout_s:g} s; free slots, or give a longer start_timeout"
+                )
         if self._worlds.due is not None and now >= self._worlds.due:
             for index in self._worlds.time_out():
                 self._server.send(self.workers[index].peer, {"kind": "stop"})

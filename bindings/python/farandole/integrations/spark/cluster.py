@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Callable
 
+from ...errors import PeerLostError
 from ..needed import import_needed
 from ..ranks.job import Cluster
 from ..ranks.worlds import Secret
@@ -99,6 +100,9 @@ def _understood(error: BaseException) -> BaseException:
             f"farandole.spark: barrier stages cannot run with dynamic allocation: set spark.dynamicAllocation.enabled "
             f"to false ({_first_line(text)})"
         )
+    reached = re.search(r"farandole\.errors\.PeerLostError: (the driver [^\n]*)", text)
+    if reached:
+        return PeerLostError(f"farandole.spark: {reached[1]}; see spark.driver.host and FARANDOLE_PORT_BASE")
     return error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Callable, TextIO
 
-from ..ranks.job import ElasticJob, FixedJob, Options
+from ..ranks.job import ElasticJob, FixedJob, Options, limits_of
 from ..ranks.process import task_of
 from .cluster import SparkCluster, active_context
 
@@ -59,10 +59,9 @@ def run_elastic(fn: Callable, args: Sequence = (), kwargs: dict | None = None, n
         fn, args, kwargs, False, start_timeout, env, stdout, stderr, nics, prefix_output_with_timestamp, executable
     )
     usual = _count("num_proc", num_proc, context)
-    fewest = _first(min_num_proc, min_np, usual)
-    most = _first(max_num_proc, max_np, max(usual, fewest))
-    if not 1 <= fewest <= most:
-        raise ValueError(f"min_num_proc={fewest} and max_num_proc={most} leave no number of ranks between them")
+    fewest, most = limits_of(
+        usual, min_np if min_num_proc is None else min_num_proc, max_np if max_num_proc is None else max_num_proc
+    )
     timeout_s = 600.0 if elastic_timeout is None else float(elastic_timeout)
     return ElasticJob(fewest, most, reset_limit or 0, timeout_s, cluster, options).run()
 
@@ -72,17 +71,11 @@ def _prepare(fn, args, kwargs, barrier, start_timeout, env, stdout, stderr, nics
     from pyspark import cloudpickle
 
     task = task_of(fn, args, kwargs or {}, cloudpickle.dumps)
-    options = Options(
-        start_timeout_s=_START_TIMEOUT_S if start_timeout is None else float(start_timeout),
-        interfaces=",".join(nics) if nics else None, variables={name: str(value) for name, value in (env or {}).items()},
-        stdout=stdout, stderr=stderr, timestamps=bool(timestamps))  # fmt: skip
+    limit_s = _START_TIMEOUT_S if start_timeout is None else start_timeout
+    options = Options.of(limit_s, env, stdout, stderr, nics, timestamps)
     return context, SparkCluster(context, task, barrier, executable), options
 
 
-
-
-def _first(*values: int | None) -> int:
-    return int(next(value for value in values if value is not None))
 
 
 def _count(name: str, given: int | None, context) -> int:
