@@ -3,7 +3,9 @@
 # "N passed, N failed".
 #   bash tests/run.sh            everything
 #   bash tests/run.sh cpp        one part: cpp, python, kubernetes, address, thread or format
-#   bash tests/run.sh newest     the tests of the PyTorch layer with the newest PyTorch; not a part of everything
+# Not parts of everything, because they install gigabytes:
+#   bash tests/run.sh newest     the tests of the PyTorch layer with the newest PyTorch
+#   bash tests/run.sh spark      farandole.spark on a Spark cluster of two executors
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tests/setup.sh
@@ -134,6 +136,13 @@ part_newest() {
   done
 }
 
+part_spark() {
+  install_python_package
+  say "Spark: tests"
+  bash tests/spark/setup.sh || { count spark 0 1; return; }
+  PATH="$PWD/build/spark/bin:$PATH" run_pytest spark tests/spark
+}
+
 part_kubernetes() {
   say "Kubernetes: manifests, and pods in namespaces of this machine"
   build_tests build fake_cuda fake_nccl || return 0
@@ -183,8 +192,8 @@ part_thread() { sanitized thread elastic_workers_test coordinator_test coordinat
 set_up_machine
 for part in "${parts[@]}"; do
   case "$part" in
-    cpp | python | newest | kubernetes | address | thread | format) "part_$part" ;;
-    *) echo "tests/run.sh: '$part' is none of cpp, python, newest, kubernetes, address, thread, format" >&2; exit 64 ;;
+    cpp | python | newest | spark | kubernetes | address | thread | format) "part_$part" ;;
+    *) echo "tests/run.sh: '$part' is none of cpp, python, newest, spark, kubernetes, address, thread, format" >&2; exit 64 ;;
   esac
 done
 

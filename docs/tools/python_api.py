@@ -28,6 +28,8 @@ MODULES = (
     ("farandole.errors", "errors"),
     ("farandole.integrations.kubernetes", "manifests for Kubernetes"),
     ("farandole.integrations.ray", "Ray"),
+    ("farandole.integrations.spark", "Spark"),
+    ("farandole.integrations.dask", "Dask"),
 )
 
 

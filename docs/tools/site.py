@@ -28,7 +28,7 @@ CONTENTS = (
                      "docs/quickstart/cpp", "docs/quickstart/kubernetes", "docs/quickstart/*"]),
     ("Coming from elsewhere", ["docs/from-*"]),
     ("Running", ["docs/install", "docs/wheels", "docs/cli", "docs/environment", "docs/launchers", "docs/kubernetes",
-                 "docs/ray", "docs/elastic", "docs/checkpoints", "docs/metrics", "docs/gpu"]),
+                 "docs/ray", "docs/spark", "docs/dask", "docs/elastic", "docs/checkpoints", "docs/metrics", "docs/gpu"]),
     ("Speed", ["docs/performance", "docs/tuning"]),
     ("When something goes wrong", ["docs/troubleshooting", "docs/faq"]),
     ("Reference", ["docs/api/c", "docs/api/cpp", "docs/api/farandole*"]),

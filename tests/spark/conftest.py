@@ -6,7 +6,7 @@ import sys
 os.environ.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
-import pytest  # noqa: E402
+import pytest
 
 CORES = 4
 

@@ -42,7 +42,11 @@ def work(base, more=0):
 
     farandole.init()
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
-    return base + more + farandole.rank(), [int(os.environ[f"HOROVOD_{name}"]) for name in names], total(farandole.rank())
+    return (
+        base + more + farandole.rank(),
+        [int(os.environ[f"HOROVOD_{name}"]) for name in names],
+        total(farandole.rank()),
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])

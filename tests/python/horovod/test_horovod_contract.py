@@ -144,10 +144,23 @@ def test_modules_that_programs_import(module, names):
     assert [name for name in names.split() if not hasattr(loaded, name)] == []
 
 
-@pytest.mark.parametrize("module", ["horovod.mxnet", "horovod.tensorflow", "horovod.spark"])
+@pytest.mark.parametrize("module", ["horovod.mxnet", "horovod.tensorflow"])
 def test_a_module_that_is_not_offered_says_so(module):
     error = raises(ImportError, f"does not offer {module}: ", importlib.import_module, module)
     assert error.name == module and "\n" not in str(error)
+
+
+def test_spark_is_imported_when_it_is_used(monkeypatch):
+    """The tests of tests/spark run the functions on a cluster."""
+    import horovod.spark
+    import horovod.spark.common.store
+
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    raises(ImportError, "farandole.spark needs PySpark", horovod.spark.run, print)
+    raises(ImportError, "farandole.spark needs PySpark", horovod.spark.run_elastic, print)
+    monkeypatch.setitem(sys.modules, "pyspark.ml", None)
+    raises(ImportError, "an estimator needs PySpark", importlib.import_module, "horovod.spark.torch")
+    raises(ImportError, "an estimator needs PySpark", importlib.import_module, "horovod.spark.keras")
 
 
 def test_helpers():

@@ -12,9 +12,10 @@ from test_jobs import steps, total_of_ranks, work_until
 
 @pytest.fixture(scope="module")
 def client():
-    with LocalCluster(
-        n_workers=2, threads_per_worker=2, dashboard_address="127.0.0.1:0", host="127.0.0.1"
-    ) as cluster, Client(cluster) as client:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address="127.0.0.1:0", host="127.0.0.1") as cluster,
+        Client(cluster) as client,
+    ):
         yield client
 
 
@@ -40,7 +41,8 @@ def test_output_of_ranks_appears_at_the_client(client):
 
 
 @pytest.mark.parametrize(
-    "how, text", [("raise", "raised KeyError: 'weights'"), ("SIGKILL", "died: signal SIGKILL; its last lines are above")]
+    "how, text",
+    [("raise", "raised KeyError: 'weights'"), ("SIGKILL", "died: signal SIGKILL; its last lines are above")],
 )
 def test_the_rank_that_failed_is_named_with_its_worker(client, how, text):
     with pytest.raises(farandole.RankError) as caught:

@@ -11,7 +11,9 @@ import time
 import cloudpickle
 import farandole
 import pytest
-from farandole.integrations.ranks.job import ElasticJob, FixedJob, Options, limits_of
+from farandole.integrations.ranks.elastic_job import ElasticJob, limits_of
+from farandole.integrations.ranks.fixed_job import FixedJob
+from farandole.integrations.ranks.job import Options
 from farandole.integrations.ranks.process import task_of
 from process_cluster import ProcessCluster, is_gone
 

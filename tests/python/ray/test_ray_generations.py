@@ -5,10 +5,10 @@ import asyncio
 import random
 
 import pytest
+from farandole.integrations.ranks.generations import Generations
 from farandole.integrations.ray import RayExecutor
 from farandole.integrations.ray.coordinator import Coordinator
 from farandole.integrations.ray.elastic_executor import ElasticRayExecutor
-from farandole.integrations.ranks.generations import Generations
 from farandole.integrations.ray.ray_logger import _LogBuffer
 from farandole.integrations.ray.worker import Facts
 

@@ -8,9 +8,9 @@ import sys
 import farandole
 import pytest
 from farandole import rendezvous
-from farandole.integrations.ray import RayExecutor, by_node, number, visible_devices
 from farandole.integrations.ranks.failures import explain, first_cause
 from farandole.integrations.ranks.worlds import Secret, choose_rendezvous
+from farandole.integrations.ray import RayExecutor, by_node, number, visible_devices
 from farandole.integrations.ray.failures import READER, how_it_died, place_in
 
 NAMES = ["rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"]
@@ -155,7 +155,9 @@ def test_a_rank_that_others_report_is_the_cause_without_its_own_error():
 
 
 def test_a_shutdown_of_others_is_not_the_cause():
-    assert first_cause({0: RayTaskError(farandole.ShutDownError("gone")), 2: RayTaskError(OSError("disk"))}, READER) == 2
+    assert (
+        first_cause({0: RayTaskError(farandole.ShutDownError("gone")), 2: RayTaskError(OSError("disk"))}, READER) == 2
+    )
     assert first_cause({0: RayTaskError(farandole.ShutDownError("gone"))}, READER) == 0
 
 

@@ -35,9 +35,13 @@ def client_of(client=None):
         try:
             client = distributed.get_client()
         except ValueError:
-            raise RuntimeError("farandole.dask: there is no active client: create one, distributed.Client(...)") from None
+            raise RuntimeError(
+                "farandole.dask: there is no active client: create one, distributed.Client(...)"
+            ) from None
     if client.asynchronous:
-        raise TypeError("farandole.dask: the client is asynchronous: give one that was created without asynchronous=True")
+        raise TypeError(
+            "farandole.dask: the client is asynchronous: give one that was created without asynchronous=True"
+        )
     return client
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Callable, TextIO
 
-from ..ranks.job import ElasticJob, FixedJob, Options, limits_of
+from ..ranks.elastic_job import ElasticJob, limits_of
+from ..ranks.fixed_job import FixedJob
+from ..ranks.job import Options
 from ..ranks.process import task_of
 from .cluster import DaskCluster, client_of
 
@@ -84,7 +86,7 @@ def _choose(client, workers: Sequence[str] | None, count: int | None) -> list[st
         raise ValueError(f"num_proc={count}: at least one rank is needed, and the cluster has {len(threads)} workers")
     if count > sum(threads.values()):
         raise ValueError(
-            f"num_proc={count}: the {len(threads)} workers have {sum(threads.values())} threads, and each rank takes one"
+            f"num_proc={count}: the {len(threads)} workers have {sum(threads.values())} threads; each rank takes one"
         )
     chosen: list[str] = []
     while len(chosen) < count:

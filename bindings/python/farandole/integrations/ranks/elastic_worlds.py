@@ -104,7 +104,5 @@ class ElasticWorlds:
                 f"{len(late)} of the workers did not come to init() within {self._start_timeout_s:g} s"
             )
         elif not late:
-            self.generations.over = (
-                f"there were fewer than {self.generations.fewest} workers for {self._timeout_s:g} s"
-            )
+            self.generations.over = f"there were fewer than {self.generations.fewest} workers for {self._timeout_s:g} s"
         return late

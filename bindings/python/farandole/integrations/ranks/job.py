@@ -1,7 +1,4 @@
-"""Jobs: the driver's side of a function that runs on ranks which agents start.
-
-    FixedJob      waits for all agents, makes them one world, and ends at the first failure
-    ElasticJob    makes a new world when workers are lost or join
+"""Job: the driver's side of a function that runs on ranks which agents start. FixedJob and ElasticJob derive from it.
 
 A job system gives the job a Cluster, which starts the agents. run() of the job belongs to one thread, the caller's:
 output of ranks and exceptions appear there.
@@ -19,12 +16,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Callable, TextIO
 
-from ...run import rank_error
-from .elastic_worlds import ElasticWorlds, Place, World
-from .failures import RankDied, explain
-from .placement import by_node, number, visible_devices
+from .failures import RankDied
 from .server import Peer, Server
-from .worlds import Secret, horovod_variables, open_ports, settings, variables
+from .worlds import Secret, open_ports, settings
 
 _FAILURES_S = 3.0  # the time that the other ranks have to end after one has failed
 
@@ -70,24 +64,15 @@ class Options:
     stderr: TextIO | None = None
     timestamps: bool = False
 
-
     @classmethod
     def of(cls, start_timeout_s: float, env: Mapping[str, Any] | None, stdout: TextIO | None, stderr: TextIO | None,
            nics: Sequence[str] | None, timestamps: Any) -> Options:  # fmt: skip
         """From the arguments of a run(). ValueError if `start_timeout_s` is not positive."""
         if not float(start_timeout_s) > 0:
             raise ValueError(f"start_timeout={start_timeout_s}: give a positive number of seconds")
-        return cls(float(start_timeout_s), ",".join(nics) if nics else None,
-                   {name: str(value) for name, value in (env or {}).items()}, stdout, stderr, bool(timestamps))  # fmt: skip
-
-
-def limits_of(usual: int, fewest: int | None, most: int | None) -> tuple[int, int]:
-    """The fewest and the most ranks of an elastic job. ValueError if no number is between them."""
-    least = usual if fewest is None else int(fewest)
-    limit = max(usual, least) if most is None else int(most)
-    if not 1 <= least <= limit:
-        raise ValueError(f"min_num_proc={least} and max_num_proc={limit} leave no number of ranks between them")
-    return least, limit
+        variables = {name: str(value) for name, value in (env or {}).items()}
+        interfaces = ",".join(nics) if nics else None
+        return cls(float(start_timeout_s), interfaces, variables, stdout, stderr, bool(timestamps))
 
 
 @dataclass(eq=False)
@@ -284,183 +269,3 @@ def _error_of(message: dict, outcome: bytes) -> BaseException:
     with contextlib.suppress(AttributeError):
         error.rank_traceback = one["traceback"]
     return error
-
-
-class FixedJob(Job):
-    """A job of `size` ranks. Its world begins when all agents have come."""
-
-    def __init__(self, size: int, cluster: Cluster, options: Options):
-        super().__init__(cluster, options)
-        self._size, self._due = size, None
-
-    def agents(self) -> int:
-        return self._size
-
-    def run(self) -> list:
-        self._due = time.monotonic() + self.options.start_timeout_s
-        return super().run()
-
-    def on_hello(self, worker: Worker) -> None:
-        if len(self.workers) == self._size:
-            self._due = None
-            self._begin()
-
-    def _begin(self) -> None:
-        workers = list(self.workers.values())
-        workers.sort(key=lambda one: one.facts.get("order", 0))
-        gpus = [one.facts.get("gpus", ()) for one in workers]
-        order = by_node([one.facts["host"] for one in workers], gpus)
-        workers = [workers[one] for one in order]
-        hosts = [one.facts["host"] for one in workers]
-        rendezvous = workers[0].facts["choices"][len(set(hosts)) > 1]
-        seen = visible_devices(hosts, [gpus[one] for one in order])
-        for worker, member, devices in zip(workers, number(hosts), seen):
-            worker.rank = member.rank
-            more = {**variables(member, rendezvous, self.key),
-                    **horovod_variables(member, worker.facts["host_name"])}  # fmt: skip
-            del more["FARANDOLE_JOB_KEY"]  # the agent has it
-            if devices:
-                more["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-            self.begin(worker, more, elastic=False)
-
-    def on_end(self, worker: Worker, error: BaseException | None) -> None:
-        if error is not None:
-            self.end("a rank failed")
-        if all(one.ended for one in self.workers.values()):
-            self.stop_agents()
-
-    def due(self) -> float | None:
-        return self._due
-
-    def on_due(self) -> None:
-        self._due = None
-        came = sorted(self.cluster.place(one.facts) for one in self.workers.values())
-        self.give_up(f"{self.cluster.name} started {len(came)} of {self._size} workers within "
-                     f"{self.options.start_timeout_s:g} s"
-                     + (f": {', '.join(came)}" if came else "")
-                     + "; free slots for the others, ask for fewer ranks, or give a longer start_timeout")  # fmt: skip
-
-    def results(self, values: dict[int, Any]) -> list:
-        if self.failures:
-            failure = explain(self.failures, lambda rank: self._place_of(rank), self._size)
-            raise failure from failure.__cause__
-        if self.over is not None:
-            raise TimeoutError(self.over)
-        return [values[one.index] for one in sorted(self.workers.values(), key=lambda one: one.rank)]
-
-    def _place_of(self, rank: int) -> str:
-        found = [one for one in self.workers.values() if one.rank == rank]
-        return self.cluster.place(found[0].facts) if found else "its host"
-
-
-class ElasticJob(Job):
-    """A job of a function that farandole.elastic.run has wrapped, with `fewest` to `most` ranks.
-
-    The job system starts `most` agents, and replaces those that are lost, as far as it has room. An agent whose rank
-    dies or raises starts another process, which joins at the next commit of the others.
-    """
-
-    def __init__(self, fewest: int, most: int, resets: int, timeout_s: float, cluster: Cluster, options: Options):
-        super().__init__(cluster, options)
-        self._fewest, self._most = fewest, most
-        self._worlds = ElasticWorlds(fewest, most, resets, timeout_s, options.start_timeout_s)
-        self._members: dict[int, Worker] = {}  # of the last generation
-        self._told = False  # whether rank 0 knows of newcomers
-        self._start_due: float | None = None
-        self._generation = 0
-
-    def agents(self) -> int:
-        return self._most
-
-    def run(self) -> list:
-        self._start_due = time.monotonic() + self.options.start_timeout_s
-        return super().run()
-
-    def on_hello(self, worker: Worker) -> None:
-        if self._worlds.over or self._worlds.generations.finished:
-            return self._server.send(worker.peer, {"kind": "stop"})
-        self._worlds.start(worker.index, Place(worker.facts["host"], worker.facts["host"]))
-        gpus = worker.facts.get("gpus", ())
-        more = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
-        more.update({"HOROVOD_HOSTNAME": worker.facts["host_name"], "HOROVOD_CONTROLLER": "gloo"})
-        self.begin(worker, more, elastic=True)
-
-    def on_join(self, worker: Worker, choices: Sequence[str]) -> None:
-        self._worlds.join(worker.index, choices)
-        self._advance()
-
-    def on_end(self, worker: Worker, error: BaseException | None) -> None:
-        _, rank = self._worlds.end(worker.index, error is None)
-        self._advance()
-        if self._worlds.over:
-            self.end(self._worlds.over)
-        elif self._worlds.generations.finished:
-            self._finish_agents()
-        elif not worker.lost and (rank is not None or isinstance(error, RankDied)):
-            # A worker that raised before it had a rank is not replaced: the next one would raise the same.
-            self.on_hello(self.new_worker(worker.peer, worker.facts))
-        elif not worker.lost:
-            self._server.send(worker.peer, {"kind": "stop"})
-        if self.over and all(one.ended for one in self.workers.values()):
-            self.stop_agents()
-
-    def _finish_agents(self) -> None:
-        """Once a rank has returned, agents without a rank of the last generation are not needed any more."""
-        for one in self.workers.values():
-            is_last = one.peer.worker is one  # earlier ranks of the agent have ended
-            if is_last and (one.ended or one.index not in self._worlds.generations.members):
-                self._server.send(one.peer, {"kind": "stop"})
-
-    def _advance(self) -> None:
-        begun = None
-        for index, answer in self._worlds.advance(time.monotonic()):
-            worker = self.workers[index]
-            if not isinstance(answer, World):
-                self.reply(worker, f"end {answer}")
-                continue
-            if begun is None:
-                begun, self._members = answer, {}
-            worker.rank = answer.member.rank
-            self._members[worker.rank] = worker
-            self.reply(worker, f"world {answer.generation} {answer.member.rank} {answer.member.size} "
-                               f"{answer.member.local_rank} {answer.member.local_size} {answer.rendezvous}")  # fmt: skip
-        if begun is not None:
-            self._told, self._generation, self._start_due = False, begun.generation, None
-            self.failures, self.places = {}, {}  # those of earlier generations were survived
-        if not self._told and self._worlds.generations.has_newcomers() and 0 in self._members:
-            self._told = True
-            self.reply(self._members[0], "hosts added")
-
-    def due(self) -> float | None:
-        limits = [one for one in (self._worlds.due, self._start_due) if one is not None]
-        return min(limits, default=None) if self.over is None else None
-
-    def on_due(self) -> None:
-        now = time.monotonic()
-        if self._start_due is not None and now >= self._start_due:
-            self._start_due = None
-            came = len(self.workers)
-            if came < self._fewest:
-                return self.give_up(
-                    f"{self.cluster.name} started {came} of {self._fewest} workers within "
-                    f"{self.options.start_timeout_s:g} s; free slots, or give a longer start_timeout"
-                )
-        if self._worlds.due is not None and now >= self._worlds.due:
-            for index in self._worlds.time_out():
-                self._server.send(self.workers[index].peer, {"kind": "stop"})
-            self._advance()
-            if self._worlds.over:
-                self.end(self._worlds.over)
-
-    def results(self, values: dict[int, Any]) -> list:
-        members = self._worlds.generations.members
-        if self._worlds.generations.finished and not self._worlds.over and all(one in values for one in members):
-            return [values[one] for one in members]
-        why = self._worlds.over or self.over or "a rank of the last generation returned nothing"
-        if not self.failures:
-            if self._worlds.generations.number == 0:
-                raise TimeoutError(why)
-            raise rank_error(-1, f"the elastic job ended: {why}")
-        cause = explain(self.failures, lambda rank: self.places.get(rank, "its host"), None)
-        failure = rank_error(cause.rank, f"{cause.text}\nthe elastic job ended: {why}", cause.__cause__)
-        raise failure from failure.__cause__

@@ -49,9 +49,7 @@ class _FarandoleBackend(Backend):
     def on_start(self, worker_group, backend_config: FarandoleConfig) -> None:
         facts = worker_group.execute(worker.look)
         members = number([one.node for one in facts])  # Ray Train has assigned the ranks, node by node
-        rendezvous = worker_group.execute_single(
-            0, choose_rendezvous, [one.host for one in facts], facts[0].address
-        )
+        rendezvous = worker_group.execute_single(0, choose_rendezvous, [one.host for one in facts], facts[0].address)
         key = Secret(secrets.token_hex(32))
         more = backend_config.variables()
         ray.get([worker_group.execute_single_async(one.rank, worker.set_member, one, rendezvous, key, more)

@@ -11,6 +11,7 @@ from ... import core, elastic_client, rendezvous
 from ..ranks.placement import Member
 from ..ranks.worlds import NAMES, Secret, variables
 
+
 @dataclass(frozen=True)
 class Facts:
     """Where a worker runs. Errors name it, and ranks and the rendezvous address depend on it."""

@@ -13,7 +13,7 @@ from ..needed import import_needed
 from ..ranks.job import Cluster
 from ..ranks.worlds import Secret
 
-_USER, _PACKAGE = "farandole.spark", "pyspark>=3.4"
+_USER, _PACKAGE = "farandole.spark", "pyspark>=3.5"
 
 
 def active_context():
@@ -26,10 +26,12 @@ def active_context():
         return context
     if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
         raise RuntimeError(
-            "farandole.spark: this session is one of Spark Connect, which has no barrier stages of RDDs: run the driver "
-            "in the cluster (spark-submit), or create a session with master() in place of remote()"
+            "farandole.spark: this session is one of Spark Connect, which has no barrier stages of RDDs: run the "
+            "driver in the cluster (spark-submit), or create a session with master() in place of remote()"
         )
-    raise RuntimeError("farandole.spark: there is no active SparkSession: create one, SparkSession.builder.getOrCreate()")
+    raise RuntimeError(
+        "farandole.spark: there is no active SparkSession: create one, SparkSession.builder.getOrCreate()"
+    )
 
 
 class SparkCluster(Cluster):

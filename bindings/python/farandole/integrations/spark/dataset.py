@@ -96,7 +96,9 @@ def pieces_of(uri: str) -> list[Piece]:
     for path in sorted(one.path for one in files if one.path.endswith(".parquet")):
         with system.open_input_file(path) as file:
             metadata = parquet.read_metadata(file)
-        pieces += [Piece(path, group, 0, metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)]
+        pieces += [
+            Piece(path, group, 0, metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)
+        ]
     return [one for one in pieces if one.rows]
 
 
@@ -135,6 +137,7 @@ class Shard:
         self._uri, self._columns = uri, list(dict.fromkeys(columns))
         self._system, _ = file_system(uri)
         self._pieces = shard(pieces_of(uri), rank, size)
+        self._widths: dict[str, tuple] = {}
         self.rows = sum(one.rows for one in self._pieces)
 
     def steps(self, batch: int) -> int:
@@ -173,7 +176,12 @@ class Shard:
         with self._system.open_input_file(piece.path) as file:
             group = parquet.ParquetFile(file).read_row_group(piece.group, columns=self._columns)
         rows = group.slice(piece.start, piece.rows)
-        return {name: as_array(name, rows.column(name)) for name in self._columns}
+        arrays = {name: as_array(name, rows.column(name)) for name in self._columns}
+        for name, array in arrays.items():
+            width = self._widths.setdefault(name, array.shape[1:])
+            if width != array.shape[1:]:
+                raise _ragged(name, width[0], array.shape[1])
+        return arrays
 
 
 def as_array(name: str, column) -> Any:
@@ -192,12 +200,16 @@ def as_array(name: str, column) -> Any:
     if pyarrow.types.is_list(values.type) or pyarrow.types.is_large_list(values.type):
         lengths = numpy.unique(values.value_lengths().to_numpy())
         if len(lengths) > 1:
-            raise ValueError(f"column '{name}' has arrays of {lengths[0]} to {lengths[-1]} elements: give them one length")
+            raise _ragged(name, *lengths)
         inside = values.flatten()
         if inside.null_count:
             raise ValueError(f"column '{name}' has {inside.null_count} missing elements: remove or fill them")
         return _narrow(inside).reshape(len(values), -1)
     return _narrow(values)
+
+
+def _ragged(name: str, *lengths: int) -> ValueError:
+    return ValueError(f"column '{name}' has arrays of {min(lengths)} to {max(lengths)} elements: give them one length")
 
 
 def _narrow(values) -> Any:

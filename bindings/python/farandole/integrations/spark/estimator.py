@@ -11,7 +11,7 @@ from ..needed import import_needed
 from .dataset import prepare, with_arrays
 from .store import Store
 
-import_needed("farandole.spark's estimators", "pyspark.ml", "PySpark", "farandole[spark]")
+import_needed("farandole.spark: an estimator", "pyspark.ml", "PySpark", "farandole[spark]")
 from pyspark.ml import Estimator, Model  # noqa: E402
 
 COMMON = dict(
@@ -30,7 +30,9 @@ class Parameters:
         super().__init__()
         unknown = [name for name in given if name not in self.NAMES]
         if unknown:
-            raise TypeError(f"{type(self).__name__} has no parameter {unknown[0]}; it has {', '.join(sorted(self.NAMES))}")
+            raise TypeError(
+                f"{type(self).__name__} has no parameter {unknown[0]}; it has {', '.join(sorted(self.NAMES))}"
+            )
         for name, default in self.NAMES.items():
             setattr(self, name, given.get(name, default))
 
@@ -81,8 +83,8 @@ class BaseEstimator(Parameters, Estimator):
 
     def _task(self, store, run_id, prepared, features, labels) -> dict:
         """What the ranks need; pickled as one object, so that the optimizer refers to the model's parameters."""
-        names = ("loss", "metrics", "batch_size", "epochs", "shuffle", "random_seed", "verbose", "train_steps_per_epoch",
-                 "validation_steps_per_epoch", "transformation_fn", "gradient_compression",
+        names = ("loss", "metrics", "batch_size", "epochs", "shuffle", "random_seed", "verbose",
+                 "train_steps_per_epoch", "validation_steps_per_epoch", "transformation_fn", "gradient_compression",
                  "backward_passes_per_step")  # fmt: skip
         return dict({name: getattr(self, name) for name in names}, data=prepared, store=store, features=features,
                     labels=labels, checkpoint=store.get_checkpoint_path(run_id),
@@ -140,6 +142,7 @@ def _prediction(predictor: Callable, features: Sequence[str], shapes, sizes) -> 
     def work(frame):
         import pandas
         import pyarrow
+
         from farandole.integrations.spark.dataset import as_array, inputs_of
 
         columns = {name: as_array(name, pyarrow.array(frame[f"f{at}"], from_pandas=True))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
 from .estimator import COMMON, BaseEstimator, BaseModel
+from .keras_models import loaded_here, saved
 
 __all__ = ["KerasEstimator", "KerasModel"]
 
@@ -53,40 +52,9 @@ class KerasModel(BaseModel):
         data, custom = saved(self.model), self.custom_objects
 
         def predict(inputs: list) -> list[Any]:
-            model = _loaded_here(data, custom)
+            model = loaded_here(data, custom)
             found = model(inputs[0] if len(inputs) == 1 else inputs, training=False)
             return [one.detach().float().cpu().numpy()
                     for one in (found if isinstance(found, (tuple, list)) else [found])]  # fmt: skip
 
         return predict
-
-
-def saved(model) -> bytes:
-    """The bytes of a model in Keras' own format."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "model.keras")
-        model.save(path)
-        with open(path, "rb") as file:
-            return file.read()
-
-
-def loaded(data: bytes, custom_objects: dict | None):
-    """The model of saved()."""
-    os.environ.setdefault("KERAS_BACKEND", "torch")
-    import keras
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "model.keras")
-        with open(path, "wb") as file:
-            file.write(data)
-        return keras.models.load_model(path, custom_objects=custom_objects, compile=False)
-
-
-_models: dict[bytes, Any] = {}  # of this worker: a Python UDF is called for each batch
-
-
-def _loaded_here(data: bytes, custom_objects: dict | None):
-    if data not in _models:
-        _models.clear()
-        _models[data] = loaded(data, custom_objects)
-    return _models[data]

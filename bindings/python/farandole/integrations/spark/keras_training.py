@@ -9,13 +9,14 @@ from typing import Any
 
 from ... import core, objects
 from .dataset import Shard, inputs_of
-from .keras import loaded, saved
+from .keras_models import loaded, saved
 
 
 def train(task: dict) -> dict | None:
     """Trains the model of the task. Rank 0 returns the weights, the history and the sizes of the outputs."""
-    import farandole.keras as hvd
     import keras
+
+    import farandole.keras as hvd
 
     hvd.init()
     keras.utils.set_random_seed(task["random_seed"])

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Callable, TextIO
 
-from ..ranks.job import ElasticJob, FixedJob, Options, limits_of
+from ..ranks.elastic_job import ElasticJob, limits_of
+from ..ranks.fixed_job import FixedJob
+from ..ranks.job import Options
 from ..ranks.process import task_of
 from .cluster import SparkCluster, active_context
 
@@ -45,7 +47,8 @@ def run_elastic(fn: Callable, args: Sequence = (), kwargs: dict | None = None, n
                 elastic_timeout: float | None = None, reset_limit: int | None = None,
                 env: dict[str, str] | None = None, stdout: TextIO | None = None, stderr: TextIO | None = None,
                 verbose: int = 1, nics: Sequence[str] | None = None, prefix_output_with_timestamp: bool = False,
-                min_np: int | None = None, max_np: int | None = None, executable: str | None = None) -> list:  # fmt: skip
+                min_np: int | None = None, max_np: int | None = None,
+                executable: str | None = None) -> list:  # fmt: skip
     """As run(), for a function that farandole.elastic.run has wrapped (horovod's: hvd.elastic.run).
 
     Spark runs `max_num_proc` tasks as slots are free. The first world begins with at least `min_num_proc` ranks. A
@@ -74,8 +77,6 @@ def _prepare(fn, args, kwargs, barrier, start_timeout, env, stdout, stderr, nics
     limit_s = _START_TIMEOUT_S if start_timeout is None else start_timeout
     options = Options.of(limit_s, env, stdout, stderr, nics, timestamps)
     return context, SparkCluster(context, task, barrier, executable), options
-
-
 
 
 def _count(name: str, given: int | None, context) -> int:

@@ -12,9 +12,10 @@ from .dataset import Shard, inputs_of
 
 def train(task: dict) -> dict | None:
     """Trains the model of the task. Rank 0 returns the weights, the history and the sizes of the outputs."""
-    import farandole.torch as hvd
     import numpy
     import torch
+
+    import farandole.torch as hvd
 
     hvd.init()
     random.seed(task["random_seed"])
@@ -31,7 +32,11 @@ class _Training:
         self.losses = task["loss"] if isinstance(task["loss"], (list, tuple)) else [task["loss"]] * len(task["labels"])
         self.weights = task["loss_weights"] or [1.0] * len(self.losses)
         metrics = task["metrics"] or {}
-        self.metrics = metrics if isinstance(metrics, dict) else {one.__name__: one for one in (metrics if isinstance(metrics, (list, tuple)) else [metrics])}
+        self.metrics = (
+            metrics
+            if isinstance(metrics, dict)
+            else {one.__name__: one for one in (metrics if isinstance(metrics, (list, tuple)) else [metrics])}
+        )
         self.output_sizes: list[int] = []
         self.history: list[dict[str, Any]] = []
 
@@ -134,5 +139,3 @@ class _Training:
         self.model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         self.history = state["history"]
-
-

@@ -1,0 +1,1 @@
+"""horovod.spark.common: what the estimators share."""
