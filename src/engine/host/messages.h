@@ -26,9 +26,7 @@ class Messages {
   // moves.
   bool fail_unreachable();
   // Whether a message of this rank to itself in that direction waits for its counterpart.
-  bool has_own(bool outgoing) const {
-    return lines_[line_of(rank_, outgoing)].oldest != nullptr;
-  }
+  bool has_own(bool outgoing) const { return lines_[line_of(rank_, outgoing)].oldest != nullptr; }
   // Describes the first unfinished message, such as "recv of 4096 bytes from rank 2"; empty when idle.
   std::string phase() const;
   int waiting_for() const;
