@@ -10,11 +10,11 @@ set -euo pipefail
 # The newest release of PyTorch that pip finds: "2.15.0".
 newest_torch() { python -m pip index versions torch 2>/dev/null | sed -n '1s/^torch (\([0-9][0-9.]*\)[^)]*)$/\1/p'; }
 
-# One line if the registry has a release that versions.py does not name; nothing otherwise, or without a network.
+# One line if the registry has a release that packages.py does not name; nothing otherwise, or without a network.
 compare_newest_torch() {
   local newest tried
   newest=$(newest_torch)
-  tried=$(sed -n 's/^.*NEWEST_TRIED = .*(\([0-9]*\), \([0-9]*\))$/\1.\2/p' bindings/torch/farandole/torch/versions.py)
+  tried=$(sed -n 's/^.*NEWEST_TORCH_TRIED = .*(\([0-9]*\), \([0-9]*\))$/\1.\2/p' bindings/python/farandole/packages.py)
   [[ -z $newest || $(printf '%s\n%s\n' "$tried" "${newest%.*}" | sort -V | tail -n 1) == "$tried" ]] ||
     echo "   note: PyTorch $newest is newer than $tried, the newest one tried; run: bash tests/newest_torch.sh"
 }

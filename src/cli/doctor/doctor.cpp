@@ -10,6 +10,7 @@
 #include "bootstrap/topology/topology.h"
 #include "cli/doctor/cluster_checks.h"
 #include "cli/doctor/network_checks.h"
+#include "cli/doctor/package_checks.h"
 #include "cli/doctor/pair_checks.h"
 #include "cli/doctor/pod_checks.h"
 #include "cli/doctor/variable_checks.h"
@@ -77,6 +78,7 @@ int examine(const DoctorOptions& options) {
     if (is_first) {
       findings = check_network(environment, *config, platform);
       add(findings, check_pod(environment));
+      add(findings, check_packages(environment));
       add(findings, check_variables(environment, *config, identity.ok() ? identity->local_size : 1, usable_cores()));
     }
     if (identity.ok() && identity->size > 1 && is_started_as_rank(*identity)) add(findings, check_pairs(code));

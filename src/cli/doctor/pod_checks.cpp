@@ -13,6 +13,7 @@
 
 #include "bootstrap/topology/efa.h"
 #include "bootstrap/topology/topology.h"
+#include "cli/doctor/package_checks.h"
 #include "runtime/lifecycle/assemble.h"
 
 namespace fdl {
@@ -148,6 +149,7 @@ constexpr Advice kAdvice[] = {
 std::vector<Finding> check_variables(const Environment& environment) {
   std::vector<std::string> names;
   for (const auto& [name, value] : environment.all()) {
+    if (name == kFindingsVariable) continue;
     for (const char* front :
          {"FARANDOLE_", "HOROVOD_", "PET_", "FI_", "NCCL_", "RDMAV_", "OMPI_MCA_", "PRTE_MCA_", "UCX_"}) {
       const bool is_secret = name == "FARANDOLE_JOB_KEY";

@@ -1,25 +1,19 @@
-"""The releases of PyTorch with which the tests of this version have been run, and the notice for others."""
+"""The notice for releases of PyTorch with which the tests of this version have not been run."""
 
 import sys
 
 import torch
 
-OLDEST_TRIED, NEWEST_TRIED = (2, 9), (2, 15)
+from ..packages import torch_was_tried, tried_range
+
 _was_notified = False
-
-
-def _release():
-    """(major, minor) of the running PyTorch."""
-    major, minor = torch.__version__.split(".")[:2]
-    return int(major), int(minor)
 
 
 def notice():
     """One line if this release of PyTorch is outside of the tried range; None otherwise."""
-    if OLDEST_TRIED <= _release() <= NEWEST_TRIED:
+    if torch_was_tried(torch.__version__):
         return None
-    oldest, newest = (".".join(map(str, one)) for one in (OLDEST_TRIED, NEWEST_TRIED))
-    return f"farandole: PyTorch {torch.__version__} has not been tried with this version, only {oldest} to {newest}"
+    return f"farandole: PyTorch {torch.__version__} has not been tried with this version, only {tried_range()}"
 
 
 def notify_once(rank):

@@ -1,0 +1,80 @@
+"""What `farandole doctor` finds about Python: releases of other packages that matter, without importing them."""
+
+import os
+import re
+import shutil
+import sys
+from importlib import metadata
+
+# The releases of PyTorch with which the tests of this version have been run.
+OLDEST_TORCH_TRIED, NEWEST_TORCH_TRIED = (2, 9), (2, 15)
+
+
+def torch_was_tried(version):
+    """Whether the tests have been run with that release of PyTorch: "2.13.0+cpu"."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return bool(numbers) and OLDEST_TORCH_TRIED <= tuple(map(int, numbers.groups())) <= NEWEST_TORCH_TRIED
+
+
+def tried_range():
+    """The range of releases as text: "2.9 to 2.15"."""
+    return " to ".join(".".join(map(str, one)) for one in (OLDEST_TORCH_TRIED, NEWEST_TORCH_TRIED))
+
+
+def findings():
+    """(verdict, what, text, remedy) of each check that has something to report; a remedy may be empty."""
+    found = [check_torch(), check_accelerate(), check_horovod(), check_python()]
+    return [one for one in found if one is not None]
+
+
+def check_torch():
+    version = _version("torch")
+    if version is None:
+        return None
+    if torch_was_tried(version):
+        return "good", "PyTorch", f"{version}, within the tried range {tried_range()}", ""
+    remedy = "if it fails, install a release of that range"
+    return "note", "PyTorch", f"{version} has not been tried with this version, only {tried_range()}", remedy
+
+
+def check_accelerate():
+    version = _version("accelerate")
+    if version is None:
+        return None
+    text = f'{version} has a list of backends of its own, and refuses TrainingArguments(ddp_backend="farandole")'
+    return (
+        "note",
+        "Accelerate",
+        text,
+        'call torch.distributed.init_process_group("farandole") before, without ddp_backend',
+    )
+
+
+def check_horovod():
+    version = _version("horovod")
+    if version is None or _version("farandole-horovod") is None:
+        return None
+    text = f"Horovod {version} and farandole-horovod are both installed, and their files share the folder horovod"
+    remedy = "pip uninstall -y horovod farandole-horovod && pip install farandole-horovod"
+    return "bad", "horovod", text, remedy
+
+
+def check_python():
+    """Ranks that are started as `python train.py` use the first Python of PATH."""
+    path = shutil.which("python") or shutil.which("python3")
+    if path is None or os.path.dirname(os.path.abspath(path)) == os.path.dirname(os.path.abspath(sys.executable)):
+        return None
+    text = f"ranks that are started as `python` run {path}, but this command belongs to {sys.executable}"
+    return "warning", "Python", text, "activate the environment of this command, or install farandole there too"
+
+
+def _version(name):
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def as_text(found):
+    """The findings as the program reads them: fields end with the unit separator, findings with the record separator."""
+    return "".join("".join(f"{field}\x1f" for field in one) + "\x1e" for one in found)
