@@ -76,5 +76,5 @@ def _version(name):
 
 
 def as_text(found):
-    """The findings as the program reads them: fields end with the unit separator, findings with the record separator."""
+    """The findings as the program reads them: the unit separator ends a field, the record separator a finding."""
     return "".join("".join(f"{field}\x1f" for field in one) + "\x1e" for one in found)
