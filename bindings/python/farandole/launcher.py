@@ -12,6 +12,11 @@ def program():
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "farandole")
 
 
+def is_own_python(path):
+    """Whether the Python at `path` is the one that runs this command."""
+    return os.path.dirname(os.path.abspath(path)) == os.path.dirname(os.path.abspath(sys.executable))
+
+
 def other_python(words):
     """The path of the Python that `farandole run` with these words starts, if it is not this one; None otherwise.
 
@@ -21,9 +26,7 @@ def other_python(words):
         return None
     word = next((one for one in words[1:] if re.fullmatch(r"(.*/)?python(\d(\.\d+)?)?", one)), None)
     path = word and shutil.which(word)
-    if not path or os.path.dirname(os.path.abspath(path)) == os.path.dirname(os.path.abspath(sys.executable)):
-        return None
-    return path
+    return None if not path or is_own_python(path) else path
 
 
 def main():

@@ -1,10 +1,11 @@
 """What `farandole doctor` finds about Python: releases of other packages that matter, without importing them."""
 
-import os
 import re
 import shutil
 import sys
 from importlib import metadata
+
+from .launcher import is_own_python
 
 # The releases of PyTorch with which the tests of this version have been run.
 OLDEST_TORCH_TRIED, NEWEST_TORCH_TRIED = (2, 9), (2, 15)
@@ -62,7 +63,7 @@ def check_horovod():
 def check_python():
     """Ranks that are started as `python train.py` use the first Python of PATH."""
     path = shutil.which("python") or shutil.which("python3")
-    if path is None or os.path.dirname(os.path.abspath(path)) == os.path.dirname(os.path.abspath(sys.executable)):
+    if path is None or is_own_python(path):
         return None
     text = f"ranks that are started as `python` run {path}, but this command belongs to {sys.executable}"
     return "warning", "Python", text, "activate the environment of this command, or install farandole there too"

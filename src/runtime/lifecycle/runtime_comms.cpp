@@ -52,7 +52,7 @@ void Runtime::abort(OrderedComm& comm, const std::string& reason) {
 }
 
 Status Runtime::await_decision(OrderedComm& comm, const Status& failure) {
-  if (failure.ok() || failure.code() == Code::invalid_argument || failure.code() == Code::unsupported) return failure;
+  if (ends_only_its_call(failure)) return failure;
   if (!coordinator_client_ || shut_down_) return failure;
   if (!comm.ended_by.ok()) {
     const Error& own = failure.error();

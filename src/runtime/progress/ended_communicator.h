@@ -6,6 +6,11 @@
 
 namespace fdl {
 
+// Errors of arguments leave the communicator usable, and need no decision.
+inline bool ends_only_its_call(const Status& status) {
+  return status.ok() || status.code() == Code::invalid_argument || status.code() == Code::unsupported;
+}
+
 // `cause` with the consequence for the communicator. A shutdown needs no such remark.
 inline Status with_the_end(const Status& cause) {
   if (cause.code() == Code::shut_down) return cause;

@@ -12,11 +12,6 @@ namespace {
 // While calls advance, the clock is read only once in so many rounds.
 constexpr uint32_t kRoundsPerDueCheck = 64;
 
-// Errors of arguments leave the communicator usable, and need no decision.
-bool ends_only_its_call(const Status& status) {
-  return status.ok() || status.code() == Code::invalid_argument || status.code() == Code::unsupported;
-}
-
 Deadline due_after(int64_t timeout_ns) { return timeout_ns > 0 ? Deadline::after_ns(timeout_ns) : Deadline::never(); }
 
 }  // namespace

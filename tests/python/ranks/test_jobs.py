@@ -11,6 +11,7 @@ import time
 import cloudpickle
 import farandole
 import pytest
+from farandole.integrations.ranks import job as job_module
 from farandole.integrations.ranks.elastic_job import ElasticJob, limits_of
 from farandole.integrations.ranks.fixed_job import FixedJob
 from farandole.integrations.ranks.job import Options
@@ -184,6 +185,18 @@ def test_ranks_that_hang_are_ended_soon_after_a_failure():
         assert time.monotonic() - began < 60
         processes = [int(name.rpartition(".")[2]) for name in os.listdir(folder)]
         assert len(processes) == 2 and all(is_gone(one) for one in processes)
+
+
+def test_a_worker_that_is_stopped_is_lost(monkeypatch):
+    monkeypatch.setattr(job_module, "_PING_S", 0.2)
+    monkeypatch.setattr(job_module, "_MOST_UNANSWERED", 50)  # of a worker that is only slow fewer are unanswered
+
+    def work():
+        if total_of_ranks() == 3 and farandole.rank() == 1:
+            os.kill(os.getppid(), signal.SIGSTOP)
+
+    failure = failure_of(work)
+    assert failure.rank == 1 and "died: its worker was lost" in failure.text
 
 
 def test_too_few_workers_are_reported_with_those_that_came():

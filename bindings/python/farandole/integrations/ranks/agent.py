@@ -1,7 +1,7 @@
 """Agent: what a worker of a job system runs. It starts rank processes as the driver says, and reports on them.
 
-    agent -> driver    hello FACTS, line STREAM TEXT, join CHOICES (elastic), ended ENDING + outcome
-    driver -> agent    start VARIABLES, words TEXT (elastic: the reply to a join, or a change), stop
+    agent -> driver    hello FACTS, line STREAM TEXT, join CHOICES (elastic), ended ENDING + outcome, pong
+    driver -> agent    start VARIABLES, words TEXT (elastic: the reply to a join, or a change), ping, stop
 
 In an elastic job the rank process connects to the agent as to `farandole run`, with elastic_client.LauncherClient. The
 agent passes its requests on to the driver. One thread does all of this.
@@ -74,6 +74,8 @@ class _Agent:
                 self._start(message["worker"], dict(message["variables"]), message["elastic"])
             elif kind == "words" and self._launcher is not None:
                 self._launcher.reply(message["text"])
+            elif kind == "ping":
+                self._channel.send({"kind": "pong"})
             elif kind == "stop":
                 self._stopped = True
                 if self._process is not None:

@@ -20,6 +20,7 @@ from .failures import RankDied
 from .server import Peer, Server
 from .worlds import Secret, open_ports, settings
 
+_PING_S, _MOST_UNANSWERED = 10.0, 6  # an agent that is stopped for a minute is lost
 _FAILURES_S = 3.0  # the time that the other ranks have to end after one has failed
 
 
@@ -156,10 +157,14 @@ class Job:
         self._server.wake()
 
     def _loop(self) -> None:
+        ping_at = time.monotonic() + _PING_S
         while self._done is None:
-            limits = [one for one in (self.limit, self._cancel_at, self.due()) if one is not None]
-            self._server.step(min(limits, default=None))
+            limits = [one for one in (self.limit, self._cancel_at, self.due(), ping_at) if one is not None]
+            self._server.step(min(limits))
             now = time.monotonic()
+            if now >= ping_at:
+                ping_at = now + _PING_S
+                self._server.ping(_MOST_UNANSWERED)
             if self.limit is not None and now >= self.limit:
                 # A job that has succeeded is not cancelled: large results take their time.
                 self.limit, self._cancel_at = None, None if self.over is None else now + self.cluster.stop_s

@@ -26,6 +26,7 @@ class Peer:
         self.frames: Frames | None = None
         self.unsent = bytearray(self.greeting.hello())
         self.worker: object = None
+        self.unanswered = 0  # pings since the last message of the agent
 
 
 def _listen(host: str, ports: Sequence[int]) -> socket.socket:
@@ -83,6 +84,18 @@ class Server:
             peer.unsent += peer.frames.encode(message)
             self._flush(peer)
 
+    def ping(self, most: int) -> None:
+        """Sends a ping to each agent, and drops those that have not answered the last `most`.
+
+        Pings are counted, and not seconds: a driver that was stopped itself accuses nobody.
+        """
+        for peer in [one for one in self._peers if one.frames is not None]:
+            peer.unanswered += 1
+            if peer.unanswered > most:
+                self._drop(peer)
+            else:
+                self.send(peer, {"kind": "ping"})
+
     def close(self) -> None:
         for peer in list(self._peers):
             self._close(peer)
@@ -127,7 +140,9 @@ class Server:
                 peer.unsent += reply
                 self._flush(peer)
             for message, body in peer.frames.decode(data):
-                self._on_message(peer, message, body)
+                peer.unanswered = 0
+                if message["kind"] != "pong":
+                    self._on_message(peer, message, body)
         except BlockingIOError:
             return
         except (OSError, Broken):
