@@ -213,6 +213,22 @@ def test_too_few_workers_are_reported_with_those_that_came():
     assert all(one.wait(30) is not None for one in cluster.agents)
 
 
+def test_a_job_system_that_does_not_cancel_is_not_awaited():
+    class Deaf(ProcessCluster):
+        stop_s = 0.2
+
+        def start(self, count, addresses, key, done):
+            pass
+
+        def cancel(self):
+            self.cancelled = True
+
+    cluster = Deaf(b"")
+    with pytest.raises(TimeoutError, match="the test started 0 of 2 workers within 0.1 s; free slots"):
+        FixedJob(2, cluster, Options(start_timeout_s=0.1)).run()
+    assert cluster.cancelled
+
+
 def test_a_worker_that_is_lost_before_the_others_came_ends_the_job():
     cluster = ProcessCluster(task(total_of_ranks), come=1)
     job = FixedJob(2, cluster, Options(start_timeout_s=60))

@@ -42,7 +42,7 @@ class Cluster:
         raise NotImplementedError
 
     def cancel(self) -> None:
-        """Ends the agents that are left. done() follows."""
+        """Ends the agents that are left. done() should follow within `stop_s`."""
         raise NotImplementedError
 
     def place(self, facts: Mapping) -> str:
@@ -100,6 +100,7 @@ class Job:
         self.over: str | None = None  # why the job ends early
         self.limit: float | None = None  # when agents that are left are told to stop
         self._cancel_at: float | None = None
+        self._leave_at: float | None = None  # when the job system's end is not awaited any longer
         self._done: tuple[list, BaseException | None] | None = None
         self._next = 0
         self._server: Server | None = None
@@ -147,7 +148,7 @@ class Job:
             raise
         finally:
             self._server.close()
-        values, error = self._done
+        values, error = self._done or ([], None)
         if error is not None:
             self._note_losses(error)
         return self.results({index: pickle.loads(outcome)["value"] for index, outcome in values})
@@ -159,7 +160,8 @@ class Job:
     def _loop(self) -> None:
         ping_at = time.monotonic() + _PING_S
         while self._done is None:
-            limits = [one for one in (self.limit, self._cancel_at, self.due(), ping_at) if one is not None]
+            times = (self.limit, self._cancel_at, self._leave_at, self.due(), ping_at)
+            limits = [one for one in times if one is not None]
             self._server.step(min(limits))
             now = time.monotonic()
             if now >= ping_at:
@@ -171,8 +173,9 @@ class Job:
                 for worker in self.workers.values():
                     self._server.send(worker.peer, {"kind": "stop"})
             if self._cancel_at is not None and now >= self._cancel_at:
-                self._cancel_at = None
-                self.cluster.cancel()
+                self._cancel()
+            if self._leave_at is not None and now >= self._leave_at:
+                return  # whatever the job system starts later finds no driver, and ends
             due = self.due()
             if due is not None and now >= due:
                 self.on_due()
@@ -186,6 +189,10 @@ class Job:
     def give_up(self, why: str) -> None:
         """Ends the job at once. What the ranks report from now on is a consequence."""
         self.over, self.limit = self.over or why, None
+        self._cancel()
+
+    def _cancel(self) -> None:
+        self._cancel_at, self._leave_at = None, time.monotonic() + self.cluster.stop_s
         self.cluster.cancel()
 
     def stop_agents(self) -> None:
