@@ -43,7 +43,7 @@ def main():
         print(f"farandole run: ranks run {other}, but this command belongs to {sys.executable}; give that Python if "
               "ranks do not find farandole, or find another version of it", file=sys.stderr)  # fmt: skip
     if sys.argv[1:2] == ["doctor"]:
-        from . import packages
+        from .doctor import packages
 
         os.environ["FARANDOLE_RUN_FINDINGS"] = packages.as_text(packages.findings())
     # Python ignores SIGPIPE, and the program would inherit that: `farandole config | head` would then fail.

@@ -1,4 +1,4 @@
-// The variable contains findings of four fields, as farandole/packages.py writes them.
+// The variable contains findings of four fields, as farandole/doctor/packages.py writes them.
 #include "cli/doctor/package_checks.h"
 
 #include <array>

@@ -7,7 +7,7 @@ import sys
 
 import farandole
 import pytest
-from farandole import packages
+from farandole.doctor import packages
 
 PROGRAM = os.path.join(os.path.dirname(farandole.__file__), "bin", "farandole")
 

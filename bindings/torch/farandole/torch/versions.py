@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from ..packages import torch_was_tried, tried_range
+from ..doctor.packages import torch_was_tried, tried_range
 
 _was_notified = False
 

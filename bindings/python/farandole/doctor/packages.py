@@ -5,7 +5,7 @@ import shutil
 import sys
 from importlib import metadata
 
-from .launcher import is_own_python
+from ..launcher import is_own_python
 
 # The releases of PyTorch with which the tests of this version have been run.
 OLDEST_TORCH_TRIED, NEWEST_TORCH_TRIED = (2, 9), (2, 15)

@@ -1,0 +1,1 @@
+"""The checks of `farandole doctor` that need Python."""
