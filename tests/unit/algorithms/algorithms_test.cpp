@@ -412,8 +412,9 @@ TEST(Choose, UsesRankOrderForDeterministicAndNonCommutativeCalls) {
   }
   const auto refused = choose(Collective::allreduce, hosts_of_one(7), 8, "ring", true);
   ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.status().text(),
-            "allreduce by ring cannot run here (7 ranks): it does not fold in rank order; these can: direct");
+  EXPECT_THAT(refused.status().text(),
+              HasSubstr("allreduce by ring cannot run here (7 ranks): it does not fold in rank order; these can: "
+                        "direct"));
 }
 
 TEST(Choose, UsesAGivenNameOrListsTheRowsThatCanRun) {
