@@ -244,6 +244,9 @@ def test_a_worker_that_is_lost_before_the_others_came_ends_the_job():
 
 
 def test_an_interrupt_of_the_driver_ends_all_ranks(tmp_path):
+    # A shell that starts this program in the background makes it ignore SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
     def work(folder):
         import os
         import time
@@ -252,7 +255,7 @@ def test_an_interrupt_of_the_driver_ends_all_ranks(tmp_path):
 
         farandole.init()
         open(f"{folder}/{os.getpid()}", "w").close()
-        time.sleep(600)
+        time.sleep(60)
 
     def interrupt():
         while len(os.listdir(tmp_path)) < 3:
@@ -260,8 +263,11 @@ def test_an_interrupt_of_the_driver_ends_all_ranks(tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
-        run(work, str(tmp_path))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(work, str(tmp_path))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert run.cluster.cancelled
     limit = time.monotonic() + 30
     while not all(is_gone(int(one)) for one in os.listdir(tmp_path)):
