@@ -54,7 +54,8 @@
        "Network interfaces to listen on, comma-separated (eth0,eth1), or ^lo,docker0 to exclude some; empty: all "     \
        "that lead to other hosts (no docker0, veth, link-local ...).")                                                 \
   KNOB(rendezvous,             Text,    "", "",                                                                        \
-       "Rendezvous address: tcp://host:port, file:///shared/path or memory://name; empty: the launcher provides it.")  \
+       "Rendezvous address: tcp://host:port, file:///shared/path or memory://name; launcher://pmix, launcher://pmi: "  \
+       "the launcher's own service passes it on; empty: as the launcher needs.")                                        \
   KNOB(job_key,                Text,    "", "",                                                                        \
        "Secret of the job: at least 16 characters. Both ends of every connection prove possession of it.")             \
   KNOB(job_key_file,           Text,    "", "",                                                                        \
@@ -94,6 +95,8 @@
   KNOB(nccl_library,           Text,    "", "",                                                                        \
        "The NCCL library to open; empty: the one in this process, else that of the Python package nvidia-nccl, else "  \
        "the system's.")                                                                                                \
+  KNOB(pmix_library,           Text,    "", "",                                                                        \
+       "The PMIx library to open under mpirun on several hosts; empty: that of the launcher, else the system's.")      \
   KNOB(log_level,              Text,    "warning", "HOROVOD_LOG_LEVEL",                                                \
        "trace, debug, info, warning, error or off.")                                                                   \
   KNOB(verify_schedules,       Flag,    "0", "",                                                                       \

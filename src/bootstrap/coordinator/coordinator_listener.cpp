@@ -128,6 +128,9 @@ Result<std::unique_ptr<CoordinatorListener>> CoordinatorListener::open(const std
     case Rendezvous::Kind::unix_socket:
       FDL_RETURN_IF_ERROR(take(listen_at({"unix:@" + rendezvous.name}), true));
       break;
+    case Rendezvous::Kind::launcher:  // the caller passes address() on
+      FDL_RETURN_IF_ERROR(take(listen_tcp(interfaces, port_base), false));
+      break;
     case Rendezvous::Kind::file:
       FDL_RETURN_IF_ERROR(take(listen_tcp(interfaces, port_base), false));
       listener->written_ = std::exchange(listener->address_, "file://" + rendezvous.name);

@@ -174,6 +174,10 @@ void pause(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns
 Result<FoundCoordinator> find_coordinator(const std::string& rendezvous, const std::string& job_key,
                                           const std::string& mine, Deadline deadline, std::string_view purpose) {
   FDL_ASSIGN_OR_RETURN(const Rendezvous parsed, parse_rendezvous(rendezvous));
+  if (parsed.kind == Rendezvous::Kind::launcher) {
+    return Status(Code::invalid_argument,
+                  fmt::format("{} is for programs that mpirun or srun started; here give tcp://host:port", rendezvous));
+  }
   const int64_t began = now_ns();
   int64_t timeout = 1000 * kMillisecond;
   int64_t rest = 10 * kMillisecond;

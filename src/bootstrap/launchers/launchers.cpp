@@ -266,7 +266,7 @@ Result<std::string> place_at_worker_zero(const Platform& platform, const Config&
 }
 
 // Takes the rendezvous from the first agreeing row that has one; an inner launcher may only have passed on rank and
-// size.
+// size. Without one, the service of the launcher passes it on.
 Result<std::string> find_place(const Decision& decision, const Variables& variables, const Platform& platform,
                                const Config& config) {
   if (decision.agreeing.empty()) return place_of_node_zero(*decision.node, static_cast<int>(config.port_base));
@@ -277,6 +277,10 @@ Result<std::string> find_place(const Decision& decision, const Variables& variab
     if (place.ok()) return place;
     if (first.ok()) first = place.status();
     by_mpi = by_mpi || row->place == open_mpi_place || row->place == pmi_place;
+  }
+  for (const ProcessRow* row : decision.agreeing) {
+    if (row->service == nullptr || !platform.serves || !platform.serves(row->service, variables, config)) continue;
+    return std::string(kLauncherPlace) + row->service;
   }
   if (by_mpi && decision.identity->local_size != decision.identity->size) {
     return place_at_worker_zero(platform, config, first);
@@ -312,6 +316,7 @@ Status set_key(const Config& config, const Variables& variables, Decision& decis
   Identity& identity = *decision.identity;
   FDL_ASSIGN_OR_RETURN(identity.job_key, given_job_key(config));
   if (!identity.job_key.empty()) return {};
+  if (identity.rendezvous.starts_with(kLauncherPlace)) return {};  // rank 0 makes one, which comes with the address
   const bool needs_no_peer = identity.size == 1 && config.rendezvous.empty();
   identity.job_key = needs_no_peer ? random_hex(32) : derive_key(find_facts(decision, variables));
   identity.job_key_is_derived = !needs_no_peer;
@@ -361,6 +366,7 @@ std::string Identity::line() const {
                      of("node", node_rank, node_count) + fmt::format(" source={}", source);
   if (size > 1) text += " rendezvous=" + rendezvous;
   if (job_key_is_derived) text += " key=derived";
+  if (!service.empty()) text += " key=" + service;
   if (!also_saw.empty()) text += fmt::format(" (also saw: {})", fmt::join(also_saw, ", "));
   return text;
 }

@@ -23,6 +23,7 @@ struct Identity {
   bool rank_zero_serves = true;  // false: the rendezvous has "?coordinator=1", so a coordinator already serves there
   std::string job_key;           // FARANDOLE_JOB_KEY, or derived from facts that are equal on all ranks of the job
   bool job_key_is_derived = false;
+  std::string service;                // of the launcher, if it gave address and key: "pmix", "pmi"
   std::vector<std::string> also_saw;  // "JOB_COMPLETION_INDEX=1": traces of other launchers, for the log line
 
   // "rank 3/8 local 1/2 node 1/4 source=torchrun rendezvous=tcp://a-0.a:29501 (also saw: ...)"

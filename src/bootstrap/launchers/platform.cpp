@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "bootstrap/launcher_service/launcher_service.h"
 #include "bootstrap/topology/topology.h"
 
 namespace fdl {
@@ -34,6 +35,7 @@ Platform Platform::of_this_host() {
   platform.host_name = host_facts().host_name;
   platform.domain = domain_in_hosts_file(content_of("/etc/hosts"), platform.host_name);
   platform.mpi_hostfile = content_of("/etc/mpi/hostfile");
+  platform.serves = has_launcher_service;
   return platform;
 }
 

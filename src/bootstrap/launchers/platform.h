@@ -2,16 +2,23 @@
 // pod.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "base/config.h"
+
 namespace fdl {
+
+class Variables;
 
 struct Platform {
   std::string host_name;     // in a pod: the pod's name, set by its controller
   std::string domain;        // of a pod with a subdomain: "train.default.svc.cluster.local"; else empty
   std::string mpi_hostfile;  // the content of the MPI operator's hostfile; empty: there is none
+  // Returns whether the launcher's service ("pmix", "pmi") can be reached; empty: none can.
+  std::function<bool(std::string_view service, const Variables&, const Config&)> serves = {};
 
   static Platform of_this_host();
 };

@@ -23,6 +23,7 @@ struct ProcessRow {
   const char* guard;                     // the condition of started_us, as text
   JobFacts facts;
   FindPlace place;
+  const char* service;  // of the launcher, for ranks on several hosts; null: none
   const char* sentence;
 };
 

@@ -77,11 +77,14 @@ Result<Rendezvous> parse_rendezvous(std::string_view text) {
   } else if (take_prefix(text, "memory://")) {
     result.kind = Rendezvous::Kind::memory;
     good = !text.empty();
+  } else if (take_prefix(text, kLauncherPlace)) {
+    result.kind = Rendezvous::Kind::launcher;
+    good = text == "pmix" || text == "pmi";
   }
   if (!good) {
     return Status(Code::invalid_argument,
                   fmt::format("the rendezvous '{}' is not tcp://host:port, tcp://host:first-last, unix:@name, "
-                              "file:///path or memory://name",
+                              "file:///path, memory://name, launcher://pmix or launcher://pmi",
                               whole));
   }
   if (result.kind != Rendezvous::Kind::tcp) result.name = text;

@@ -5,6 +5,8 @@
 //   unix:@name                    an abstract Unix socket: one host, one network namespace
 //   file:///path                  rank 0 writes the address there
 //   memory://name                 within one process
+//   launcher://pmix               rank 0 serves at any port; the launcher's own service gives the ranks its address and a
+//                                 fresh job key; pmix or pmi (bootstrap/launcher_service/launcher_service.h)
 // The suffix "?coordinator=1" means that a coordinator already serves there, so rank 0 only connects. The former
 // spelling "?hub=1" means the same.
 #pragma once
@@ -18,7 +20,7 @@
 namespace fdl {
 
 struct Rendezvous {
-  enum class Kind { tcp, unix_socket, file, memory };
+  enum class Kind { tcp, unix_socket, file, memory, launcher };
   // A host and a range of ports, both ends included.
   struct Endpoint {
     std::string host;
@@ -28,13 +30,16 @@ struct Rendezvous {
 
   Kind kind = Kind::tcp;
   std::vector<Endpoint> endpoints;  // tcp
-  std::string name;                 // the abstract name without '@', the file's path, or the name within the process
+  // The abstract name without '@', the file's path, the name within the process, or the launcher's service.
+  std::string name;
   bool coordinator_is_there = false;
 };
 
 inline constexpr std::string_view kCoordinatorIsThere = "?coordinator=1";
 
 Result<Rendezvous> parse_rendezvous(std::string_view text);
+inline constexpr std::string_view kLauncherPlace = "launcher://";
+
 // Returns whether the text ends with the suffix above, in either spelling.
 bool coordinator_is_there(std::string_view text);
 

@@ -153,6 +153,7 @@ class Runtime {
   static Status already_shut_down();
   Status blame_self(Code code, const std::string& deed) const;
   Status start(const RuntimeOptions& options);
+  Status meet_through_launcher(const Environment& environment);
   Status serve_coordinator();
   Status connect_ranks();
   Status compute_facts();

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/version.h"
+#include "bootstrap/launcher_service/launcher_service.h"
 #include "bootstrap/rendezvous/rendezvous.h"
 #include "bootstrap/topology/efa.h"
 #include "bootstrap/topology/topology.h"
@@ -47,7 +48,7 @@ Result<Identity> explicit_identity(const RuntimeOptions& options, const Config& 
                   "file:///path or memory://name (the same on all ranks)");
   }
   identity.rank_zero_serves = !coordinator_is_there(identity.rendezvous);
-  if (identity.job_key.empty()) {
+  if (identity.job_key.empty() && !identity.rendezvous.starts_with(kLauncherPlace)) {
     identity.job_key = "farandole " + identity.rendezvous;
     identity.job_key_is_derived = true;
   }
@@ -82,7 +83,11 @@ Status Runtime::start(const RuntimeOptions& options) {
   if (identity_.rank == 0) {
     for (const std::string& line : config_.without_meaning) log_warning("{}", line);
   }
-  if (identity_.rank == 0 && identity_.rank_zero_serves) FDL_RETURN_IF_ERROR(serve_coordinator());
+  if (identity_.rendezvous.starts_with(kLauncherPlace)) {
+    FDL_RETURN_IF_ERROR(meet_through_launcher(environment));
+  } else if (identity_.rank == 0 && identity_.rank_zero_serves) {
+    FDL_RETURN_IF_ERROR(serve_coordinator());
+  }
   FDL_RETURN_IF_ERROR(connect_ranks());
   FDL_RETURN_IF_ERROR(compute_facts());
   FDL_RETURN_IF_ERROR(share_memory());
@@ -124,6 +129,34 @@ std::shared_ptr<GroupMetrics> Runtime::metrics_of(const Group& group) const {
   std::vector<int> ranks;
   for (const Member& member : group.members()) ranks.push_back(member.world_rank);
   return metrics_->group(Metrics::label_of(ranks, facts_.size));
+}
+
+// Rank 0 serves the coordinator at a free port. The launcher's service gives its address and a fresh job key to all
+// ranks, in one word: "tcp://10.0.0.1:40213#<key>". A job key that the user set does not travel.
+Status Runtime::meet_through_launcher(const Environment& environment) {
+  FDL_ASSIGN_OR_RETURN(const Rendezvous place, parse_rendezvous(identity_.rendezvous));
+  const Deadline deadline = Deadline::after_seconds(config_.start_timeout_s);
+  FDL_ASSIGN_OR_RETURN(LauncherService * service, launcher_service(place.name, Variables(environment), config_));
+  const bool has_key = !identity_.job_key.empty();
+  Status served;
+  std::string word = "failed";
+  if (identity_.rank == 0) {
+    if (!has_key) identity_.job_key = random_hex(32);
+    served = serve_coordinator();
+    if (served.ok()) word = coordinator_->address() + "#" + (has_key ? "" : identity_.job_key);
+  }
+  // Rank 0 shares its failure too; otherwise the others would wait for it until the deadline.
+  auto shared = service->share(identity_.rank, word, deadline);
+  FDL_RETURN_IF_ERROR(served);
+  FDL_RETURN_IF_ERROR(shared.status());
+  const auto mark = shared->find('#');
+  if (mark == std::string::npos) {
+    return Status(Code::peer_lost, "rank 0 could not serve the coordinator; see its own error");
+  }
+  identity_.rendezvous = shared->substr(0, mark);
+  if (!has_key) identity_.job_key = shared->substr(mark + 1);
+  identity_.service = place.name;
+  return {};
 }
 
 // The coordinator has a thread of its own, which takes no signals.

@@ -4,11 +4,11 @@ import re
 import subprocess
 import sys
 
-from mpi_jobs import FORWARD, MEET, RANK, assert_trained, job, mpirun
+from mpi_jobs import FORWARD, RANK, assert_trained, job, mpirun
 
 
 def test_mpirun_trains_over_sshd_in_the_worker_pods(simulate, image):
-    sim = simulate(job(mpirun("--hostfile", "/etc/mpi/hostfile", *FORWARD, *MEET, *RANK)), image=image)
+    sim = simulate(job(mpirun("--hostfile", "/etc/mpi/hostfile", *FORWARD, *RANK)), image=image)
     sim.wait(60)
     assert_trained(sim)
 

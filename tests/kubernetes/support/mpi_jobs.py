@@ -18,10 +18,8 @@ PidFile none
 SSH = "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  LogLevel ERROR\n"
 READY = {"tcpSocket": {"port": 22}}
 RANK = [sys.executable, "/app/train_digits.py"]
-FORWARD = [
-    word for name in ("DIGITS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "FARANDOLE_JOB_KEY") for word in ("-x", name)
-]
-MEET = ["-x", "FARANDOLE_RENDEZVOUS=tcp://pi-worker-0.pi.default.svc:29500"]
+# Neither a rendezvous nor a key: the launcher's own service passes both on.
+FORWARD = [word for name in ("DIGITS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS") for word in ("-x", name)]
 
 
 def sshd_image(tmp_path):

@@ -261,13 +261,13 @@ INSTANTIATE_TEST_SUITE_P(
              "INVALID_ARGUMENT: MASTER_PORT = 'http' is not a whole number from 0 on"},
         Case{"OpenMpiOnTwoHosts",
              kOpenMpi + Vars{{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}},
-             "INVALID_ARGUMENT: Open MPI does not give ranks on several hosts the address of rank 0; set "
-             "FARANDOLE_RENDEZVOUS=tcp://.*"},
+             "INVALID_ARGUMENT: Open MPI does not give ranks on several hosts the address of rank 0, and its own "
+             "service cannot be reached \\(.*\\); set FARANDOLE_RENDEZVOUS=tcp://.*"},
         Case{"OpenMpiWithoutNamespace", kOpenMpi + Vars{{"PMIX_NAMESPACE", ""}},
              "INVALID_ARGUMENT: PMIX_NAMESPACE is not set, .*"},
         Case{"PmiOnTwoHosts",
              {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"PMI_PORT", "a:1"}},
-             "INVALID_ARGUMENT: PMI does not give ranks on several hosts the address of rank 0; .*"},
+             "INVALID_ARGUMENT: PMI does not give ranks on several hosts the address of rank 0, .*"},
         Case{
             "IndexedJob",
             {{"JOB_COMPLETION_INDEX", "0"}},
@@ -290,6 +290,44 @@ INSTANTIATE_TEST_SUITE_P(
               {"SLURM_NTASKS", "8"}},
              "INVALID_ARGUMENT: SLURM_PROCID = '0' \\(Slurm, but .*"}),
     [](const auto& one) { return one.param.name; });
+
+// ---- The launcher's own service ----
+
+// A host whose launchers serve PMIx and PMI.
+const Platform kServed{.host_name = "box",
+                       .domain = {},
+                       .mpi_hostfile = {},
+                       .serves = [](std::string_view, const Variables&, const Config&) { return true; }};
+const Vars kOpenMpiOnTwoHosts = kOpenMpi + Vars{{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                                                {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}};
+const Vars kHydraOnTwoHosts = kHydra + Vars{{"MPI_LOCALNRANKS", "1"}};
+
+TEST(LauncherServiceOfRanksTest, PassesTheAddressBetweenHosts) {
+  EXPECT_EQ(answer(kOpenMpiOnTwoHosts, kServed), "rank 1/2 local 0/1 source=openmpi rendezvous=launcher://pmix");
+  EXPECT_EQ(answer(kHydraOnTwoHosts, kServed), "rank 0/2 local 0/1 source=pmi rendezvous=launcher://pmi");
+}
+
+TEST(LauncherServiceOfRanksTest, IsNotUsedOnOneHost) {
+  EXPECT_THAT(answer(kOpenMpi, kServed), HasSubstr("rendezvous=unix:@"));
+  EXPECT_THAT(answer(kHydra, kServed), HasSubstr("rendezvous=unix:@"));
+}
+
+TEST(LauncherServiceOfRanksTest, GivesWayToAGivenRendezvous) {
+  EXPECT_THAT(answer(kOpenMpiOnTwoHosts + Vars{{"FARANDOLE_RENDEZVOUS", "tcp://a:1"}}, kServed),
+              HasSubstr("rendezvous=tcp://a:1 key=derived"));
+}
+
+TEST(LauncherServiceOfRanksTest, CanBeAskedForAndMisspelt) {
+  EXPECT_THAT(answer(kHydra + Vars{{"FARANDOLE_RENDEZVOUS", "launcher://pmi"}}), HasSubstr("launcher://pmi"));
+  EXPECT_THAT(answer(kHydra + Vars{{"FARANDOLE_RENDEZVOUS", "launcher://pni"}}),
+              HasSubstr("'launcher://pni' is not tcp://host:port"));
+}
+
+TEST(LauncherServiceOfRanksTest, LeavesThePlaceToAnInnerLauncher) {
+  const Vars both = kOpenMpiOnTwoHosts + Vars{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"},
+                                              {"LOCAL_WORLD_SIZE", "1"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "5"}};
+  EXPECT_THAT(answer(both, kServed), HasSubstr("rendezvous=tcp://a:6-21"));
+}
 
 TEST(Launchers, EveryTraceOfAJobForbidsASingleProcess) {
   for (const char* name :
