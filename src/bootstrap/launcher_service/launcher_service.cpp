@@ -13,11 +13,12 @@
 namespace fdl {
 
 Status not_all_came(std::string_view service) {
-  return Status(Code::timeout,
-                fmt::format("{}: not all ranks that the launcher started have reached the start of farandole in time; the "
-                            "launcher does not tell which; look for a rank that is still busy before init, or raise "
-                            "FARANDOLE_START_TIMEOUT_S",
-                            service));
+  return Status(
+      Code::timeout,
+      fmt::format("{}: not all ranks that the launcher started have reached the start of farandole in time; the "
+                  "launcher does not tell which; look for a rank that is still busy before init, or raise "
+                  "FARANDOLE_START_TIMEOUT_S",
+                  service));
 }
 
 Result<LauncherService*> launcher_service(std::string_view name, const Variables& variables, const Config& config) {

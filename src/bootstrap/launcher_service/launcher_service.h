@@ -27,8 +27,8 @@ class LauncherService {
 // Returns the error of share() at its deadline. Launchers do not tell which ranks they wait for.
 Status not_all_came(std::string_view service);
 
-// Returns the service of this process: "pmix" or "pmi". It stays open until the process ends, because a launcher takes a
-// process that has left its service for one that has ended, and the program may call MPI_Init later. The first call
+// Returns the service of this process: "pmix" or "pmi". It stays open until the process ends, because a launcher takes
+// a process that has left its service for one that has ended, and the program may call MPI_Init later. The first call
 // registers an exit handler that leaves the service.
 Result<LauncherService*> launcher_service(std::string_view name, const Variables& variables, const Config& config);
 

@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-
 #include "system/fd.h"
 #include "system/poller.h"
 
@@ -132,10 +131,9 @@ Result<std::unique_ptr<LauncherService>> open_pmi(const Variables& variables) {
   // A descriptor of our own, because MPI_Finalize closes the launcher's, and its number may then be another file's.
   UniqueFd own(fd < 0 ? -1 : ::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (own.get() < 0) {
-    return Status(Code::unsupported,
-                  fmt::format("{} is no open socket of the launcher, so its PMI cannot be used; set "
-                              "FARANDOLE_RENDEZVOUS=tcp://<host of rank 0>:<free port> on all ranks",
-                              variables.quote("PMI_FD")));
+    return Status(Code::unsupported, fmt::format("{} is no open socket of the launcher, so its PMI cannot be used; set "
+                                                 "FARANDOLE_RENDEZVOUS=tcp://<host of rank 0>:<free port> on all ranks",
+                                                 variables.quote("PMI_FD")));
   }
   auto service = std::make_unique<PmiService>(std::move(own), "the launcher at " + variables.quote("PMI_FD"));
   FDL_RETURN_IF_ERROR(service->start());

@@ -1,6 +1,6 @@
-// The part of PMIx's interface that farandole calls, as the PMIx Standard 4.1 defines it (chapters 3 and 4). The library
-// is opened at run time, so that a program starts without it. tests/unit/bootstrap/pmix_abi_test.cpp compares these
-// declarations with the header of Debian's libpmix-dev.
+// The part of PMIx's interface that farandole calls, as the PMIx Standard 4.1 defines it (chapters 3 and 4). The
+// library is opened at run time, so that a program starts without it. tests/unit/bootstrap/pmix_abi_test.cpp compares
+// these declarations with the header of Debian's libpmix-dev.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ struct Process {
   uint32_t rank;
 };
 
-// PMIX_BOOL, PMIX_STRING and PMIX_INT are the types that farandole uses. The union's largest member has three pointers' size
-// (pmix_envar_t, since version 3).
+// PMIX_BOOL, PMIX_STRING and PMIX_INT are the types that farandole uses. The union's largest member has three pointers'
+// size (pmix_envar_t, since version 3).
 inline constexpr uint16_t kBool = 1;
 inline constexpr uint16_t kString = 3;
 inline constexpr uint16_t kInt = 6;

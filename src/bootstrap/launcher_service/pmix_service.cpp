@@ -1,6 +1,6 @@
-// Rank 0 puts the value and commits it. A fence, which ends when all ranks have entered it, takes it to all hosts. (A rank
-// may also ask for the value directly, without a fence; the launchers of Open MPI 4 and 5 answer "not found" then if
-// they were asked for anything of rank 0 before.)
+// Rank 0 puts the value and commits it. A fence, which ends when all ranks have entered it, takes it to all hosts. (A
+// rank may also ask for the value directly, without a fence; the launchers of Open MPI 4 and 5 answer "not found" then
+// if they were asked for anything of rank 0 before.)
 #include "bootstrap/launcher_service/pmix_service.h"
 
 #include <dlfcn.h>
@@ -45,8 +45,7 @@ void take_outcome(pmix::Outcome outcome, void* data) { take_value(outcome, nullp
 
 class PmixService final : public LauncherService {
  public:
-  PmixService(const pmix::Functions& functions, std::string file)
-      : functions_(functions), file_(std::move(file)) {}
+  PmixService(const pmix::Functions& functions, std::string file) : functions_(functions), file_(std::move(file)) {}
 
   Status start() {
     const pmix::Outcome outcome = functions_.init(&me_, nullptr, 0);
@@ -66,9 +65,8 @@ class PmixService final : public LauncherService {
                         }).status());
     pmix::Process zero = me_;
     zero.rank = 0;
-    return finish("PMIx_Get", deadline, [&](void* data) {
-      return functions_.get_nb(&zero, key.c_str(), nullptr, 0, take_value, data);
-    });
+    return finish("PMIx_Get", deadline,
+                  [&](void* data) { return functions_.get_nb(&zero, key.c_str(), nullptr, 0, take_value, data); });
   }
 
   // PMIx counts how often a process has called PMIx_Init, so an MPI that is still open stays open.
@@ -103,9 +101,10 @@ class PmixService final : public LauncherService {
     auto held = std::make_unique<std::shared_ptr<Answer>>(answer);
     const auto begun = begin(held.get());
     if (begun != pmix::kSuccess) return failed(call, begun);
-    held.release();  // take_value() frees it
+    (void)held.release();  // take_value() frees it
     MutexLock lock(answer->mutex);
-    if (!answer->arrival.wait(answer->mutex, deadline, [&] { return answer->here; })) return not_all_came("PMIx");
+    if (!answer->arrival.wait(answer->mutex, deadline, [&]() FDL_REQUIRES(answer->mutex) { return answer->here; }))
+      return not_all_came("PMIx");
     if (answer->outcome != pmix::kSuccess) return failed(call, answer->outcome);
     return answer->value;
   }
@@ -126,8 +125,7 @@ bool look_up(void* library, const char* name, Function& function) {
 bool look_up_all(void* library, pmix::Functions& functions) {
   return look_up(library, "PMIx_Init", functions.init) && look_up(library, "PMIx_Finalize", functions.finalize) &&
          look_up(library, "PMIx_Put", functions.put) && look_up(library, "PMIx_Commit", functions.commit) &&
-         look_up(library, "PMIx_Fence_nb", functions.fence_nb) &&
-         look_up(library, "PMIx_Get_nb", functions.get_nb) &&
+         look_up(library, "PMIx_Fence_nb", functions.fence_nb) && look_up(library, "PMIx_Get_nb", functions.get_nb) &&
          look_up(library, "PMIx_Error_string", functions.text_of) &&
          look_up(library, "PMIx_Get_version", functions.version);
 }
@@ -143,8 +141,8 @@ void add_prefix(const std::filesystem::path& prefix, std::vector<std::string>& f
 
 }  // namespace
 
-// The launcher's own library comes before the system's: an MPI that this program loads later brings its own libpmix, and
-// the loader would give it the one that is in the process already, which may be of another version.
+// The launcher's own library comes before the system's: an MPI that this program loads later brings its own libpmix,
+// and the loader would give it the one that is in the process already, which may be of another version.
 std::vector<std::string> find_pmix(const Variables& variables, const Config& config) {
   if (!config.pmix_library.empty()) return {config.pmix_library};
   std::vector<std::string> files;

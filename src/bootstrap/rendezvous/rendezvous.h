@@ -5,7 +5,8 @@
 //   unix:@name                    an abstract Unix socket: one host, one network namespace
 //   file:///path                  rank 0 writes the address there
 //   memory://name                 within one process
-//   launcher://pmix               rank 0 serves at any port; the launcher's own service gives the ranks its address and a
+//   launcher://pmix               rank 0 serves at any port; the launcher's own service gives the ranks its address and
+//   a
 //                                 fresh job key; pmix or pmi (bootstrap/launcher_service/launcher_service.h)
 // The suffix "?coordinator=1" means that a coordinator already serves there, so rank 0 only connects. The former
 // spelling "?hub=1" means the same.

@@ -56,12 +56,13 @@ Result<std::string> place_from(const Variables& variables, const char* host_vari
 
 // The error for launchers that do not publish an address of rank 0.
 Status several_hosts_need_an_address(const char* launcher) {
-  return Status(Code::invalid_argument,
-                fmt::format("{} does not give ranks on several hosts the address of rank 0, and its own service cannot be "
-                            "reached (`farandole env --explain`); set FARANDOLE_RENDEZVOUS="
-                            "tcp://<host of rank 0>:<free port> and FARANDOLE_JOB_KEY=<16 or more secret characters> "
-                            "on all ranks, or start with `farandole run`",
-                            launcher));
+  return Status(
+      Code::invalid_argument,
+      fmt::format("{} does not give ranks on several hosts the address of rank 0, and its own service cannot be "
+                  "reached (`farandole env --explain`); set FARANDOLE_RENDEZVOUS="
+                  "tcp://<host of rank 0>:<free port> and FARANDOLE_JOB_KEY=<16 or more secret characters> "
+                  "on all ranks, or start with `farandole run`",
+                  launcher));
 }
 
 // Returns the process id of the launcher's proxy on this host. It has created the socket in PMI_FD, even if a shell

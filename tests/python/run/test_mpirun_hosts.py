@@ -1,5 +1,5 @@
-"""Tests of mpirun over two hosts without any variable of farandole's: the launcher's own service, PMIx or PMI, gives the
-ranks the coordinator's address and a fresh key."""
+"""Tests of mpirun over two hosts without any variable of farandole's: the launcher's own service, PMIx or PMI, gives
+the ranks the coordinator's address and a fresh key."""
 
 import os
 import re
@@ -21,6 +21,8 @@ got = comm.allreduce(numpy.full(1000, comm.rank + 1.0, "float32"), op="sum")
 assert (got == sum(range(1, comm.size + 1))).all(), got
 os.write(1, f"rank {comm.rank} of {comm.size} on {farandole.info()['host']}\\n".encode())  # whole lines
 """
+
+RANK = "import os\nrank = os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK']\n"
 
 
 def launcher(kind, agent):
@@ -73,7 +75,7 @@ def test_a_world_can_be_made_again(kind, agent):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_rank_that_never_comes_is_missed_in_time(kind, agent):
     """Rank 3 sleeps."""
-    late = "import os, time\nif (os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK']) == '3': time.sleep(6)\n"
+    late = RANK + "import time\nif rank == '3': time.sleep(6)\n"
     code, output = mpirun(kind, agent, late + SUM, FARANDOLE_START_TIMEOUT_S="2")
     assert code != 0, output
     assert "not all ranks that the launcher started have reached the start of farandole" in output, output
@@ -82,11 +84,7 @@ def test_a_rank_that_never_comes_is_missed_in_time(kind, agent):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_failure_of_rank_0_reaches_the_others(kind, agent):
     """Rank 0 cannot serve: its interface does not exist."""
-    broken = (
-        "import os\n"
-        "if (os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK']) == '0':\n"
-        "    os.environ['FARANDOLE_INTERFACES'] = 'nowhere0'\n"
-    )
+    broken = RANK + "if rank == '0': os.environ['FARANDOLE_INTERFACES'] = 'nowhere0'\n"
     show = "\nimport traceback, time\ntry:\n" + "".join(f"    {line}\n" for line in SUM.splitlines() if line)
     show += "except Exception as e:\n    print(type(e).__name__, e, flush=True)\n    time.sleep(1)\n    sys.exit(3)\n"
     code, output = mpirun(kind, agent, broken + show, FARANDOLE_START_TIMEOUT_S="20")

@@ -21,8 +21,8 @@ namespace {
 using namespace fdl::test;
 using ::testing::HasSubstr;
 
-// Launcher answers the requests of `size` ranks, each on a thread of its own. `faults` replaces answers by the request's
-// command; an answer without a newline at its end is sent as it is, and an empty one closes the connection.
+// Launcher answers the requests of `size` ranks, each on a thread of its own. `faults` replaces answers by the
+// request's command; an answer without a newline at its end is sent as it is, and an empty one closes the connection.
 class Launcher {
  public:
   using Faults = std::map<std::string, std::string>;

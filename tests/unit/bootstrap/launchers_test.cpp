@@ -298,8 +298,8 @@ const Platform kServed{.host_name = "box",
                        .domain = {},
                        .mpi_hostfile = {},
                        .serves = [](std::string_view, const Variables&, const Config&) { return true; }};
-const Vars kOpenMpiOnTwoHosts = kOpenMpi + Vars{{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
-                                                {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}};
+const Vars kOpenMpiOnTwoHosts =
+    kOpenMpi + Vars{{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}};
 const Vars kHydraOnTwoHosts = kHydra + Vars{{"MPI_LOCALNRANKS", "1"}};
 
 TEST(LauncherServiceOfRanksTest, PassesTheAddressBetweenHosts) {
@@ -324,8 +324,9 @@ TEST(LauncherServiceOfRanksTest, CanBeAskedForAndMisspelt) {
 }
 
 TEST(LauncherServiceOfRanksTest, LeavesThePlaceToAnInnerLauncher) {
-  const Vars both = kOpenMpiOnTwoHosts + Vars{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"},
-                                              {"LOCAL_WORLD_SIZE", "1"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "5"}};
+  const Vars both = kOpenMpiOnTwoHosts + Vars{{"RANK", "1"},        {"WORLD_SIZE", "2"},
+                                              {"LOCAL_RANK", "0"},  {"LOCAL_WORLD_SIZE", "1"},
+                                              {"MASTER_ADDR", "a"}, {"MASTER_PORT", "5"}};
   EXPECT_THAT(answer(both, kServed), HasSubstr("rendezvous=tcp://a:6-21"));
 }
 
