@@ -9,6 +9,7 @@ option(FARANDOLE_UNITY      "Compile several sources of a module at a time: half
 option(FARANDOLE_LOOPBACK   "Transport between threads of one process"                 ON)
 option(FARANDOLE_SHM        "Transport through shared memory on one host"              ON)
 option(FARANDOLE_TCP        "Transport over TCP"                                       ON)
+option(FARANDOLE_MPI        "Transport over MPI, opened at run time; one adaptor for each ABI whose header is found" ON)
 option(FARANDOLE_CUDA       "CUDA devices: the driver is opened when first used, nvcc compiles kernels where found" ON)
 option(FARANDOLE_NCCL       "Collectives on GPUs by NCCL, opened at run time"          ON)
 option(FARANDOLE_METRICS    "Module that serves Prometheus, where prometheus-cpp is found" ON)

@@ -18,7 +18,7 @@
 // clang-format off
 #define FDL_KNOBS(KNOB)                                                                                                \
   KNOB(transport,              Text,    "auto", "",                                                                    \
-       "Transports that may be used, in order of preference, comma-separated: shm, tcp, loopback; auto tries all.")    \
+       "Transports that may be used, in order of preference, comma-separated: shm, tcp, mpi, loopback; auto: shm, tcp.") \
   KNOB(algorithm,              Text,    "auto", "",                                                                    \
        "The algorithm of every collective that has it (see `farandole explain`); auto chooses by size and ranks.")     \
   KNOB(tuning,                 Text,    "auto", "",                                                                    \
@@ -95,6 +95,8 @@
   KNOB(nccl_library,           Text,    "", "",                                                                        \
        "The NCCL library to open; empty: the one in this process, else that of the Python package nvidia-nccl, else "  \
        "the system's.")                                                                                                \
+  KNOB(mpi_library,            Text,    "", "",                                                                        \
+       "The MPI library for the transport mpi; empty: the one in this process, else that of the launcher.")            \
   KNOB(pmix_library,           Text,    "", "",                                                                        \
        "The PMIx library to open under mpirun on several hosts; empty: that of the launcher, else the system's.")      \
   KNOB(log_level,              Text,    "warning", "HOROVOD_LOG_LEVEL",                                                \

@@ -25,6 +25,9 @@
 #if FDL_WITH_TCP
 #include "transports/tcp/tcp_transport.h"
 #endif
+#if FDL_WITH_MPI
+#include "transports/mpi/mpi_transport.h"
+#endif
 #if FDL_WITH_CUDA
 #include "cuda/cuda_device.h"
 #endif
@@ -40,7 +43,7 @@ using Peers = std::vector<bool>;
 // A transport of this build.
 struct Option {
   std::string_view name;
-  bool in_auto;  // false for loopback, which joins threads of one process only and must be named
+  bool in_auto;  // false: it must be named. loopback joins threads of one process; mpi needs an mpirun
   bool (*joins)(const Member& a, const Member& b);
   Result<std::unique_ptr<Transport>> (*connect)(const Membership& membership, const Peers& peers);
 };
@@ -53,6 +56,9 @@ const std::vector<Option>& options() {
 #endif
 #if FDL_WITH_TCP
         {"tcp", true, [](const Member&, const Member&) { return true; }, connect_tcp},
+#endif
+#if FDL_WITH_MPI
+        {"mpi", false, [](const Member&, const Member&) { return true; }, connect_mpi},
 #endif
 #if FDL_WITH_LOOPBACK
         {"loopback", false,
@@ -251,6 +257,11 @@ Result<std::unique_ptr<Transport>> connect_all(const Membership& membership, con
 // the loopback interface.
 constexpr double kSharedCoreLatency_s = 20e-6;
 
+// The transports whose links are measured at the start.
+bool crosses_hosts(std::string_view name) {
+  return name.find("tcp") != std::string_view::npos || name.find("mpi") != std::string_view::npos;
+}
+
 #if FDL_WITH_SHM
 // Builds two levels: the ranks of one host use shared memory; the ranks with equal local rank use the network, each for
 // its share of the data.
@@ -316,7 +327,7 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, Sus
   parts.shape.table = table;
 
   FDL_ASSIGN_OR_RETURN(parts.transport, connect_all(membership, chosen));
-  if (parts.transport->name().find("tcp") != std::string_view::npos) {
+  if (crosses_hosts(parts.transport->name())) {
     if (!each_has_a_core(membership.members, membership.me().host_id)) parts.shape.latency_s = kSharedCoreLatency_s;
     FDL_ASSIGN_OR_RETURN(parts.shape, probe_links(*parts.transport, membership.rank, parts.shape, *membership.config,
                                                   membership.deadline));

@@ -1,0 +1,280 @@
+// The adaptor, written once for all ABIs. A file of one ABI includes that ABI's <mpi.h> and then this file, which uses
+// the types and constants of the header but no symbol of a library: functions are looked up by name.
+#pragma once
+
+#include <dlfcn.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/relax.h"
+#include "transports/mpi/mpi_adaptor.h"
+
+namespace fdl {
+namespace {
+
+// The functions that are looked up: MPI_<name>.
+#define FDL_MPI_CALLS(ROW)                                                                                            \
+  ROW(Initialized)                                                                                                     \
+  ROW(Finalized)                                                                                                       \
+  ROW(Init_thread)                                                                                                     \
+  ROW(Finalize)                                                                                                        \
+  ROW(Query_thread)                                                                                                    \
+  ROW(Comm_rank)                                                                                                       \
+  ROW(Comm_size)                                                                                                       \
+  ROW(Comm_group)                                                                                                      \
+  ROW(Group_incl)                                                                                                      \
+  ROW(Group_free)                                                                                                      \
+  ROW(Comm_create_group)                                                                                               \
+  ROW(Comm_set_errhandler)                                                                                             \
+  ROW(Comm_free)                                                                                                       \
+  ROW(Isend)                                                                                                           \
+  ROW(Irecv)                                                                                                           \
+  ROW(Test)                                                                                                            \
+  ROW(Cancel)                                                                                                          \
+  ROW(Get_count)                                                                                                       \
+  ROW(Error_string)                                                                                                    \
+  ROW(Get_library_version)
+
+struct Calls {
+#define ROW(name) decltype(&::MPI_##name) name = nullptr;
+  FDL_MPI_CALLS(ROW)
+#undef ROW
+};
+
+// A variable of the library that a constant of the header stands for, in ABIs that have such constants.
+[[maybe_unused]] void* symbol_of(void* library, const char* name) { return ::dlsym(library, name); }
+
+// MPI's text is of several lines and may name its build; the first one has name and version.
+std::string first_words(const char* text) {
+  std::string line(text, std::strcspn(text, "\n,"));
+  while (!line.empty() && line.back() == ' ') line.pop_back();
+  for (char& byte : line) byte = byte == '\t' ? ' ' : byte;
+  return line;
+}
+
+constexpr int64_t kCancelPatience_ns = 100'000'000;
+
+class Adaptor final : public MpiLibrary {
+ public:
+  Adaptor(void* library, const Calls& calls) : library_(library), calls_(calls) {}
+
+  Status start(const std::string& file) {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+    int length = 0;
+    calls_.Get_library_version(text, &length);
+    description_ = fmt::format("{} ({})", first_words(text), file);
+    int finalized = 0;
+    calls_.Finalized(&finalized);
+    if (finalized != 0) {
+      return Status(Code::unsupported,
+                    fmt::format("mpi: the program has called MPI_Finalize of {}, and MPI cannot start again; start "
+                                "farandole before, or use another transport",
+                                description_));
+    }
+    int initialized = 0;
+    calls_.Initialized(&initialized);
+    int level = MPI_THREAD_SINGLE;
+    if (initialized == 0) {
+      if (const int code = calls_.Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level); code != MPI_SUCCESS) {
+        return failed("MPI_Init_thread", code);
+      }
+      owned_ = true;
+    } else {
+      calls_.Query_thread(&level);
+    }
+    if (level < MPI_THREAD_SERIALIZED) {
+      return Status(
+          Code::unsupported,
+          fmt::format("mpi: {} was started with {}, and farandole's progress thread calls MPI too; start it with "
+                      "MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...) or MPI_THREAD_SERIALIZED, or start farandole "
+                      "before MPI",
+                      description_, level == MPI_THREAD_FUNNELED ? "MPI_THREAD_FUNNELED" : "MPI_THREAD_SINGLE"));
+    }
+    serialized_ = level == MPI_THREAD_SERIALIZED;
+    world_ = FDL_MPI_CONSTANT(library_, MPI_Comm, MPI_COMM_WORLD);
+    byte_ = FDL_MPI_CONSTANT(library_, MPI_Datatype, MPI_BYTE);
+    calls_.Comm_rank(world_, &rank_);
+    calls_.Comm_size(world_, &size_);
+    return {};
+  }
+
+  void finalize() {
+    int finalized = 0;
+    calls_.Finalized(&finalized);
+    if (owned_ && finalized == 0 && open_ == 0 && !abandoned_) calls_.Finalize();
+  }
+
+  const std::string& description() const override { return description_; }
+  int world_rank() const override { return rank_; }
+  int world_size() const override { return size_; }
+
+  Result<MpiComm> make_communicator(std::span<const int> world_ranks, int tag) override {
+    const Turn turn(*this);
+    MPI_Group all, members;
+    MPI_Comm made;
+    int code = calls_.Comm_group(world_, &all);
+    if (code != MPI_SUCCESS) return failed("MPI_Comm_group", code);
+    code = calls_.Group_incl(all, static_cast<int>(world_ranks.size()), world_ranks.data(), &members);
+    calls_.Group_free(&all);
+    if (code != MPI_SUCCESS) return failed("MPI_Group_incl", code);
+    code = calls_.Comm_create_group(world_, members, tag, &made);
+    calls_.Group_free(&members);
+    if (code != MPI_SUCCESS) return failed("MPI_Comm_create_group", code);
+    // Errors come back as codes; by default MPI would end the process.
+    calls_.Comm_set_errhandler(made, FDL_MPI_CONSTANT(library_, MPI_Errhandler, MPI_ERRORS_RETURN));
+    ++open_;
+    return bits_of(made);
+  }
+
+  void end_communicator(MpiComm comm, MpiEnd end) override {
+    --open_;
+    if (end == MpiEnd::abandoned) abandoned_ = true;
+    if (end != MpiEnd::freed) return;
+    int finalized = 0;
+    calls_.Finalized(&finalized);
+    if (finalized != 0) return;
+    const Turn turn(*this);
+    MPI_Comm ended = from_bits<MPI_Comm>(comm);
+    calls_.Comm_free(&ended);
+  }
+
+  Status start_send(MpiComm comm, int peer, int tag, ConstBytes bytes, MpiRequest& request) override {
+    const Turn turn(*this);
+    MPI_Request begun;
+    const int code = calls_.Isend(bytes.data(), static_cast<int>(bytes.size()), byte_, peer, tag,
+                                  from_bits<MPI_Comm>(comm), &begun);
+    if (code != MPI_SUCCESS) return failed("MPI_Isend", code);
+    request = bits_of(begun);
+    return {};
+  }
+
+  Status start_recv(MpiComm comm, int peer, int tag, Bytes bytes, MpiRequest& request) override {
+    const Turn turn(*this);
+    MPI_Request begun;
+    const int code = calls_.Irecv(bytes.data(), static_cast<int>(bytes.size()), byte_,
+                                  peer == kFromAnyRank ? MPI_ANY_SOURCE : peer, tag, from_bits<MPI_Comm>(comm), &begun);
+    if (code != MPI_SUCCESS) return failed("MPI_Irecv", code);
+    request = bits_of(begun);
+    return {};
+  }
+
+  Result<bool> test(MpiRequest& request, MpiArrival& arrival) override {
+    const Turn turn(*this);
+    return test_now(request, arrival);
+  }
+
+  bool cancel_recv(MpiRequest& request) override {
+    int finalized = 0;
+    calls_.Finalized(&finalized);
+    if (finalized != 0) return true;
+    const Turn turn(*this);
+    MPI_Request begun = from_bits<MPI_Request>(request);
+    calls_.Cancel(&begun);
+    request = bits_of(begun);
+    MpiArrival ignored;
+    for (const Deadline deadline = Deadline::after_ns(kCancelPatience_ns); !deadline.passed(); relax()) {
+      const auto done = test_now(request, ignored);
+      if (!done.ok() || *done) return true;
+    }
+    return false;
+  }
+
+ private:
+  // Excludes other threads where MPI demands it.
+  class Turn {
+   public:
+    explicit Turn(Adaptor& adaptor) : lock_(adaptor.serialized_ ? &adaptor.mutex_ : nullptr) {
+      if (lock_ != nullptr) lock_->lock();
+    }
+    ~Turn() {
+      if (lock_ != nullptr) lock_->unlock();
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    std::mutex* lock_;
+  };
+
+  // Handles are ints or pointers.
+  template <typename Handle>
+  static uint64_t bits_of(Handle handle) {
+    static_assert(sizeof handle <= sizeof(uint64_t));
+    uint64_t bits = 0;
+    std::memcpy(&bits, &handle, sizeof handle);
+    return bits;
+  }
+  template <typename Handle>
+  static Handle from_bits(uint64_t bits) {
+    Handle handle;
+    std::memcpy(&handle, &bits, sizeof handle);
+    return handle;
+  }
+
+  Result<bool> test_now(MpiRequest& request, MpiArrival& arrival) {
+    MPI_Request begun = from_bits<MPI_Request>(request);
+    MPI_Status status;
+    int done = 0;
+    const int code = calls_.Test(&begun, &done, &status);
+    if (code != MPI_SUCCESS) {
+      request = 0;
+      return failed("MPI_Test", code);
+    }
+    if (done == 0) return false;
+    request = 0;
+    int count = 0;
+    calls_.Get_count(&status, byte_, &count);
+    arrival = {status.MPI_SOURCE, count < 0 ? 0 : static_cast<std::size_t>(count)};
+    return true;
+  }
+
+  Status failed(const char* call, int code) const {
+    char text[MPI_MAX_ERROR_STRING] = {};
+    int length = 0;
+    calls_.Error_string(code, text, &length);
+    return Status(Code::transport, fmt::format("mpi: {} failed: {} ({})", call, text, description_));
+  }
+
+  void* library_;
+  Calls calls_;
+  std::string description_;
+  bool owned_ = false;       // farandole has started MPI
+  std::atomic<int> open_{0};  // communicators in use
+  std::atomic<bool> abandoned_{false};
+  bool serialized_ = false;  // MPI_THREAD_SERIALIZED: calls exclude each other
+  std::mutex mutex_;
+  MPI_Comm world_;
+  MPI_Datatype byte_;
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+Result<std::unique_ptr<MpiLibrary>> make_adaptor(void* library, const std::string& file) {
+  Calls calls;
+#define ROW(name)                                                                                       \
+  calls.name = reinterpret_cast<decltype(calls.name)>(::dlsym(library, "MPI_" #name));                  \
+  if (calls.name == nullptr) {                                                                          \
+    return Status(Code::unsupported, fmt::format("mpi: {} has no MPI_{}; farandole needs MPI 3", file, #name)); \
+  }
+  FDL_MPI_CALLS(ROW)
+#undef ROW
+  auto adaptor = std::make_unique<Adaptor>(library, calls);
+  FDL_RETURN_IF_ERROR(adaptor->start(file));
+  static Adaptor* only = nullptr;
+  only = adaptor.get();
+  std::atexit([] { only->finalize(); });
+  return std::unique_ptr<MpiLibrary>(std::move(adaptor));
+}
+
+}  // namespace
+}  // namespace fdl

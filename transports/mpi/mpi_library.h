@@ -1,0 +1,67 @@
+// MpiLibrary is the MPI of this process, without the types of its header, which differ between the ABIs of MPI.
+//
+// Nothing is linked against an MPI: the library is opened at run time, and its functions are looked up by name. One
+// adaptor for each ABI (Open MPI's, MPICH's) translates.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/bytes.h"
+#include "base/config.h"
+#include "base/status.h"
+
+namespace fdl {
+
+// A communicator and a request of MPI: a number or a pointer, as the ABI has it. 0 is no request.
+using MpiComm = uint64_t;
+using MpiRequest = uint64_t;
+
+inline constexpr int kFromAnyRank = -1;
+
+enum class MpiEnd {
+  freed,      // all peers have left it too
+  kept,       // late messages may still come: it exists until the process ends
+  abandoned,  // requests are still in flight
+};
+
+// A message that was received.
+struct MpiArrival {
+  int source = 0;
+  std::size_t bytes = 0;
+};
+
+// Threads: MPI tells at its start how many threads may call it. With MPI_THREAD_MULTIPLE any thread calls at any time.
+// With MPI_THREAD_SERIALIZED the calls of farandole exclude each other; those of the program must not run meanwhile. A
+// program that has started MPI with less is refused, because the progress thread calls MPI too.
+class MpiLibrary {
+ public:
+  virtual ~MpiLibrary() = default;
+
+  // Returns the MPI of this process and starts it if the program has not; then it is finalized when the process ends.
+  // Taken is: the library in FARANDOLE_MPI_LIBRARY; else the one that the process has loaded; else that of the launcher.
+  static Result<MpiLibrary*> of_process(const Config& config);
+
+  virtual const std::string& description() const = 0;  // "Open MPI v4.1.4 (/usr/lib/libmpi.so.40)"
+  virtual int world_rank() const = 0;                  // of MPI_COMM_WORLD
+  virtual int world_size() const = 0;
+
+  // Makes a communicator of these ranks of MPI_COMM_WORLD. Collective over them, and blocking: MPI has no other form.
+  // `tag` tells apart communicators that are made at the same time.
+  virtual Result<MpiComm> make_communicator(std::span<const int> world_ranks, int tag) = 0;
+  // Ends its use. MPI_Finalize is called at the end of the process only if all communicators have ended and none was
+  // abandoned: it waits for the other ranks, and must not be called while a request is in flight.
+  virtual void end_communicator(MpiComm comm, MpiEnd end) = 0;
+
+  // Start a message of at most 1 GiB. The bytes belong to MPI until test() has returned true.
+  virtual Status start_send(MpiComm comm, int peer, int tag, ConstBytes bytes, MpiRequest& request) = 0;
+  virtual Status start_recv(MpiComm comm, int peer, int tag, Bytes bytes, MpiRequest& request) = 0;
+  // Returns whether the request is done; it is then 0. An error ends the request too.
+  virtual Result<bool> test(MpiRequest& request, MpiArrival& arrival) = 0;
+  // Takes a receive back. Returns false if MPI has not given the bytes back within a short time.
+  virtual bool cancel_recv(MpiRequest& request) = 0;
+};
+
+}  // namespace fdl

@@ -1,0 +1,495 @@
+// Each slice begins with a message that has its tag and size, and the bytes too if they are few. The bytes of a larger
+// slice follow in a message of their own, straight between the buffers of sender and receiver. MPI delivers the
+// messages of one channel (one tag) in the order in which they were sent, and receives match in the order in which they
+// were posted.
+#include "transports/mpi/mpi_transport.h"
+
+#include <fmt/core.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+#include "base/log.h"
+#include "system/fd.h"
+
+namespace fdl {
+namespace {
+
+constexpr std::size_t kDepth = 32;           // slices in flight of one channel and direction
+constexpr std::size_t kInline = 4096;        // bytes that travel with the header: one copy costs less than a message
+constexpr std::size_t kLongest = 1ull << 30;  // of a message; MPI counts in ints
+constexpr int kGoodbyeTag = kChannelCount;   // the tags before it are the channels
+// A rank that waits looks again after an eighth of the time that it has waited so far, within these limits: that costs
+// less than a hundredth of a core, and its sleep is too long by at most an eighth.
+constexpr int64_t kFirstRest_ns = 50'000;
+constexpr int64_t kLastRest_ns = 4'000'000;
+constexpr int64_t kIdleRest_ns = 50'000'000;     // where only a goodbye can come
+constexpr int64_t kFarewell_ns = 2'000'000'000;  // at the end, for slices that are still in flight
+constexpr int64_t kPoliteness_ns = 200'000'000;  // at the end, for the goodbyes of the peers
+
+struct Header {
+  uint64_t bytes = 0;
+  uint32_t tag = 0;
+  uint32_t reserved = 0;
+};
+
+// What a leaving rank tells each peer: how many slices it has sent to it and posted receives for, by channel.
+struct Goodbye {
+  std::array<uint64_t, kChannelCount> sent{};
+  std::array<uint64_t, kChannelCount> received{};
+};
+
+struct Slot {
+  uint32_t tag = 0;
+  Bytes bytes;  // of the user; of a send they are only read
+  MpiRequest header = 0;
+  MpiRequest data = 0;
+};
+
+// One channel of one peer in one direction. Slices finish in order.
+struct Stream {
+  uint64_t posted = 0;
+  uint64_t finished = 0;
+  bool busy = false;
+  std::unique_ptr<std::array<Slot, kDepth>> slots;  // made at the first slice
+  std::unique_ptr<std::byte[]> buffers;             // kDepth of kBuffer bytes: header and few bytes
+};
+constexpr std::size_t kBuffer = sizeof(Header) + kInline;
+
+struct Peer {
+  bool joined = false;  // this transport reaches it
+  bool left = false;
+  Goodbye goodbye;  // valid if it has left
+  Status error;
+  Goodbye mine;  // sent when this transport ends
+  MpiRequest farewell = 0;
+};
+
+class MpiTransport;
+
+// The transports of this process. Those that still exist when the process ends leave then, before MPI_Finalize: a
+// program need not end its communicators.
+struct Registry {
+  std::mutex mutex;
+  std::vector<MpiTransport*> open;
+};
+Registry& registry() {
+  static Registry all;
+  return all;
+}
+
+class MpiTransport final : public Transport {
+ public:
+  MpiTransport(MpiLibrary& mpi, MpiComm comm, const Membership& membership, const std::vector<bool>& peers,
+               UniqueFd timer)
+      : mpi_(mpi),
+        comm_(comm),
+        rank_(membership.rank),
+        members_(membership.members),
+        peers_(members_.size()),
+        streams_(members_.size() * kChannelCount * 2),
+        timer_(std::move(timer)) {
+    for (int member = 0; member < membership.size(); ++member) {
+      names_.push_back(membership.name_of(member));
+      peers_[index(member)].joined = member != rank_ && peers[index(member)];
+    }
+    busy_.reserve(streams_.size());
+  }
+
+  Status start() {
+    FDL_RETURN_IF_ERROR(mpi_.start_recv(comm_, kFromAnyRank, kGoodbyeTag, goodbye_bytes(), goodbye_request_));
+    Registry& all = registry();
+    const std::lock_guard lock(all.mutex);
+    static const int registered = std::atexit(leave_all);
+    static_cast<void>(registered);
+    all.open.push_back(this);
+    return {};
+  }
+
+  ~MpiTransport() override {
+    Registry& all = registry();
+    const std::lock_guard lock(all.mutex);
+    if (std::erase(all.open, this) > 0) leave();
+  }
+
+  std::string_view name() const override { return "mpi"; }
+
+  std::optional<Ticket> send(Channel channel, uint32_t tag, ConstBytes bytes) override {
+    Peer& peer = peers_[index(channel.peer)];
+    if (peer.error.ok() && peer.left) lose(channel.peer);
+    return post(channel, true, {tag, Bytes(const_cast<std::byte*>(bytes.data()), bytes.size())});
+  }
+  std::optional<Ticket> recv(Channel channel, uint32_t tag, Bytes bytes) override {
+    Peer& peer = peers_[index(channel.peer)];
+    const uint64_t position = streams_[stream_of(channel, false)].posted;
+    if (peer.error.ok() && peer.left && position >= peer.goodbye.sent[index(channel.index)]) lose(channel.peer);
+    return post(channel, false, {tag, bytes});
+  }
+  bool done(Ticket ticket) const override { return ticket.position < streams_[ticket.stream].finished; }
+
+  bool progress() override {
+    // When the process ends, another thread may be here still.
+    if (driven_.exchange(true, std::memory_order_acquire)) return false;
+    const bool moved = move();
+    driven_.store(false, std::memory_order_release);
+    return moved;
+  }
+
+  Status peer_status(int peer) const override { return peers_[index(peer)].error; }
+  Status status() const override {
+    for (const Peer& peer : peers_) FDL_RETURN_IF_ERROR(peer.error);
+    return {};
+  }
+
+  int wake_fd() const override { return timer_.get(); }
+  bool prepare_to_sleep() override {
+    // A message may have come since the last progress(); the first interval is short, so it is not looked for here.
+    set_timer(busy_.empty() && !leaving_ ? kIdleRest_ns
+                                         : std::clamp((now_ns() - moved_ns_) / 8, kFirstRest_ns, kLastRest_ns));
+    return true;
+  }
+  void finish_sleep() override { set_timer(0); }
+
+ private:
+  // Runs when the process ends. A transport that another thread drives cannot leave: it counts as in use, so MPI is not
+  // finalized.
+  static void leave_all() {
+    Registry& all = registry();
+    const std::lock_guard lock(all.mutex);
+    for (MpiTransport* transport : std::exchange(all.open, {})) {
+      if (!transport->driven_.exchange(true)) transport->leave();
+    }
+  }
+
+  bool move() {
+    bool moved = take_goodbyes();
+    for (std::size_t i = 0; i < busy_.size();) {
+      Stream& stream = streams_[busy_[i]];
+      moved |= advance(busy_[i]);
+      if (stream.finished == stream.posted || !peers_[peer_of(busy_[i])].error.ok()) {
+        stream.busy = false;
+        busy_[i] = busy_.back();
+        busy_.pop_back();
+      } else {
+        ++i;
+      }
+    }
+    if (moved) moved_ns_ = now_ns();
+    return moved;
+  }
+
+  static std::size_t index(int number) { return static_cast<std::size_t>(number); }
+  static std::size_t stream_of(Channel channel, bool outgoing) {
+    return index((channel.peer * kChannelCount + channel.index) * 2 + (outgoing ? 1 : 0));
+  }
+  static std::size_t peer_of(std::size_t stream) { return stream / 2 / kChannelCount; }
+  static std::size_t channel_of(std::size_t stream) { return stream / 2 % kChannelCount; }
+  static bool is_outgoing(std::size_t stream) { return stream % 2 == 1; }
+
+  Bytes goodbye_bytes() { return std::as_writable_bytes(std::span(goodbye_.get(), 1)); }
+  std::byte* buffer_of(Stream& stream, uint64_t position) { return stream.buffers.get() + position % kDepth * kBuffer; }
+
+  // Setting the timer also discards that it has run out.
+  void set_timer(int64_t ns) const {
+    const itimerspec when{.it_interval = {}, .it_value = {ns / 1'000'000'000, ns % 1'000'000'000}};
+    ::timerfd_settime(timer_.get(), 0, &when, nullptr);
+  }
+
+  std::optional<Ticket> post(Channel channel, bool outgoing, Slot slot) {
+    Peer& peer = peers_[index(channel.peer)];
+    const std::size_t at = stream_of(channel, outgoing);
+    Stream& stream = streams_[at];
+    if (!peer.error.ok() || stream.posted - stream.finished == kDepth) return std::nullopt;
+    if (!stream.slots) {
+      stream.slots = std::make_unique<std::array<Slot, kDepth>>();
+      stream.buffers = std::make_unique<std::byte[]>(kDepth * kBuffer);
+    }
+    const Status begun = outgoing ? begin_send(channel, stream, slot) : begin_recv(channel, stream, slot);
+    (*stream.slots)[stream.posted % kDepth] = slot;
+    if (!begun.ok()) {
+      peer.error = blamed(channel.peer, begun);
+      return std::nullopt;
+    }
+    if (!stream.busy) {
+      stream.busy = true;
+      busy_.push_back(at);
+    }
+    if (stream.posted == stream.finished) moved_ns_ = now_ns();
+    return Ticket{static_cast<uint32_t>(at), stream.posted++};
+  }
+
+  Status begin_send(Channel channel, Stream& stream, Slot& slot) {
+    const Header header{.bytes = slot.bytes.size(), .tag = slot.tag};
+    std::byte* buffer = buffer_of(stream, stream.posted);
+    std::memcpy(buffer, &header, sizeof header);
+    const std::size_t along = slot.bytes.size() <= kInline ? slot.bytes.size() : 0;
+    if (along > 0) std::memcpy(buffer + sizeof header, slot.bytes.data(), along);
+    FDL_RETURN_IF_ERROR(
+        mpi_.start_send(comm_, channel.peer, channel.index, ConstBytes(buffer, sizeof header + along), slot.header));
+    if (slot.bytes.size() <= kInline) return {};
+    return mpi_.start_send(comm_, channel.peer, channel.index, slot.bytes, slot.data);
+  }
+
+  // The first message may always be of full length, so that one that is not expected is read whole and named.
+  Status begin_recv(Channel channel, Stream& stream, Slot& slot) {
+    FDL_RETURN_IF_ERROR(mpi_.start_recv(comm_, channel.peer, channel.index,
+                                        Bytes(buffer_of(stream, stream.posted), kBuffer), slot.header));
+    if (slot.bytes.size() <= kInline) return {};
+    return mpi_.start_recv(comm_, channel.peer, channel.index, slot.bytes, slot.data);
+  }
+
+  // Finishes slices in order as far as their messages are done.
+  bool advance(std::size_t at) {
+    Stream& stream = streams_[at];
+    const int peer = static_cast<int>(peer_of(at));
+    bool moved = false;
+    while (stream.finished < stream.posted && peers_[peer_of(at)].error.ok()) {
+      Slot& slot = (*stream.slots)[stream.finished % kDepth];
+      if (slot.header != 0) {
+        if (!is_done(peer, slot.header)) break;
+        if (!is_outgoing(at) && !take_header(peer, stream, slot)) return true;
+      }
+      if (slot.data != 0 && !is_done(peer, slot.data)) break;
+      ++stream.finished;
+      moved = true;
+    }
+    return moved || !peers_[peer_of(at)].error.ok();
+  }
+
+  bool is_done(int peer, MpiRequest& request) {
+    MpiArrival arrival;
+    const auto done = mpi_.test(request, arrival);
+    if (!done.ok()) peers_[index(peer)].error = blamed(peer, done.status());
+    return done.ok() && *done;
+  }
+
+  // Compares the header with what was expected, and copies bytes that came along. Returns false after an error.
+  bool take_header(int peer, Stream& stream, const Slot& slot) {
+    const std::byte* buffer = buffer_of(stream, stream.finished);
+    Header header;
+    std::memcpy(&header, buffer, sizeof header);
+    if (header.bytes != slot.bytes.size() || header.tag != slot.tag) {
+      peers_[index(peer)].error = Status(
+          Code::mismatch,
+          fmt::format("mpi: {} sent {} bytes (tag {:08x}) where {} expected {} bytes (tag {:08x}); they did not call "
+                      "the same operation with the same arguments",
+                      names_[index(peer)], header.bytes, header.tag, names_[index(rank_)], slot.bytes.size(), slot.tag));
+      return false;
+    }
+    if (header.bytes > 0 && header.bytes <= kInline) {
+      std::memcpy(slot.bytes.data(), buffer + sizeof header, header.bytes);
+    }
+    return true;
+  }
+
+  Status blamed(int peer, const Status& why) const {
+    const Member& member = members_[index(peer)];
+    return Status::blame(member.world_rank, member.host_name, why.code(),
+                         fmt::format("{}, with {}", why.text(), names_[index(peer)]));
+  }
+
+  void lose(int peer) {
+    const Member& member = members_[index(peer)];
+    peers_[index(peer)].error =
+        Status::blame(member.world_rank, member.host_name, Code::peer_lost,
+                      fmt::format("mpi: {} has left; see its own error", names_[index(peer)]));
+  }
+
+  // ---- Leaving ----
+
+  // One receive waits for a goodbye of any peer.
+  bool take_goodbyes() {
+    bool moved = false;
+    MpiArrival arrival;
+    while (goodbye_request_ != 0) {
+      const auto done = mpi_.test(goodbye_request_, arrival);
+      if (!done.ok() || !*done) break;
+      Peer& peer = peers_[index(arrival.source)];
+      peer.left = true;
+      peer.goodbye = *goodbye_;
+      moved = true;
+      if (!mpi_.start_recv(comm_, kFromAnyRank, kGoodbyeTag, goodbye_bytes(), goodbye_request_).ok()) break;
+    }
+    if (moved) check_left();
+    return moved;
+  }
+
+  // What a peer had sent before it left still arrives; what it will never send or take is its loss.
+  void check_left() {
+    for (std::size_t at = 0; at < streams_.size(); ++at) {
+      const Stream& stream = streams_[at];
+      Peer& peer = peers_[peer_of(at)];
+      if (!peer.left || !peer.error.ok() || stream.finished == stream.posted) continue;
+      const auto& counts = is_outgoing(at) ? peer.goodbye.received : peer.goodbye.sent;
+      if (stream.posted > counts[channel_of(at)]) lose(static_cast<int>(peer_of(at)));
+    }
+  }
+
+  bool all_peers(const std::function<bool(const Peer&)>& holds) const {
+    return std::ranges::all_of(peers_, [&](const Peer& peer) { return !peer.joined || holds(peer); });
+  }
+
+  bool has_sends_in_flight() const {
+    for (std::size_t at = 0; at < streams_.size(); ++at) {
+      if (is_outgoing(at) && streams_[at].finished < streams_[at].posted && peers_[peer_of(at)].error.ok()) return true;
+    }
+    return false;
+  }
+
+  void leave() {
+    for (int member = 0; member < static_cast<int>(peers_.size()); ++member) {
+      Peer& peer = peers_[index(member)];
+      if (!peer.joined) continue;
+      for (int channel = 0; channel < kChannelCount; ++channel) {
+        peer.mine.sent[index(channel)] = streams_[stream_of({member, channel}, true)].posted;
+        peer.mine.received[index(channel)] = streams_[stream_of({member, channel}, false)].posted;
+      }
+      [[maybe_unused]] const Status told = mpi_.start_send(
+          comm_, member, kGoodbyeTag, std::as_bytes(std::span(&peer.mine, 1)), peer.farewell);
+    }
+    linger();
+    const bool quiet = cancel_receives() && !has_abandoned_sends() &&
+                       all_peers([](const Peer& peer) { return peer.farewell == 0; });
+    const bool alone = all_peers([](const Peer& peer) { return peer.left; });
+    if (!quiet) keep_memory();
+    // A communicator that is freed while a peer may still send on it could give its number, and that message, to another.
+    mpi_.end_communicator(comm_, !quiet ? MpiEnd::abandoned : alone ? MpiEnd::freed : MpiEnd::kept);
+  }
+
+  // Waits for sends, and a short time for the goodbyes of all peers: most communicators end on all ranks at once.
+  void linger() {
+    leaving_ = true;
+    moved_ns_ = now_ns();
+    const Deadline farewell = Deadline::after_ns(kFarewell_ns);
+    const Deadline politeness = Deadline::after_ns(kPoliteness_ns);
+    MpiArrival ignored;
+    while (true) {
+      const bool moved = move();
+      for (Peer& peer : peers_) {
+        if (peer.farewell != 0 && !mpi_.test(peer.farewell, ignored).ok()) peer.farewell = 0;
+      }
+      const bool said = all_peers([](const Peer& peer) { return peer.farewell == 0 || !peer.error.ok(); });
+      const bool heard = all_peers([](const Peer& peer) { return peer.left || !peer.error.ok(); });
+      if (!has_sends_in_flight() && said && (heard || politeness.passed())) return;
+      if (farewell.passed()) return;
+      if (!moved) sleep_until_ready(farewell);
+    }
+  }
+
+  // Returns whether MPI has given back the bytes of all receives.
+  bool cancel_receives() {
+    bool all = goodbye_request_ == 0 || mpi_.cancel_recv(goodbye_request_);
+    for (std::size_t at = 0; at < streams_.size(); ++at) {
+      Stream& stream = streams_[at];
+      if (is_outgoing(at) || !stream.slots) continue;
+      for (Slot& slot : *stream.slots) {
+        if (slot.header != 0) all &= mpi_.cancel_recv(slot.header);
+        if (slot.data != 0) all &= mpi_.cancel_recv(slot.data);
+      }
+    }
+    return all;
+  }
+
+  bool has_abandoned_sends() const {
+    for (std::size_t at = 0; at < streams_.size(); ++at) {
+      if (is_outgoing(at) && streams_[at].finished < streams_[at].posted) return true;
+    }
+    return false;
+  }
+
+  // MPI may still use these buffers: they stay until the process ends.
+  void keep_memory() {
+    for (Stream& stream : streams_) {
+      (void)stream.slots.release();
+      (void)stream.buffers.release();
+    }
+    (void)goodbye_.release();
+    new std::vector<Peer>(std::move(peers_));
+  }
+
+  MpiLibrary& mpi_;
+  MpiComm comm_;
+  int rank_;
+  std::vector<Member> members_;
+  std::vector<std::string> names_;
+  std::vector<Peer> peers_;
+  std::vector<Stream> streams_;
+  std::vector<std::size_t> busy_;  // the streams with slices in flight
+  // Where the next goodbye arrives.
+  std::unique_ptr<Goodbye> goodbye_ = std::make_unique<Goodbye>();
+  MpiRequest goodbye_request_ = 0;
+  UniqueFd timer_;
+  std::atomic<bool> driven_{false};
+  int64_t moved_ns_ = now_ns();  // when a slice moved or was posted last
+  bool leaving_ = false;  // goodbyes are expected soon
+};
+
+// "3 17 Open MPI v4.1.4": rank and size of MPI_COMM_WORLD, and the library, which has no slash.
+std::string facts_of(const MpiLibrary& mpi) {
+  const std::string& text = mpi.description();
+  return fmt::format("{} {} {}", mpi.world_rank(), mpi.world_size(), text.substr(0, text.find(" (")));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> connect_mpi(const Membership& membership, const std::vector<bool>& peers) {
+  FDL_ASSIGN_OR_RETURN(MpiLibrary * mpi, MpiLibrary::of_process(*membership.config));
+  return connect_mpi_over(*mpi, membership, peers);
+}
+
+Result<std::unique_ptr<Transport>> connect_mpi_over(MpiLibrary& mpi, const Membership& membership,
+                                                    const std::vector<bool>& peers) {
+  if (membership.config->slice_bytes > kLongest) {
+    return Status(Code::invalid_argument,
+                  fmt::format("mpi: FARANDOLE_SLICE_BYTES = {} is more than 1 GiB, the longest message of this transport",
+                              membership.config->slice_bytes));
+  }
+  const auto key_of = [&](int member) { return fmt::format("mpi/{}/{}", membership.id, member); };
+  const std::string mine = facts_of(mpi);
+  FDL_RETURN_IF_ERROR(membership.exchange->publish(key_of(membership.rank), mine));
+  // When all members have published, all are about to make the communicator: MPI's call blocks, and may keep the other
+  // calls of this process waiting.
+  std::vector<int> world_ranks;
+  for (int member = 0; member < membership.size(); ++member) {
+    FDL_ASSIGN_OR_RETURN(const std::string facts, membership.exchange->fetch(key_of(member), membership.deadline));
+    const auto after_rank = facts.find(' ');
+    if (facts.substr(after_rank) != mine.substr(mine.find(' '))) {
+      return Status(Code::mismatch,
+                    fmt::format("mpi: {} is rank {} of MPI_COMM_WORLD, but {} is rank {} (rank, number of ranks, "
+                                "library); start all ranks with the mpirun of one MPI, or name its library in "
+                                "FARANDOLE_MPI_LIBRARY",
+                                membership.name_of(membership.rank), mine, membership.name_of(member), facts));
+    }
+    int world_rank = -1;
+    std::from_chars(facts.data(), facts.data() + after_rank, world_rank);
+    world_ranks.push_back(world_rank);
+  }
+  std::vector<int> sorted = world_ranks;
+  std::ranges::sort(sorted);
+  if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end()) {
+    return Status(Code::unsupported,
+                  fmt::format("mpi: two of the {} members are rank {} of MPI_COMM_WORLD, which has {} ranks: this MPI "
+                              "({}) was not started by the launcher of these ranks; start them with its own mpirun, or "
+                              "name the launcher's library in FARANDOLE_MPI_LIBRARY",
+                              membership.size(), *twice, mpi.world_size(), mpi.description()));
+  }
+  UniqueFd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (timer.get() < 0) return Status::from_errno("timerfd_create");
+  // MPI needs a number that differs between communicators that are made at once by some of the same ranks.
+  const int tag = static_cast<int>(std::hash<std::string>()(membership.id) % 32767);
+  FDL_ASSIGN_OR_RETURN(const MpiComm comm, mpi.make_communicator(world_ranks, tag));
+  auto transport = std::make_unique<MpiTransport>(mpi, comm, membership, peers, std::move(timer));
+  FDL_RETURN_IF_ERROR(transport->start());
+  return std::unique_ptr<Transport>(std::move(transport));
+}
+
+}  // namespace fdl
