@@ -60,11 +60,8 @@ Result<std::unique_ptr<Transport>> connect_all_over_fake_mpi(const Membership& m
 
 // One row for each transport; all tests run on each row.
 const Row kRows[] = {
-    {"loopback", connect_loopback},
-    {"tcp", connect_all_over_tcp},
-    {"tcp_striped", connect_all_over_three_streams},
-    {"shm", connect_all_over_shm},
-    {"mpi", connect_all_over_fake_mpi},
+    {"loopback", connect_loopback}, {"tcp", connect_all_over_tcp},      {"tcp_striped", connect_all_over_three_streams},
+    {"shm", connect_all_over_shm},  {"mpi", connect_all_over_fake_mpi},
 };
 // The transports whose ranks may be processes.
 const Row kProcessRows[] = {

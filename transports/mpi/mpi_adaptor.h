@@ -8,7 +8,7 @@
 
 namespace fdl {
 
-// `library` is the handle of dlopen() of `file`. Starts MPI if nobody has.
+// `library` is the handle of dlopen() of `file`. Starts MPI if it has not been started.
 using MakeMpiAdaptor = Result<std::unique_ptr<MpiLibrary>> (*)(void* library, const std::string& file);
 
 // Return null in a build without that ABI's header.

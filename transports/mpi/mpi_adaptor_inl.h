@@ -11,6 +11,8 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -23,26 +25,28 @@ namespace fdl {
 namespace {
 
 // The functions that are looked up: MPI_<name>.
-#define FDL_MPI_CALLS(ROW)                                                                                            \
-  ROW(Initialized)                                                                                                     \
-  ROW(Finalized)                                                                                                       \
-  ROW(Init_thread)                                                                                                     \
-  ROW(Finalize)                                                                                                        \
-  ROW(Query_thread)                                                                                                    \
-  ROW(Comm_rank)                                                                                                       \
-  ROW(Comm_size)                                                                                                       \
-  ROW(Comm_group)                                                                                                      \
-  ROW(Group_incl)                                                                                                      \
-  ROW(Group_free)                                                                                                      \
-  ROW(Comm_create_group)                                                                                               \
-  ROW(Comm_set_errhandler)                                                                                             \
-  ROW(Comm_free)                                                                                                       \
-  ROW(Isend)                                                                                                           \
-  ROW(Irecv)                                                                                                           \
-  ROW(Test)                                                                                                            \
-  ROW(Cancel)                                                                                                          \
-  ROW(Get_count)                                                                                                       \
-  ROW(Error_string)                                                                                                    \
+#define FDL_MPI_CALLS(ROW) \
+  ROW(Initialized)         \
+  ROW(Finalized)           \
+  ROW(Init_thread)         \
+  ROW(Finalize)            \
+  ROW(Query_thread)        \
+  ROW(Comm_rank)           \
+  ROW(Comm_size)           \
+  ROW(Comm_group)          \
+  ROW(Group_incl)          \
+  ROW(Group_free)          \
+  ROW(Comm_create_group)   \
+  ROW(Comm_create_keyval)  \
+  ROW(Comm_set_attr)       \
+  ROW(Comm_set_errhandler) \
+  ROW(Comm_free)           \
+  ROW(Isend)               \
+  ROW(Irecv)               \
+  ROW(Test)                \
+  ROW(Cancel)              \
+  ROW(Get_count)           \
+  ROW(Error_string)        \
   ROW(Get_library_version)
 
 struct Calls {
@@ -108,10 +112,28 @@ class Adaptor final : public MpiLibrary {
     return {};
   }
 
+  // Runs when the process ends.
   void finalize() {
     int finalized = 0;
     calls_.Finalized(&finalized);
-    if (owned_ && finalized == 0 && open_ == 0 && !abandoned_) calls_.Finalize();
+    if (!owned_ || finalized != 0) return;
+    if (hook_ != nullptr) std::exchange(hook_, nullptr)();
+    if (open_ == 0 && !abandoned_) calls_.Finalize();
+  }
+
+  // MPI_Finalize first deletes the attributes of MPI_COMM_SELF, while MPI still works.
+  void before_finalize(void (*hook)()) override {
+    if (std::exchange(hook_, hook) != nullptr) return;
+    const Turn turn(*this);
+    int key = 0;
+    calls_.Comm_create_keyval(
+        [](MPI_Comm, int, void*, void*, void*, int* copied) -> int { return *copied = 0, MPI_SUCCESS; },
+        [](MPI_Comm, int, void* adaptor, void*) -> int {
+          if (auto* run = std::exchange(static_cast<Adaptor*>(adaptor)->hook_, nullptr)) run();
+          return MPI_SUCCESS;
+        },
+        &key, nullptr);
+    calls_.Comm_set_attr(FDL_MPI_CONSTANT(library_, MPI_Comm, MPI_COMM_SELF), key, this);
   }
 
   const std::string& description() const override { return description_; }
@@ -151,8 +173,8 @@ class Adaptor final : public MpiLibrary {
   Status start_send(MpiComm comm, int peer, int tag, ConstBytes bytes, MpiRequest& request) override {
     const Turn turn(*this);
     MPI_Request begun;
-    const int code = calls_.Isend(bytes.data(), static_cast<int>(bytes.size()), byte_, peer, tag,
-                                  from_bits<MPI_Comm>(comm), &begun);
+    const int code =
+        calls_.Isend(bytes.data(), static_cast<int>(bytes.size()), byte_, peer, tag, from_bits<MPI_Comm>(comm), &begun);
     if (code != MPI_SUCCESS) return failed("MPI_Isend", code);
     request = bits_of(begun);
     return {};
@@ -209,16 +231,19 @@ class Adaptor final : public MpiLibrary {
   // Handles are ints or pointers.
   template <typename Handle>
   static uint64_t bits_of(Handle handle) {
-    static_assert(sizeof handle <= sizeof(uint64_t));
-    uint64_t bits = 0;
-    std::memcpy(&bits, &handle, sizeof handle);
-    return bits;
+    if constexpr (std::is_pointer_v<Handle>) {
+      return reinterpret_cast<uintptr_t>(handle);
+    } else {
+      return static_cast<unsigned>(handle);
+    }
   }
   template <typename Handle>
   static Handle from_bits(uint64_t bits) {
-    Handle handle;
-    std::memcpy(&handle, &bits, sizeof handle);
-    return handle;
+    if constexpr (std::is_pointer_v<Handle>) {
+      return reinterpret_cast<Handle>(static_cast<uintptr_t>(bits));
+    } else {
+      return static_cast<Handle>(bits);
+    }
   }
 
   Result<bool> test_now(MpiRequest& request, MpiArrival& arrival) {
@@ -248,7 +273,8 @@ class Adaptor final : public MpiLibrary {
   void* library_;
   Calls calls_;
   std::string description_;
-  bool owned_ = false;       // farandole has started MPI
+  bool owned_ = false;        // farandole has started MPI
+  void (*hook_)() = nullptr;  // of before_finalize(), until it has run
   std::atomic<int> open_{0};  // communicators in use
   std::atomic<bool> abandoned_{false};
   bool serialized_ = false;  // MPI_THREAD_SERIALIZED: calls exclude each other
@@ -261,9 +287,9 @@ class Adaptor final : public MpiLibrary {
 
 Result<std::unique_ptr<MpiLibrary>> make_adaptor(void* library, const std::string& file) {
   Calls calls;
-#define ROW(name)                                                                                       \
-  calls.name = reinterpret_cast<decltype(calls.name)>(::dlsym(library, "MPI_" #name));                  \
-  if (calls.name == nullptr) {                                                                          \
+#define ROW(name)                                                                                               \
+  calls.name = reinterpret_cast<decltype(calls.name)>(::dlsym(library, "MPI_" #name));                          \
+  if (calls.name == nullptr) {                                                                                  \
     return Status(Code::unsupported, fmt::format("mpi: {} has no MPI_{}; farandole needs MPI 3", file, #name)); \
   }
   FDL_MPI_CALLS(ROW)

@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/log.h"
 #include "base/mutex.h"
 #include "transports/mpi/mpi_adaptor.h"
 
@@ -85,10 +86,10 @@ Result<std::optional<std::string>> choose_loaded() {
   }
   const auto& candidates = started.empty() ? found : started;
   if (candidates.size() == 1) return std::optional(candidates.front());
-  return Status(Code::unsupported,
-                fmt::format("mpi: this process has loaded {} MPIs{}: {}; name the one to use in FARANDOLE_MPI_LIBRARY",
-                            candidates.size(), started.empty() ? "" : " and started them",
-                            fmt::join(candidates, ", ")));
+  return Status(
+      Code::unsupported,
+      fmt::format("mpi: this process has loaded {} MPIs{}: {}; name the one to use in FARANDOLE_MPI_LIBRARY",
+                  candidates.size(), started.empty() ? "" : " and started them", fmt::join(candidates, ", ")));
 }
 
 // The files to try for the launcher that started this process, with the ABI of that launcher.
@@ -156,10 +157,11 @@ Result<std::unique_ptr<MpiLibrary>> open(const Config& config) {
     const Abi& abi = abi_of(library, file);
     const MakeMpiAdaptor make = abi.adaptor();
     if (make != nullptr) return make(library, file);
-    return Status(Code::unsupported,
-                  fmt::format("mpi: {} has the ABI of {}, which this build of farandole does not know; use another MPI, "
-                              "or build farandole where that MPI's header is installed",
-                              file, abi.name));
+    return Status(
+        Code::unsupported,
+        fmt::format("mpi: {} has the ABI of {}, which this build of farandole does not know; use another MPI, "
+                    "or build farandole where that MPI's header is installed",
+                    file, abi.name));
   }
   return Status(Code::unsupported,
                 fmt::format("mpi: the library of {} was not found ({}); install it, or name its file in "
@@ -176,6 +178,7 @@ Result<MpiLibrary*> MpiLibrary::of_process(const Config& config) {
   if (only == nullptr) {
     FDL_ASSIGN_OR_RETURN(auto opened, open(config));
     only = opened.release();
+    log_at(only->world_rank() == 0 ? LogLevel::info : LogLevel::debug, "mpi: {}", only->description());
   }
   return only;
 }

@@ -41,12 +41,17 @@ class MpiLibrary {
   virtual ~MpiLibrary() = default;
 
   // Returns the MPI of this process and starts it if the program has not; then it is finalized when the process ends.
-  // Taken is: the library in FARANDOLE_MPI_LIBRARY; else the one that the process has loaded; else that of the launcher.
+  // Taken is: the library in FARANDOLE_MPI_LIBRARY; else the one that the process has loaded; else that of the
+  // launcher.
   static Result<MpiLibrary*> of_process(const Config& config);
 
   virtual const std::string& description() const = 0;  // "Open MPI v4.1.4 (/usr/lib/libmpi.so.40)"
   virtual int world_rank() const = 0;                  // of MPI_COMM_WORLD
   virtual int world_size() const = 0;
+
+  // `hook` runs once, before MPI is finalized by whomever, in the thread that does it. Requests must end there; later
+  // calls would end the process. One hook; later calls of this function do nothing.
+  virtual void before_finalize(void (*hook)()) = 0;
 
   // Makes a communicator of these ranks of MPI_COMM_WORLD. Collective over them, and blocking: MPI has no other form.
   // `tag` tells apart communicators that are made at the same time.

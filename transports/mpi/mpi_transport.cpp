@@ -11,11 +11,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
@@ -24,10 +23,9 @@
 namespace fdl {
 namespace {
 
-constexpr std::size_t kDepth = 32;           // slices in flight of one channel and direction
-constexpr std::size_t kInline = 4096;        // bytes that travel with the header: one copy costs less than a message
-constexpr std::size_t kLongest = 1ull << 30;  // of a message; MPI counts in ints
-constexpr int kGoodbyeTag = kChannelCount;   // the tags before it are the channels
+constexpr std::size_t kDepth = 32;          // slices in flight of one channel and direction
+constexpr std::size_t kInline = 4096;       // bytes that travel with the header: one copy costs less than a message
+constexpr int kGoodbyeTag = kChannelCount;  // the tags before it are the channels
 // A rank that waits looks again after an eighth of the time that it has waited so far, within these limits: that costs
 // less than a hundredth of a core, and its sleep is too long by at most an eighth.
 constexpr int64_t kFirstRest_ns = 50'000;
@@ -76,14 +74,14 @@ struct Peer {
 
 class MpiTransport;
 
-// The transports of this process. Those that still exist when the process ends leave then, before MPI_Finalize: a
-// program need not end its communicators.
+// The transports of this process. Those that still exist when MPI is finalized, by the program or at the end of the
+// process, leave then.
 struct Registry {
   std::mutex mutex;
   std::vector<MpiTransport*> open;
 };
 Registry& registry() {
-  static Registry all;
+  static Registry& all = *new Registry;  // never destroyed: exit handlers use it
   return all;
 }
 
@@ -109,9 +107,8 @@ class MpiTransport final : public Transport {
     FDL_RETURN_IF_ERROR(mpi_.start_recv(comm_, kFromAnyRank, kGoodbyeTag, goodbye_bytes(), goodbye_request_));
     Registry& all = registry();
     const std::lock_guard lock(all.mutex);
-    static const int registered = std::atexit(leave_all);
-    static_cast<void>(registered);
     all.open.push_back(this);
+    mpi_.before_finalize(leave_all);
     return {};
   }
 
@@ -137,8 +134,8 @@ class MpiTransport final : public Transport {
   bool done(Ticket ticket) const override { return ticket.position < streams_[ticket.stream].finished; }
 
   bool progress() override {
-    // When the process ends, another thread may be here still.
-    if (driven_.exchange(true, std::memory_order_acquire)) return false;
+    // When MPI is finalized, leave_all() takes the place of the driving thread for good.
+    if (driven_.exchange(true, std::memory_order_acquire)) return note_end();
     const bool moved = move();
     driven_.store(false, std::memory_order_release);
     return moved;
@@ -160,14 +157,28 @@ class MpiTransport final : public Transport {
   void finish_sleep() override { set_timer(0); }
 
  private:
-  // Runs when the process ends. A transport that another thread drives cannot leave: it counts as in use, so MPI is not
-  // finalized.
+  // Runs before MPI is finalized. Another thread may drive a transport; its calls do not block.
   static void leave_all() {
     Registry& all = registry();
     const std::lock_guard lock(all.mutex);
     for (MpiTransport* transport : std::exchange(all.open, {})) {
-      if (!transport->driven_.exchange(true)) transport->leave();
+      while (transport->driven_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
+      transport->leave();
+      transport->ended_.store(true, std::memory_order_release);
     }
+  }
+
+  // For the driving thread: everything in flight fails after leave_all(). Returns whether that is new.
+  bool note_end() {
+    if (!ended_.load(std::memory_order_acquire)) return false;
+    bool news = false;
+    for (Peer& peer : peers_) {
+      if (!peer.joined || !peer.error.ok()) continue;
+      peer.error = Status(Code::shut_down,
+                          "mpi: MPI has been finalized; call MPI_Finalize after the last operation of farandole");
+      news = true;
+    }
+    return news;
   }
 
   bool move() {
@@ -205,6 +216,16 @@ class MpiTransport final : public Transport {
   }
 
   std::optional<Ticket> post(Channel channel, bool outgoing, Slot slot) {
+    if (driven_.exchange(true, std::memory_order_acquire)) {
+      note_end();
+      return std::nullopt;
+    }
+    const auto ticket = post_now(channel, outgoing, slot);
+    driven_.store(false, std::memory_order_release);
+    return ticket;
+  }
+
+  std::optional<Ticket> post_now(Channel channel, bool outgoing, Slot slot) {
     Peer& peer = peers_[index(channel.peer)];
     const std::size_t at = stream_of(channel, outgoing);
     Stream& stream = streams_[at];
@@ -278,11 +299,12 @@ class MpiTransport final : public Transport {
     Header header;
     std::memcpy(&header, buffer, sizeof header);
     if (header.bytes != slot.bytes.size() || header.tag != slot.tag) {
-      peers_[index(peer)].error = Status(
-          Code::mismatch,
-          fmt::format("mpi: {} sent {} bytes (tag {:08x}) where {} expected {} bytes (tag {:08x}); they did not call "
-                      "the same operation with the same arguments",
-                      names_[index(peer)], header.bytes, header.tag, names_[index(rank_)], slot.bytes.size(), slot.tag));
+      peers_[index(peer)].error =
+          Status(Code::mismatch,
+                 fmt::format(
+                     "mpi: {} sent {} bytes (tag {:08x}) where {} expected {} bytes (tag {:08x}); they did not call "
+                     "the same operation with the same arguments",
+                     names_[index(peer)], header.bytes, header.tag, names_[index(rank_)], slot.bytes.size(), slot.tag));
       return false;
     }
     if (header.bytes > 0 && header.bytes <= kInline) {
@@ -299,9 +321,8 @@ class MpiTransport final : public Transport {
 
   void lose(int peer) {
     const Member& member = members_[index(peer)];
-    peers_[index(peer)].error =
-        Status::blame(member.world_rank, member.host_name, Code::peer_lost,
-                      fmt::format("mpi: {} has left; see its own error", names_[index(peer)]));
+    peers_[index(peer)].error = Status::blame(member.world_rank, member.host_name, Code::peer_lost,
+                                              fmt::format("mpi: {} has left; see its own error", names_[index(peer)]));
   }
 
   // ---- Leaving ----
@@ -338,13 +359,6 @@ class MpiTransport final : public Transport {
     return std::ranges::all_of(peers_, [&](const Peer& peer) { return !peer.joined || holds(peer); });
   }
 
-  bool has_sends_in_flight() const {
-    for (std::size_t at = 0; at < streams_.size(); ++at) {
-      if (is_outgoing(at) && streams_[at].finished < streams_[at].posted && peers_[peer_of(at)].error.ok()) return true;
-    }
-    return false;
-  }
-
   void leave() {
     for (int member = 0; member < static_cast<int>(peers_.size()); ++member) {
       Peer& peer = peers_[index(member)];
@@ -353,15 +367,24 @@ class MpiTransport final : public Transport {
         peer.mine.sent[index(channel)] = streams_[stream_of({member, channel}, true)].posted;
         peer.mine.received[index(channel)] = streams_[stream_of({member, channel}, false)].posted;
       }
-      [[maybe_unused]] const Status told = mpi_.start_send(
-          comm_, member, kGoodbyeTag, std::as_bytes(std::span(&peer.mine, 1)), peer.farewell);
+      [[maybe_unused]] const Status told =
+          mpi_.start_send(comm_, member, kGoodbyeTag, std::as_bytes(std::span(&peer.mine, 1)), peer.farewell);
     }
     linger();
-    const bool quiet = cancel_receives() && !has_abandoned_sends() &&
-                       all_peers([](const Peer& peer) { return peer.farewell == 0; });
+    const bool received = cancel_receives();
+    const bool sent = !has_unfinished_sends();
+    const bool told = all_peers([](const Peer& peer) { return peer.farewell == 0; });
+    const bool quiet = received && sent && told;
+    if (!quiet) {
+      log_info("mpi: {} leaves while {} are in flight; MPI will not be finalized", names_[index(rank_)],
+               !received ? "receives"
+               : !sent   ? "slices"
+                         : "goodbyes");
+    }
     const bool alone = all_peers([](const Peer& peer) { return peer.left; });
     if (!quiet) keep_memory();
-    // A communicator that is freed while a peer may still send on it could give its number, and that message, to another.
+    // A communicator that is freed while a peer may still send on it could give its number, and that message, to
+    // another.
     mpi_.end_communicator(comm_, !quiet ? MpiEnd::abandoned : alone ? MpiEnd::freed : MpiEnd::kept);
   }
 
@@ -379,8 +402,9 @@ class MpiTransport final : public Transport {
       }
       const bool said = all_peers([](const Peer& peer) { return peer.farewell == 0 || !peer.error.ok(); });
       const bool heard = all_peers([](const Peer& peer) { return peer.left || !peer.error.ok(); });
-      if (!has_sends_in_flight() && said && (heard || politeness.passed())) return;
-      if (farewell.passed()) return;
+      const bool sends_to_nobody = politeness.passed() && all_peers([](const Peer& peer) { return peer.left; });
+      const bool sending = has_unfinished_sends() && !sends_to_nobody;
+      if ((!sending && said && (heard || politeness.passed())) || farewell.passed()) return;
       if (!moved) sleep_until_ready(farewell);
     }
   }
@@ -399,11 +423,21 @@ class MpiTransport final : public Transport {
     return all;
   }
 
-  bool has_abandoned_sends() const {
+  // Returns whether MPI still has bytes of a send. A send to a peer that has left is tested here only; a short one ends
+  // although it is not received.
+  bool has_unfinished_sends() {
+    bool any = false;
+    MpiArrival ignored;
     for (std::size_t at = 0; at < streams_.size(); ++at) {
-      if (is_outgoing(at) && streams_[at].finished < streams_[at].posted) return true;
+      if (!is_outgoing(at) || !streams_[at].slots) continue;
+      for (Slot& slot : *streams_[at].slots) {
+        for (MpiRequest* request : {&slot.header, &slot.data}) {
+          if (*request != 0 && !mpi_.test(*request, ignored).ok()) *request = 0;
+          any = any || *request != 0;
+        }
+      }
     }
-    return false;
+    return any;
   }
 
   // MPI may still use these buffers: they stay until the process ends.
@@ -428,65 +462,18 @@ class MpiTransport final : public Transport {
   std::unique_ptr<Goodbye> goodbye_ = std::make_unique<Goodbye>();
   MpiRequest goodbye_request_ = 0;
   UniqueFd timer_;
-  std::atomic<bool> driven_{false};
-  int64_t moved_ns_ = now_ns();  // when a slice moved or was posted last
-  bool leaving_ = false;  // goodbyes are expected soon
+  std::atomic<bool> driven_{false};  // a thread is in progress(), send() or recv(), or leave_all() has run
+  std::atomic<bool> ended_{false};   // leave_all() has run
+  int64_t moved_ns_ = now_ns();      // when a slice moved or was posted last
+  bool leaving_ = false;             // goodbyes are expected soon
 };
-
-// "3 17 Open MPI v4.1.4": rank and size of MPI_COMM_WORLD, and the library, which has no slash.
-std::string facts_of(const MpiLibrary& mpi) {
-  const std::string& text = mpi.description();
-  return fmt::format("{} {} {}", mpi.world_rank(), mpi.world_size(), text.substr(0, text.find(" (")));
-}
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> connect_mpi(const Membership& membership, const std::vector<bool>& peers) {
-  FDL_ASSIGN_OR_RETURN(MpiLibrary * mpi, MpiLibrary::of_process(*membership.config));
-  return connect_mpi_over(*mpi, membership, peers);
-}
-
-Result<std::unique_ptr<Transport>> connect_mpi_over(MpiLibrary& mpi, const Membership& membership,
-                                                    const std::vector<bool>& peers) {
-  if (membership.config->slice_bytes > kLongest) {
-    return Status(Code::invalid_argument,
-                  fmt::format("mpi: FARANDOLE_SLICE_BYTES = {} is more than 1 GiB, the longest message of this transport",
-                              membership.config->slice_bytes));
-  }
-  const auto key_of = [&](int member) { return fmt::format("mpi/{}/{}", membership.id, member); };
-  const std::string mine = facts_of(mpi);
-  FDL_RETURN_IF_ERROR(membership.exchange->publish(key_of(membership.rank), mine));
-  // When all members have published, all are about to make the communicator: MPI's call blocks, and may keep the other
-  // calls of this process waiting.
-  std::vector<int> world_ranks;
-  for (int member = 0; member < membership.size(); ++member) {
-    FDL_ASSIGN_OR_RETURN(const std::string facts, membership.exchange->fetch(key_of(member), membership.deadline));
-    const auto after_rank = facts.find(' ');
-    if (facts.substr(after_rank) != mine.substr(mine.find(' '))) {
-      return Status(Code::mismatch,
-                    fmt::format("mpi: {} is rank {} of MPI_COMM_WORLD, but {} is rank {} (rank, number of ranks, "
-                                "library); start all ranks with the mpirun of one MPI, or name its library in "
-                                "FARANDOLE_MPI_LIBRARY",
-                                membership.name_of(membership.rank), mine, membership.name_of(member), facts));
-    }
-    int world_rank = -1;
-    std::from_chars(facts.data(), facts.data() + after_rank, world_rank);
-    world_ranks.push_back(world_rank);
-  }
-  std::vector<int> sorted = world_ranks;
-  std::ranges::sort(sorted);
-  if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end()) {
-    return Status(Code::unsupported,
-                  fmt::format("mpi: two of the {} members are rank {} of MPI_COMM_WORLD, which has {} ranks: this MPI "
-                              "({}) was not started by the launcher of these ranks; start them with its own mpirun, or "
-                              "name the launcher's library in FARANDOLE_MPI_LIBRARY",
-                              membership.size(), *twice, mpi.world_size(), mpi.description()));
-  }
+Result<std::unique_ptr<Transport>> make_mpi_transport(MpiLibrary& mpi, MpiComm comm, const Membership& membership,
+                                                      const std::vector<bool>& peers) {
   UniqueFd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (timer.get() < 0) return Status::from_errno("timerfd_create");
-  // MPI needs a number that differs between communicators that are made at once by some of the same ranks.
-  const int tag = static_cast<int>(std::hash<std::string>()(membership.id) % 32767);
-  FDL_ASSIGN_OR_RETURN(const MpiComm comm, mpi.make_communicator(world_ranks, tag));
   auto transport = std::make_unique<MpiTransport>(mpi, comm, membership, peers, std::move(timer));
   FDL_RETURN_IF_ERROR(transport->start());
   return std::unique_ptr<Transport>(std::move(transport));

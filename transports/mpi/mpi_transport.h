@@ -14,12 +14,16 @@ namespace fdl {
 // Connects this rank with every member whose entry in `peers` is set, over the MPI of this process. All members call
 // it. An MPI that differs between members, and a rank outside of MPI_COMM_WORLD, are errors that name both sides.
 //
-// A peer that ends its transport in order is lost only to ranks that still send to it, or receive more than it sent. MPI
-// does not tell of a peer that dies: mpirun ends the job, and until then the coordinator reports it.
-// MPI has no descriptor to sleep on: a waiting rank looks for messages at growing intervals of 50 us to 4 ms.
+// A peer that ends its transport in order is lost only to ranks that still send to it, or receive more than it sent.
+// MPI does not tell of a peer that dies: mpirun ends the job, and until then the coordinator reports it. MPI has no
+// descriptor to sleep on: a waiting rank looks for messages at growing intervals of 50 us to 4 ms.
 Result<std::unique_ptr<Transport>> connect_mpi(const Membership& membership, const std::vector<bool>& peers);
 // The same over a given MPI, which outlives the transport.
 Result<std::unique_ptr<Transport>> connect_mpi_over(MpiLibrary& mpi, const Membership& membership,
                                                     const std::vector<bool>& peers);
+
+// Makes the transport on a communicator whose ranks are the members, in their order. It ends the communicator.
+Result<std::unique_ptr<Transport>> make_mpi_transport(MpiLibrary& mpi, MpiComm comm, const Membership& membership,
+                                                      const std::vector<bool>& peers);
 
 }  // namespace fdl

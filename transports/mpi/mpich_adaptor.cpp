@@ -1,4 +1,4 @@
-// The adaptor for the ABI of MPICH, libmpi.so.12: MPICH 3.1 and later, Intel MPI, MVAPICH.
+// This adaptor is for the ABI of MPICH, libmpi.so.12: MPICH 3.1 and later, Intel MPI, MVAPICH.
 #define MPICH_SKIP_MPICXX 1
 #if FDL_HAS_MPICH_HEADER
 #include <mpi.h>

@@ -1,4 +1,4 @@
-// The adaptor for Open MPI's ABI, libmpi.so.40: versions 4 and 5.
+// This adaptor is for Open MPI's ABI, libmpi.so.40: versions 4 and 5.
 #define OMPI_SKIP_MPICXX 1
 #if FDL_HAS_OPEN_MPI_HEADER
 #include <mpi.h>
@@ -6,8 +6,7 @@
 // Open MPI's constants are addresses of variables of its library. Look the variables up instead.
 #undef OMPI_PREDEFINED_GLOBAL
 #define OMPI_PREDEFINED_GLOBAL(type, global) static_cast<type>(symbol_of(library_handle, #global))
-#define FDL_MPI_CONSTANT(library, type, constant) \
-  ([](void* library_handle) -> type { return constant; }(library))
+#define FDL_MPI_CONSTANT(library, type, constant) ([](void* library_handle) -> type { return constant; }(library))
 #include "transports/mpi/mpi_adaptor_inl.h"
 
 namespace fdl {

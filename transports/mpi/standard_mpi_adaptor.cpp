@@ -1,4 +1,4 @@
-// The adaptor for the standard ABI of MPI 5, libmpi_abi.so.
+// This adaptor is for the standard ABI of MPI 5, libmpi_abi.so.
 #if FDL_HAS_STANDARD_MPI_HEADER
 #include <mpi_abi.h>
 

@@ -26,9 +26,9 @@ class FakeMpiWorld {
   struct Message {
     MpiComm comm;
     int from, to, tag;
-    ConstBytes bytes;              // of the sender
-    std::vector<std::byte> copy;   // of an eager message
-    bool* taken;                   // of the sender's request; null: eager
+    ConstBytes bytes;             // of the sender
+    std::vector<std::byte> copy;  // of an eager message
+    bool* taken;                  // of the sender's request; null: eager
   };
   struct Request {
     bool done = false;
@@ -59,6 +59,8 @@ class FakeMpi final : public MpiLibrary {
   const std::string& description() const override { return description_; }
   int world_rank() const override { return rank_; }
   int world_size() const override { return world_->size_; }
+
+  void before_finalize(void (*)()) override {}
 
   Result<MpiComm> make_communicator(std::span<const int> ranks, int tag) override {
     const std::lock_guard lock(world_->mutex_);

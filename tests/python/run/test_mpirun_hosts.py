@@ -1,16 +1,10 @@
 """Tests of mpirun over two hosts without any variable of farandole's: the launcher's own service, PMIx or PMI, gives
 the ranks the coordinator's address and a fresh key."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
-from launch import ROOT, SUPPORT
-
-TWO_HOSTS = os.path.join(SUPPORT, "two_hosts.py")
-BOTH = "198.18.77.1:2,198.18.77.2:2"
+from mpi_launch import LIBRARY, RANK, SERVICE, agent_in, mpirun
 
 SUM = """
 import os, sys, farandole
@@ -22,84 +16,55 @@ assert (got == sum(range(1, comm.size + 1))).all(), got
 os.write(1, f"rank {comm.rank} of {comm.size} on {farandole.info()['host']}\\n".encode())  # whole lines
 """
 
-RANK = "import os\nrank = os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK']\n"
-
-
-def launcher(kind, agent):
-    if kind == "openmpi":
-        return ["mpirun.openmpi", "--allow-run-as-root", "--mca", "plm_rsh_agent", agent, "--host", BOTH, "-n", "4"]
-    return ["mpiexec.hydra", "-launcher", "ssh", "-launcher-exec", agent, "-hosts", BOTH, "-n", "4"]
-
 
 @pytest.fixture
 def agent(tmp_path):
-    path = tmp_path / "agent"
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} {TWO_HOSTS} "$@"\n')
-    path.chmod(0o755)
-    return str(path)
+    return agent_in(tmp_path)
 
 
-def mpirun(kind, agent, program, deadline_s=60, **variables):
-    """Returns (exit code, output) of four ranks on two hosts."""
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))},
-        "FARANDOLE_LOG_LEVEL": "info", "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **variables}  # fmt: skip
-    forward = []
-    if kind == "openmpi":
-        forward = [word for name in ("FARANDOLE_LOG_LEVEL", "PYTHONPATH", *variables) for word in ("-x", name)]
-    command = [sys.executable, TWO_HOSTS, *launcher(kind, agent), *forward, sys.executable, "-c", program]
-    ended = subprocess.run(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                           text=True, timeout=deadline_s)  # fmt: skip
-    return ended.returncode, ended.stdout
-
-
-KINDS = {"openmpi": "pmix", "hydra": "pmi"}
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SERVICE)
 def test_ranks_on_two_hosts_meet_without_a_variable(kind, agent):
-    code, output = mpirun(kind, agent, SUM)
+    code, output = mpirun(kind, SUM, agent=agent)
     assert code == 0, output
     ranks = sorted(re.findall(r"rank (\d) of 4 on (host-\w)", output))
     assert ranks == [("0", "host-a"), ("1", "host-a"), ("2", "host-b"), ("3", "host-b")], output
-    assert f"key={KINDS[kind]}" in output and "key=derived" not in output, output
+    assert f"key={SERVICE[kind]}" in output and "key=derived" not in output, output
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SERVICE)
 def test_a_world_can_be_made_again(kind, agent):
-    code, output = mpirun(kind, agent, SUM + "farandole.shutdown()\n" + SUM)
+    code, output = mpirun(kind, SUM + "farandole.shutdown()\n" + SUM, agent=agent)
     assert code == 0 and len(re.findall(r"rank \d of 4 on", output)) == 8, output
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SERVICE)
 def test_a_rank_that_never_comes_is_missed_in_time(kind, agent):
     """Rank 3 sleeps."""
     late = RANK + "import time\nif rank == '3': time.sleep(6)\n"
-    code, output = mpirun(kind, agent, late + SUM, FARANDOLE_START_TIMEOUT_S="2")
+    code, output = mpirun(kind, late + SUM, agent=agent, FARANDOLE_START_TIMEOUT_S="2")
     assert code != 0, output
     assert "not all ranks that the launcher started have reached the start of farandole" in output, output
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SERVICE)
 def test_a_failure_of_rank_0_reaches_the_others(kind, agent):
     """Rank 0 cannot serve: its interface does not exist."""
     broken = RANK + "if rank == '0': os.environ['FARANDOLE_INTERFACES'] = 'nowhere0'\n"
     show = "\nimport traceback, time\ntry:\n" + "".join(f"    {line}\n" for line in SUM.splitlines() if line)
     show += "except Exception as e:\n    print(type(e).__name__, e, flush=True)\n    time.sleep(1)\n    sys.exit(3)\n"
-    code, output = mpirun(kind, agent, broken + show, FARANDOLE_START_TIMEOUT_S="20")
+    code, output = mpirun(kind, broken + show, agent=agent, FARANDOLE_START_TIMEOUT_S="20")
     assert code != 0, output
     assert "nowhere0" in output and "rank 0 could not serve the coordinator; see its own error" in output, output
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SERVICE)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_program_may_use_mpi_itself(kind, when, agent):
     """MPI_Init before or after farandole's start, MPI_Finalize before the end: no launcher complains."""
-    mpi = "import ctypes\nmpi = ctypes.CDLL('" + ("libmpi.so.40" if kind == "openmpi" else "libmpich.so.12") + "')\n"
+    mpi = f"import ctypes\nmpi = ctypes.CDLL('{LIBRARY[kind]}')\n"
     begin = "assert mpi.MPI_Init(None, None) == 0\n"
     end = "\nassert mpi.MPI_Finalize() == 0\n"
     program = mpi + (begin + SUM if when == "before" else SUM + begin) + end
-    code, output = mpirun(kind, agent, program)
+    code, output = mpirun(kind, program, agent=agent)
     assert code == 0 and len(re.findall(r"rank \d of 4 on", output)) == 4, output
     assert "BAD TERMINATION" not in output and "exiting improperly" not in output, output

@@ -1,0 +1,186 @@
+"""Tests of the transport over MPI, under the real mpirun of Open MPI and MPICH."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from launch import FARANDOLE
+from mpi_launch import LIBRARY, RANK, SERVICE, agent_in, mpirun
+
+COLLECTIVES = """
+import os
+import numpy as np, farandole
+farandole.init()
+comm = farandole.Communicator()
+r, n = comm.rank, comm.size
+for dtype in ("float32", "float64", "int32", "float16", "uint8"):
+    for count in (0, 1, 7, 1000, 1 << 18):
+        x = (np.arange(count) % 5 + r).astype(dtype)
+        want = sum((np.arange(count) % 5 + k).astype(dtype) for k in range(n)).astype(dtype)
+        assert (comm.allreduce(x, op="sum") == want).all(), (dtype, count)
+for algorithm in ("ring", "recursive_doubling", "halving_doubling"):
+    assert (comm.allreduce(np.full(5000, r + 1.0), op="sum", algorithm=algorithm) == n * (n + 1) / 2).all()
+assert (comm.allgather(np.full(3, r)) == np.arange(n)[:, None]).all()
+assert (np.asarray(comm.broadcast(np.full(5, r, "float32"), root=n - 1)) == n - 1).all()
+if n > 1 and r == 0:
+    comm.send(np.arange(300000, dtype="float32"), n - 1)
+if n > 1 and r == n - 1:
+    z = np.empty(300000, "float32")
+    comm.recv(z, 0)
+    assert (z == np.arange(300000)).all()
+comm.barrier()
+os.write(1, f"rank {r} of {n} over {farandole.info()['transports']}\\n".encode())
+"""
+
+NAMED = """
+import os, random
+import torch, farandole.torch as hvd
+hvd.init()
+tensors = {f"t{i}": torch.full((i * 37 + 1,), hvd.rank() + i, dtype=torch.float64) for i in range(20)}
+for step in range(8):
+    order = list(tensors)
+    random.Random(step * 100 + hvd.rank()).shuffle(order)
+    handles = {name: hvd.allreduce_async(tensors[name], op=hvd.Sum, name=name) for name in order}
+    for i, name in enumerate(tensors):
+        want = sum(k + i for k in range(hvd.size()))
+        assert (hvd.synchronize(handles[name]) == want).all()
+os.write(1, f"rank {hvd.rank()} of {hvd.size()} by name\\n".encode())
+"""
+
+REPORT = """
+import os, sys
+def attempt(work):
+    import farandole
+    try:
+        work()
+    except farandole.Error as error:
+        os.write(1, f"{type(error).__name__}: {error}\\n".encode())
+        sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("kind", SERVICE)
+def test_collectives_are_exact(kind, count):
+    code, output = mpirun(kind, COLLECTIVES, count=count, FARANDOLE_TRANSPORT="mpi")
+    assert code == 0, output
+    assert len(re.findall(rf"rank \d of {count} over {'mpi' if count > 1 else 'none'}", output)) == count, output
+
+
+@pytest.mark.parametrize("kind", SERVICE)
+def test_named_operations_come_in_any_order(kind):
+    code, output = mpirun(kind, NAMED, count=3, FARANDOLE_TRANSPORT="mpi")
+    assert code == 0 and output.count("by name") == 3, output
+
+
+@pytest.mark.parametrize("kind", SERVICE)
+def test_shared_memory_inside_hosts_and_mpi_between_them(kind, tmp_path):
+    code, output = mpirun(kind, COLLECTIVES, agent=agent_in(tmp_path), FARANDOLE_TRANSPORT="shm,mpi")
+    assert code == 0 and len(re.findall(r"rank \d of 4 over mpi\+shm", output)) == 4, output
+
+
+@pytest.mark.parametrize("kind", SERVICE)
+def test_the_library_is_named_in_the_log(kind):
+    _, output = mpirun(kind, COLLECTIVES, count=2, FARANDOLE_TRANSPORT="mpi")
+    name = "Open MPI v4" if kind == "openmpi" else "MPICH Version: 4"
+    assert re.search(rf"mpi: {name}.*\(.*{LIBRARY[kind]}.*\)", output), output
+
+
+# MPI_THREAD_SINGLE to MPI_THREAD_MULTIPLE are 0 to 3 in all ABIs.
+@pytest.mark.parametrize("level", [2, 3])
+@pytest.mark.parametrize("kind", SERVICE)
+def test_a_program_may_have_started_mpi(kind, level):
+    start = f"""
+import ctypes
+mpi = ctypes.CDLL('{LIBRARY[kind]}')
+got = ctypes.c_int()
+assert mpi.MPI_Init_thread(None, None, {level}, ctypes.byref(got)) == 0 and got.value >= {level}
+"""
+    end = "\nfarandole.shutdown()\ncomm = None\nassert mpi.MPI_Finalize() == 0\n"
+    code, output = mpirun(kind, start + COLLECTIVES + end, count=2, FARANDOLE_TRANSPORT="mpi")
+    assert code == 0 and output.count("over mpi") == 2, output
+
+
+@pytest.mark.parametrize("level, name", [(0, "MPI_THREAD_SINGLE"), (1, "MPI_THREAD_FUNNELED")])
+@pytest.mark.parametrize("kind", SERVICE)
+def test_an_mpi_for_one_thread_is_refused(kind, level, name):
+    start = f"""
+import ctypes, farandole
+mpi = ctypes.CDLL('{LIBRARY[kind]}')
+assert mpi.MPI_Init_thread(None, None, {level}, ctypes.byref(ctypes.c_int())) == 0
+attempt(farandole.init)
+"""
+    code, output = mpirun(kind, REPORT + start, count=2, FARANDOLE_TRANSPORT="mpi")
+    assert code != 0 and f"was started with {name}" in output and "MPI_THREAD_MULTIPLE" in output, output
+
+
+@pytest.mark.parametrize("kind", SERVICE)
+def test_an_mpi_that_was_finalized_is_refused(kind):
+    start = f"""
+import ctypes, farandole
+mpi = ctypes.CDLL('{LIBRARY[kind]}')
+assert mpi.MPI_Init(None, None) == 0 and mpi.MPI_Finalize() == 0
+attempt(farandole.init)
+"""
+    code, output = mpirun(kind, REPORT + start, count=2, FARANDOLE_TRANSPORT="mpi")
+    assert code != 0 and "has called MPI_Finalize" in output, output
+
+
+@pytest.mark.parametrize("kind", SERVICE)
+def test_the_library_of_another_mpi_is_an_error_that_names_it(kind):
+    other = LIBRARY["hydra" if kind == "openmpi" else "openmpi"]
+    program = REPORT + "import farandole\nattempt(farandole.init)\n"
+    code, output = mpirun(kind, program, count=2, FARANDOLE_TRANSPORT="mpi", FARANDOLE_MPI_LIBRARY=other)
+    assert code != 0 and "MPI_COMM_WORLD" in output and "FARANDOLE_MPI_LIBRARY" in output, output
+
+
+@pytest.mark.parametrize("kind", SERVICE)
+def test_a_missing_library_is_an_error_with_its_name(kind):
+    program = REPORT + "import farandole\nattempt(farandole.init)\n"
+    code, output = mpirun(kind, program, count=2, FARANDOLE_TRANSPORT="mpi", FARANDOLE_MPI_LIBRARY="/nowhere/libmpi.so")
+    assert code != 0 and "/nowhere/libmpi.so" in output, output
+
+
+def test_without_an_mpirun_it_is_never_replaced_by_another_transport():
+    ended = subprocess.run(
+        [FARANDOLE, "run", "-np", "2", "--", sys.executable, "-c", "import farandole; farandole.init()"],
+        env={"PATH": "/usr/bin:/bin", "FARANDOLE_TRANSPORT": "mpi"},
+        capture_output=True, text=True, timeout=60)  # fmt: skip
+    assert ended.returncode != 0
+    assert "no mpirun has started this process and no MPI is loaded" in ended.stderr + ended.stdout
+
+
+@pytest.mark.parametrize("kind", SERVICE)
+def test_ranks_that_differ_get_an_error_that_names_both(kind):
+    program = (
+        REPORT
+        + """
+import numpy as np, farandole
+farandole.init()
+comm = farandole.Communicator()
+attempt(lambda: comm.allreduce(np.ones(100 + 9000 * (comm.rank == 1)), op="sum"))
+"""
+    )
+    code, output = mpirun(kind, program, count=2, FARANDOLE_TRANSPORT="mpi")
+    assert code != 0 and re.search(r"MismatchError: .*rank 0 .*rank 1|MismatchError: .*rank 1 .*rank 0", output), output
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.parametrize("kind", SERVICE)
+def test_the_job_ends_when_a_rank_is_killed(kind, victim):
+    program = (
+        RANK
+        + f"""
+import signal, threading
+import numpy as np, farandole
+farandole.init()
+comm = farandole.Communicator()
+if comm.rank == {victim}:
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+while True:
+    comm.allreduce(np.ones(1000), op="sum")
+"""
+    )
+    code, _ = mpirun(kind, program, count=3, deadline_s=30, FARANDOLE_TRANSPORT="mpi")
+    assert code != 0

@@ -1,0 +1,48 @@
+"""Starts programs with the real mpirun of Debian's Open MPI and MPICH, on this host or on the two of two_hosts.py."""
+
+import os
+import subprocess
+import sys
+
+from launch import ROOT, SUPPORT
+
+TWO_HOSTS = os.path.join(SUPPORT, "two_hosts.py")
+BOTH = "198.18.77.1:2,198.18.77.2:2"
+SERVICE = {"openmpi": "pmix", "hydra": "pmi"}
+LIBRARY = {"openmpi": "libmpi.so.40", "hydra": "libmpich.so.12"}
+
+# The first line of programs that need the rank before farandole has started.
+RANK = "import os\nrank = os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK']\n"
+
+
+def _launcher(kind, count, agent):
+    if kind == "openmpi":
+        where = ["--mca", "plm_rsh_agent", agent, "--host", BOTH] if agent else ["--oversubscribe"]
+        return ["mpirun.openmpi", "--allow-run-as-root", *where, "-n", str(count)]
+    where = ["-launcher", "ssh", "-launcher-exec", agent, "-hosts", BOTH] if agent else []
+    return ["mpiexec.hydra", *where, "-n", str(count)]
+
+
+def mpirun(kind, program, count=4, agent="", deadline_s=60, **variables):
+    """Returns (exit code, output) of that many ranks of a program, given as text. With an agent they are on two hosts:
+    the file that the launcher starts as its remote shell."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))},
+        "FARANDOLE_LOG_LEVEL": "info", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "OMP_NUM_THREADS": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **variables}  # fmt: skip
+    forward = []
+    if kind == "openmpi":
+        forward = [word for name in ("FARANDOLE_LOG_LEVEL", "PYTHONPATH", *variables) for word in ("-x", name)]
+    outside = [sys.executable, TWO_HOSTS] if agent else []
+    command = [*outside, *_launcher(kind, count, agent), *forward, sys.executable, "-c", program]
+    ended = subprocess.run(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                           text=True, timeout=deadline_s)  # fmt: skip
+    return ended.returncode, ended.stdout
+
+
+def agent_in(folder):
+    """Writes the remote shell of the two hosts."""
+    path = folder / "agent"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} {TWO_HOSTS} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
