@@ -75,7 +75,7 @@ for architecture in "${architectures[@]}"; do
   mpis=$work/mpi-$architecture
   [[ -d $mpis ]] || { debian_fetch bookworm "${debian_architectures[$architecture]}" "$mpis.part" libopenmpi-dev libmpich-dev &&
     python -m pip download --quiet --disable-pip-version-check --no-deps --dest "$mpis.part" "$(grep '^mpich==' tests/kubernetes/mpis.txt)" &&
-    unzip -q -j "$mpis.part"/mpich-*.whl '*/include/mpi_abi.h' -d "$mpis.part" && mv "$mpis.part" "$mpis"; }
+    python -m zipfile -e "$mpis.part"/mpich-*.whl "$mpis.part/mpich" && mv "$mpis.part" "$mpis"; }
   say "$architecture: compiling"
   build=$FARANDOLE_PREFIX/build
   log=$FARANDOLE_PREFIX/log/farandole
@@ -85,7 +85,7 @@ for architecture in "${architectures[@]}"; do
     cmake -G Ninja -S . -B "$build" -DCMAKE_TOOLCHAIN_FILE="$PWD/packaging/toolchain.cmake" \
       -DCMAKE_BUILD_TYPE=Release -DFARANDOLE_PYTHON=ON -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" \
       -DFARANDOLE_OPEN_MPI_INCLUDE="$(echo "$mpis"/usr/lib/*/openmpi/include)" \
-      -DFARANDOLE_STANDARD_MPI_INCLUDE="$mpis" \
+      -DFARANDOLE_STANDARD_MPI_INCLUDE="$(echo "$mpis"/mpich/*.data/data/include)" \
       -DFARANDOLE_MPICH_INCLUDE="$(echo "$mpis"/usr/include/*/mpich)" \
       -DFARANDOLE_PYTHON_HEADERS="$(IFS=';'; echo "${python_headers[*]}")" \
       -DPython_EXECUTABLE="$tools/bin/python" -DCMAKE_SKIP_BUILD_RPATH=ON \
