@@ -43,6 +43,11 @@ namespace {
   ROW(Comm_free)           \
   ROW(Isend)               \
   ROW(Irecv)               \
+  ROW(Iallreduce)          \
+  ROW(Ireduce)             \
+  ROW(Ibcast)              \
+  ROW(Iallgatherv)         \
+  ROW(Ibarrier)            \
   ROW(Test)                \
   ROW(Cancel)              \
   ROW(Get_count)           \
@@ -190,6 +195,49 @@ class Adaptor final : public MpiLibrary {
     return {};
   }
 
+  bool can_reduce(Dtype dtype, Op op) const override {
+    return type_of(dtype).has_value() && op_of(dtype, op).has_value();
+  }
+
+  Status start_collective(MpiComm comm, const MpiCollective& call, MpiRequest& request) override {
+    const Turn turn(*this);
+    const MPI_Comm ranks = from_bits<MPI_Comm>(comm);
+    const int count = static_cast<int>(call.count);
+    const bool in_place = call.input == call.output;
+    const void* const here = FDL_MPI_CONSTANT(library_, void*, MPI_IN_PLACE);
+    MPI_Request begun;
+    int code = MPI_SUCCESS;
+    switch (call.collective) {
+      case Collective::allreduce:
+        code = calls_.Iallreduce(in_place ? here : call.input, call.output, count, *type_of(call.dtype),
+                                 *op_of(call.dtype, call.op), ranks, &begun);
+        break;
+      case Collective::reduce: {
+        int rank = 0;
+        calls_.Comm_rank(ranks, &rank);
+        code = calls_.Ireduce(in_place && rank == call.root ? here : call.input, call.output, count,
+                              *type_of(call.dtype), *op_of(call.dtype, call.op), call.root, ranks, &begun);
+        break;
+      }
+      case Collective::broadcast:
+        code = calls_.Ibcast(call.output, static_cast<int>(call.count * size_of(call.dtype)), byte_, call.root, ranks,
+                             &begun);
+        break;
+      case Collective::allgather:
+        code = calls_.Iallgatherv(in_place ? here : call.input, count, byte_, call.output, call.counts, call.places,
+                                  byte_, ranks, &begun);
+        break;
+      case Collective::barrier:
+        code = calls_.Ibarrier(ranks, &begun);
+        break;
+      default:
+        return Status(Code::internal, "mpi: this collective is not one that MPI runs here; please report it");
+    }
+    if (code != MPI_SUCCESS) return failed("a collective", code);
+    request = bits_of(begun);
+    return {};
+  }
+
   Result<bool> test(MpiRequest& request, MpiArrival& arrival) override {
     const Turn turn(*this);
     return test_now(request, arrival);
@@ -243,6 +291,50 @@ class Adaptor final : public MpiLibrary {
       return reinterpret_cast<Handle>(static_cast<uintptr_t>(bits));
     } else {
       return static_cast<Handle>(bits);
+    }
+  }
+
+  // The types and operations that MPI has.
+  std::optional<MPI_Datatype> type_of(Dtype dtype) const {
+    switch (dtype) {
+#define FDL_TYPE(ours, theirs) \
+  case Dtype::ours:            \
+    return FDL_MPI_CONSTANT(library_, MPI_Datatype, theirs)
+      FDL_TYPE(uint8, MPI_UINT8_T);
+      FDL_TYPE(int8, MPI_INT8_T);
+      FDL_TYPE(uint16, MPI_UINT16_T);
+      FDL_TYPE(int16, MPI_INT16_T);
+      FDL_TYPE(uint32, MPI_UINT32_T);
+      FDL_TYPE(int32, MPI_INT32_T);
+      FDL_TYPE(uint64, MPI_UINT64_T);
+      FDL_TYPE(int64, MPI_INT64_T);
+      FDL_TYPE(float32, MPI_FLOAT);
+      FDL_TYPE(float64, MPI_DOUBLE);
+#undef FDL_TYPE
+      default:
+        return std::nullopt;
+    }
+  }
+  std::optional<MPI_Op> op_of(Dtype dtype, Op op) const {
+    const bool integers = kind_of(dtype) == DtypeKind::integer;
+    switch (op) {
+      case Op::sum:
+      case Op::average:  // the caller scales
+        return FDL_MPI_CONSTANT(library_, MPI_Op, MPI_SUM);
+      case Op::product:
+        return FDL_MPI_CONSTANT(library_, MPI_Op, MPI_PROD);
+      case Op::min:
+        return FDL_MPI_CONSTANT(library_, MPI_Op, MPI_MIN);
+      case Op::max:
+        return FDL_MPI_CONSTANT(library_, MPI_Op, MPI_MAX);
+      case Op::bit_and:
+        return integers ? std::optional(FDL_MPI_CONSTANT(library_, MPI_Op, MPI_BAND)) : std::nullopt;
+      case Op::bit_or:
+        return integers ? std::optional(FDL_MPI_CONSTANT(library_, MPI_Op, MPI_BOR)) : std::nullopt;
+      case Op::bit_xor:
+        return integers ? std::optional(FDL_MPI_CONSTANT(library_, MPI_Op, MPI_BXOR)) : std::nullopt;
+      default:
+        return std::nullopt;
     }
   }
 

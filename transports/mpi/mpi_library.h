@@ -12,6 +12,8 @@
 #include "base/bytes.h"
 #include "base/config.h"
 #include "base/status.h"
+#include "data/reduce.h"
+#include "schedule/schedule.h"
 
 namespace fdl {
 
@@ -25,6 +27,19 @@ enum class MpiEnd {
   freed,      // all peers have left it too
   kept,       // late messages may still come: it exists until the process ends
   abandoned,  // requests are still in flight
+};
+
+// One of MPI's own collectives. Counts are elements of `dtype`; those of allgather are bytes, by rank.
+struct MpiCollective {
+  Collective collective = Collective::barrier;
+  Dtype dtype = Dtype::float32;
+  Op op = Op::sum;
+  int root = 0;
+  const void* input = nullptr;  // equal to `output`: in place
+  void* output = nullptr;
+  std::size_t count = 0;
+  const int* counts = nullptr;
+  const int* places = nullptr;
 };
 
 // A message that was received.
@@ -65,6 +80,11 @@ class MpiLibrary {
   virtual Status start_recv(MpiComm comm, int peer, int tag, Bytes bytes, MpiRequest& request) = 0;
   // Returns whether the request is done; it is then 0. An error ends the request too.
   virtual Result<bool> test(MpiRequest& request, MpiArrival& arrival) = 0;
+  // Whether MPI reduces this type by this operation.
+  virtual bool can_reduce(Dtype dtype, Op op) const = 0;
+  // Starts an allreduce, reduce, broadcast, allgather or barrier. Everything that it names belongs to MPI until test()
+  // has returned true.
+  virtual Status start_collective(MpiComm comm, const MpiCollective& call, MpiRequest& request) = 0;
   // Takes a receive back. Returns false if MPI has not given the bytes back within a short time.
   virtual bool cancel_recv(MpiRequest& request) = 0;
 };

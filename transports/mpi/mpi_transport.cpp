@@ -5,20 +5,15 @@
 #include "transports/mpi/mpi_transport.h"
 
 #include <fmt/core.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstring>
 #include <functional>
-#include <mutex>
-#include <thread>
 #include <utility>
 
 #include "base/log.h"
-#include "system/fd.h"
+#include "transports/mpi/mpi_user.h"
 
 namespace fdl {
 namespace {
@@ -26,11 +21,6 @@ namespace {
 constexpr std::size_t kDepth = 32;          // slices in flight of one channel and direction
 constexpr std::size_t kInline = 4096;       // bytes that travel with the header: one copy costs less than a message
 constexpr int kGoodbyeTag = kChannelCount;  // the tags before it are the channels
-// A rank that waits looks again after an eighth of the time that it has waited so far, within these limits: that costs
-// less than a hundredth of a core, and its sleep is too long by at most an eighth.
-constexpr int64_t kFirstRest_ns = 50'000;
-constexpr int64_t kLastRest_ns = 4'000'000;
-constexpr int64_t kIdleRest_ns = 50'000'000;     // where only a goodbye can come
 constexpr int64_t kFarewell_ns = 2'000'000'000;  // at the end, for slices that are still in flight
 constexpr int64_t kPoliteness_ns = 200'000'000;  // at the end, for the goodbyes of the peers
 
@@ -72,30 +62,17 @@ struct Peer {
   MpiRequest farewell = 0;
 };
 
-class MpiTransport;
-
-// The transports of this process. Those that still exist when MPI is finalized, by the program or at the end of the
-// process, leave then.
-struct Registry {
-  std::mutex mutex;
-  std::vector<MpiTransport*> open;
-};
-Registry& registry() {
-  static Registry& all = *new Registry;  // never destroyed: exit handlers use it
-  return all;
-}
-
-class MpiTransport final : public Transport {
+class MpiTransport final : public Transport, private MpiUser {
  public:
   MpiTransport(MpiLibrary& mpi, MpiComm comm, const Membership& membership, const std::vector<bool>& peers,
-               UniqueFd timer)
+               MpiRest rest)
       : mpi_(mpi),
         comm_(comm),
         rank_(membership.rank),
         members_(membership.members),
         peers_(members_.size()),
         streams_(members_.size() * kChannelCount * 2),
-        timer_(std::move(timer)) {
+        rest_(std::move(rest)) {
     for (int member = 0; member < membership.size(); ++member) {
       names_.push_back(membership.name_of(member));
       peers_[index(member)].joined = member != rank_ && peers[index(member)];
@@ -105,18 +82,12 @@ class MpiTransport final : public Transport {
 
   Status start() {
     FDL_RETURN_IF_ERROR(mpi_.start_recv(comm_, kFromAnyRank, kGoodbyeTag, goodbye_bytes(), goodbye_request_));
-    Registry& all = registry();
-    const std::lock_guard lock(all.mutex);
-    all.open.push_back(this);
+    open();
     mpi_.before_finalize(leave_all);
     return {};
   }
 
-  ~MpiTransport() override {
-    Registry& all = registry();
-    const std::lock_guard lock(all.mutex);
-    if (std::erase(all.open, this) > 0) leave();
-  }
+  ~MpiTransport() override { close(); }
 
   std::string_view name() const override { return "mpi"; }
 
@@ -134,10 +105,9 @@ class MpiTransport final : public Transport {
   bool done(Ticket ticket) const override { return ticket.position < streams_[ticket.stream].finished; }
 
   bool progress() override {
-    // When MPI is finalized, leave_all() takes the place of the driving thread for good.
-    if (driven_.exchange(true, std::memory_order_acquire)) return note_end();
+    if (!enter()) return note_end();
     const bool moved = move();
-    driven_.store(false, std::memory_order_release);
+    exit();
     return moved;
   }
 
@@ -147,35 +117,22 @@ class MpiTransport final : public Transport {
     return {};
   }
 
-  int wake_fd() const override { return timer_.get(); }
+  int wake_fd() const override { return rest_.fd(); }
   bool prepare_to_sleep() override {
     // A message may have come since the last progress(); the first interval is short, so it is not looked for here.
-    set_timer(busy_.empty() && !leaving_ ? kIdleRest_ns
-                                         : std::clamp((now_ns() - moved_ns_) / 8, kFirstRest_ns, kLastRest_ns));
+    rest_.begin(!busy_.empty() || leaving_);
     return true;
   }
-  void finish_sleep() override { set_timer(0); }
+  void finish_sleep() override { rest_.end(); }
 
  private:
-  // Runs before MPI is finalized. Another thread may drive a transport; its calls do not block.
-  static void leave_all() {
-    Registry& all = registry();
-    const std::lock_guard lock(all.mutex);
-    for (MpiTransport* transport : std::exchange(all.open, {})) {
-      while (transport->driven_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
-      transport->leave();
-      transport->ended_.store(true, std::memory_order_release);
-    }
-  }
-
   // For the driving thread: everything in flight fails after leave_all(). Returns whether that is new.
   bool note_end() {
-    if (!ended_.load(std::memory_order_acquire)) return false;
+    if (!has_ended()) return false;
     bool news = false;
     for (Peer& peer : peers_) {
       if (!peer.joined || !peer.error.ok()) continue;
-      peer.error = Status(Code::shut_down,
-                          "mpi: MPI has been finalized; call MPI_Finalize after the last operation of farandole");
+      peer.error = after_end();
       news = true;
     }
     return news;
@@ -194,7 +151,7 @@ class MpiTransport final : public Transport {
         ++i;
       }
     }
-    if (moved) moved_ns_ = now_ns();
+    if (moved) rest_.note_move();
     return moved;
   }
 
@@ -209,19 +166,13 @@ class MpiTransport final : public Transport {
   Bytes goodbye_bytes() { return std::as_writable_bytes(std::span(goodbye_.get(), 1)); }
   std::byte* buffer_of(Stream& stream, uint64_t position) { return stream.buffers.get() + position % kDepth * kBuffer; }
 
-  // Setting the timer also discards that it has run out.
-  void set_timer(int64_t ns) const {
-    const itimerspec when{.it_interval = {}, .it_value = {ns / 1'000'000'000, ns % 1'000'000'000}};
-    ::timerfd_settime(timer_.get(), 0, &when, nullptr);
-  }
-
   std::optional<Ticket> post(Channel channel, bool outgoing, Slot slot) {
-    if (driven_.exchange(true, std::memory_order_acquire)) {
+    if (!enter()) {
       note_end();
       return std::nullopt;
     }
     const auto ticket = post_now(channel, outgoing, slot);
-    driven_.store(false, std::memory_order_release);
+    exit();
     return ticket;
   }
 
@@ -244,7 +195,7 @@ class MpiTransport final : public Transport {
       stream.busy = true;
       busy_.push_back(at);
     }
-    if (stream.posted == stream.finished) moved_ns_ = now_ns();
+    if (stream.posted == stream.finished) rest_.note_move();
     return Ticket{static_cast<uint32_t>(at), stream.posted++};
   }
 
@@ -359,7 +310,7 @@ class MpiTransport final : public Transport {
     return std::ranges::all_of(peers_, [&](const Peer& peer) { return !peer.joined || holds(peer); });
   }
 
-  void leave() {
+  void leave() override {
     for (int member = 0; member < static_cast<int>(peers_.size()); ++member) {
       Peer& peer = peers_[index(member)];
       if (!peer.joined) continue;
@@ -391,7 +342,7 @@ class MpiTransport final : public Transport {
   // Waits for sends, and a short time for the goodbyes of all peers: most communicators end on all ranks at once.
   void linger() {
     leaving_ = true;
-    moved_ns_ = now_ns();
+    rest_.note_move();
     const Deadline farewell = Deadline::after_ns(kFarewell_ns);
     const Deadline politeness = Deadline::after_ns(kPoliteness_ns);
     MpiArrival ignored;
@@ -461,20 +412,16 @@ class MpiTransport final : public Transport {
   // Where the next goodbye arrives.
   std::unique_ptr<Goodbye> goodbye_ = std::make_unique<Goodbye>();
   MpiRequest goodbye_request_ = 0;
-  UniqueFd timer_;
-  std::atomic<bool> driven_{false};  // a thread is in progress(), send() or recv(), or leave_all() has run
-  std::atomic<bool> ended_{false};   // leave_all() has run
-  int64_t moved_ns_ = now_ns();      // when a slice moved or was posted last
-  bool leaving_ = false;             // goodbyes are expected soon
+  MpiRest rest_;
+  bool leaving_ = false;  // goodbyes are expected soon
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Transport>> make_mpi_transport(MpiLibrary& mpi, MpiComm comm, const Membership& membership,
                                                       const std::vector<bool>& peers) {
-  UniqueFd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (timer.get() < 0) return Status::from_errno("timerfd_create");
-  auto transport = std::make_unique<MpiTransport>(mpi, comm, membership, peers, std::move(timer));
+  FDL_ASSIGN_OR_RETURN(MpiRest rest, MpiRest::make());
+  auto transport = std::make_unique<MpiTransport>(mpi, comm, membership, peers, std::move(rest));
   FDL_RETURN_IF_ERROR(transport->start());
   return std::unique_ptr<Transport>(std::move(transport));
 }

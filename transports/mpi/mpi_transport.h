@@ -22,6 +22,9 @@ Result<std::unique_ptr<Transport>> connect_mpi(const Membership& membership, con
 Result<std::unique_ptr<Transport>> connect_mpi_over(MpiLibrary& mpi, const Membership& membership,
                                                     const std::vector<bool>& peers);
 
+// Makes a communicator of MPI whose ranks are the members, in their order. Collective over the members, with the errors
+// of connect_mpi(). The membership's id is used once.
+Result<MpiComm> join_mpi(MpiLibrary& mpi, const Membership& membership);
 // Makes the transport on a communicator whose ranks are the members, in their order. It ends the communicator.
 Result<std::unique_ptr<Transport>> make_mpi_transport(MpiLibrary& mpi, MpiComm comm, const Membership& membership,
                                                       const std::vector<bool>& peers);

@@ -6,7 +6,8 @@
 // Open MPI's constants are addresses of variables of its library. Look the variables up instead.
 #undef OMPI_PREDEFINED_GLOBAL
 #define OMPI_PREDEFINED_GLOBAL(type, global) static_cast<type>(symbol_of(library_handle, #global))
-#define FDL_MPI_CONSTANT(library, type, constant) ([](void* library_handle) -> type { return constant; }(library))
+#define FDL_MPI_CONSTANT(library, type, constant) \
+  ([]([[maybe_unused]] void* library_handle) -> type { return constant; }(library))
 #include "transports/mpi/mpi_adaptor_inl.h"
 
 namespace fdl {

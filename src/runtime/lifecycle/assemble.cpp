@@ -26,6 +26,7 @@
 #include "transports/tcp/tcp_transport.h"
 #endif
 #if FDL_WITH_MPI
+#include "transports/mpi/mpi_collectives.h"
 #include "transports/mpi/mpi_transport.h"
 #endif
 #if FDL_WITH_CUDA
@@ -334,6 +335,12 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, Sus
   }
 #if FDL_WITH_SHM
   FDL_RETURN_IF_ERROR(prefer_shared_memory(membership, chosen, parts));
+#endif
+#if FDL_WITH_MPI
+  if (parts.transport->name() == "mpi") {
+    FDL_ASSIGN_OR_RETURN(auto collectives, make_mpi_collectives(membership));
+    parts.preferred.push_back(std::move(collectives));
+  }
 #endif
   return Communicator::make(std::move(parts));
 }

@@ -120,6 +120,11 @@ class FakeMpi final : public MpiLibrary {
     return true;
   }
 
+  bool can_reduce(Dtype, Op) const override { return false; }
+  Status start_collective(MpiComm, const MpiCollective&, MpiRequest&) override {
+    return Status(Code::unsupported, "the fake MPI has no collectives");
+  }
+
   bool cancel_recv(MpiRequest& request) override {
     const std::lock_guard lock(world_->mutex_);
     auto* begun = reinterpret_cast<FakeMpiWorld::Request*>(request);

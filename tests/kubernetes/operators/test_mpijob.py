@@ -13,6 +13,14 @@ def test_mpirun_trains_over_sshd_in_the_worker_pods(simulate, image):
     assert_trained(sim)
 
 
+def test_mpi_carries_the_data_between_pods_and_shared_memory_inside_them(simulate, image):
+    carry = ["-x", "FARANDOLE_TRANSPORT=shm,mpi", "-x", "FARANDOLE_LOG_LEVEL=info"]
+    sim = simulate(job(mpirun("--hostfile", "/etc/mpi/hostfile", *carry, *FORWARD, *RANK)), image=image)
+    sim.wait(60)
+    assert_trained(sim)
+    assert re.search(r"source=openmpi .*key=pmix.*; mpi\+shm;", sim.pod("pi-launcher").output), sim.logs()
+
+
 def test_the_environment_of_a_rank_is_that_of_sshd_and_not_the_pods(simulate, image):
     show = ["sh", "-c", 'echo "$(hostname) role=$K_MPI_JOB_ROLE kubernetes=$KUBERNETES_SERVICE_HOST given=$GIVEN"']
     # --hostfile is not needed: Open MPI 4 reads the operator's variables. Open MPI 5 ignores them and would start all

@@ -33,6 +33,36 @@ comm.barrier()
 os.write(1, f"rank {r} of {n} over {farandole.info()['transports']}\\n".encode())
 """
 
+WHOLE = """
+import os
+import numpy as np, farandole
+farandole.init()
+comm = farandole.Communicator()
+r, n = comm.rank, comm.size
+for dtype in ("float32", "float64", "int8", "uint16", "int64"):
+    for count in (0, 1, 7, 1000, 1 << 18):
+        x = (np.arange(count) % 3 + r).astype(dtype)
+        parts = [(np.arange(count) % 3 + k).astype(dtype) for k in range(n)]
+        assert (comm.allreduce(x, op="sum", algorithm="whole") == sum(parts)).all(), (dtype, count)
+        assert (comm.allreduce(x, op="max", algorithm="whole") == parts[-1]).all(), (dtype, count)
+y = np.full(10, r + 1.0, "float32")
+comm.allreduce(y, op="average", out=y, algorithm="whole")
+assert (y == (n + 1) / 2).all(), y
+z = comm.reduce(np.full(5, r, "int32"), op="sum", root=n - 1, algorithm="whole")
+assert r != n - 1 or (np.asarray(z) == n * (n - 1) // 2).all()
+assert (np.asarray(comm.broadcast(np.full(5, r, "float16"), root=n - 1, algorithm="whole")) == n - 1).all()
+assert (comm.allgather(np.full(3, r), algorithm="whole") == np.arange(n)[:, None]).all()
+for refused in (dict(x=np.ones(3, "float16")), dict(x=np.ones(3, "float32"), deterministic=True)):
+    try:
+        comm.allreduce(refused.pop("x"), op="sum", algorithm="whole", **refused)
+    except farandole.Error as error:
+        assert "whole" in str(error), error
+    else:
+        raise AssertionError("it must be refused")
+comm.barrier(algorithm="whole")
+os.write(1, f"ok {r} of {n} by MPI's own\\n".encode())
+"""
+
 NAMED = """
 import os, random
 import torch, farandole.torch as hvd
@@ -66,6 +96,18 @@ def test_collectives_are_exact(kind, count):
     code, output = mpirun(kind, COLLECTIVES, count=count, FARANDOLE_TRANSPORT="mpi")
     assert code == 0, output
     assert len(re.findall(rf"rank \d of {count} over {'mpi' if count > 1 else 'none'}", output)) == count, output
+
+
+@pytest.mark.parametrize("kind", SERVICE)
+def test_mpi_runs_whole_collectives_where_they_are_asked_for(kind):
+    code, output = mpirun(kind, WHOLE, count=3, FARANDOLE_TRANSPORT="mpi")
+    assert code == 0 and output.count("by MPI's own") == 3, output
+
+
+@pytest.mark.parametrize("kind", SERVICE)
+def test_what_mpi_lacks_runs_as_a_schedule_if_whole_is_the_setting(kind):
+    code, output = mpirun(kind, COLLECTIVES, count=2, FARANDOLE_TRANSPORT="mpi", FARANDOLE_ALGORITHM="whole")
+    assert code == 0 and output.count("over mpi") == 2, output
 
 
 @pytest.mark.parametrize("kind", SERVICE)

@@ -1,0 +1,185 @@
+// One collective is in flight at a time, as one request of MPI.
+#include "transports/mpi/mpi_collectives.h"
+
+#include <climits>
+#include <cstring>
+#include <numeric>
+
+#include "base/log.h"
+#include "transports/mpi/mpi_transport.h"
+#include "transports/mpi/mpi_user.h"
+
+namespace fdl {
+namespace {
+
+// The name of a collective that a transport runs as a whole, without a schedule.
+bool is_whole(std::string_view algorithm) { return algorithm == "whole"; }
+
+bool reduces(Collective collective) { return collective == Collective::allreduce || collective == Collective::reduce; }
+
+class MpiCollectives final : public Collectives, private MpiUser {
+ public:
+  MpiCollectives(MpiLibrary& mpi, MpiComm comm, int rank, bool configured, MpiRest rest)
+      : mpi_(mpi), comm_(comm), rank_(rank), configured_(configured), rest_(std::move(rest)) {
+    open();
+    mpi_.before_finalize(leave_all);
+  }
+  ~MpiCollectives() override { close(); }
+
+  std::string_view name() const override { return "mpi's own"; }
+
+  bool can(const CollectiveSpec& spec) const override {
+    if (!is_whole(spec.algorithm) && !(configured_ && is_auto_name(spec.algorithm))) return false;
+    if (spec.deterministic || spec.device != nullptr || spec.prescale != 1) return false;
+    switch (spec.collective) {
+      case Collective::barrier:
+        return true;
+      case Collective::broadcast:
+        return spec.count * size_of(spec.dtype) <= INT_MAX;
+      case Collective::allgather:
+        return std::accumulate(spec.counts.begin(), spec.counts.end(), std::size_t{0}) * size_of(spec.dtype) <= INT_MAX;
+      case Collective::allreduce:
+      case Collective::reduce:
+        return spec.count <= INT_MAX && spec.reduction.user == nullptr &&
+               mpi_.can_reduce(spec.dtype, spec.reduction.op);
+      default:
+        return false;
+    }
+  }
+
+  void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) override {
+    completion.done = false;
+    if (!failure_.ok()) return completion.finish(failure_);
+    if (!enter()) return completion.finish(failure_ = after_end());
+    begin(spec, buffers, completion);
+    exit();
+  }
+
+  bool progress() override {
+    if (completion_ == nullptr) return false;
+    if (!enter()) {
+      if (!has_ended()) return false;
+      fail(after_end());
+      return true;
+    }
+    MpiArrival ignored;
+    const auto done = mpi_.test(request_, ignored);
+    exit();
+    if (done.ok() && !*done) return false;
+    rest_.note_move();
+    if (!done.ok()) {
+      fail(done.status());
+    } else {
+      if (scaled_ != nullptr) scale(dtype_, scaled_, scaled_, count_, postscale_);
+      std::exchange(completion_, nullptr)->finish();
+    }
+    return true;
+  }
+
+  void interrupt(const Status& why) override {
+    if (failure_.ok()) fail(why);
+  }
+
+  std::string phase() const override { return "MPI's own collective"; }
+
+  int wake_fd() const override { return rest_.fd(); }
+  bool prepare_to_sleep() override {
+    rest_.begin(completion_ != nullptr);
+    return true;
+  }
+  void finish_sleep() override { rest_.end(); }
+
+ private:
+  static bool is_auto_name(std::string_view algorithm) { return algorithm.empty() || algorithm == "auto"; }
+
+  void begin(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
+    MpiCollective call{.collective = spec.collective,
+                       .dtype = spec.dtype,
+                       .op = spec.reduction.op,
+                       .root = spec.root,
+                       .input = buffers.input,
+                       .output = buffers.output,
+                       .count = spec.count};
+    if (spec.collective == Collective::allgather) take_counts(spec, call);
+    // MPI broadcasts from and into one buffer.
+    if (spec.collective == Collective::broadcast && rank_ == spec.root) {
+      if (buffers.output != nullptr && buffers.output != buffers.input) {
+        std::memcpy(buffers.output, buffers.input, spec.count * size_of(spec.dtype));
+      } else {
+        call.output = const_cast<void*>(buffers.input);
+      }
+    }
+    const bool has_result = spec.collective == Collective::allreduce || rank_ == spec.root;
+    scaled_ = reduces(spec.collective) && has_result && spec.postscale != 1 ? buffers.output : nullptr;
+    dtype_ = spec.dtype;
+    count_ = spec.count;
+    postscale_ = spec.postscale;
+    rest_.note_move();
+    const Status begun = mpi_.start_collective(comm_, call, request_);
+    if (!begun.ok()) return completion.finish(failure_ = begun);
+    completion_ = &completion;
+  }
+
+  // MPI reads the counts, in bytes, until the collective is done.
+  void take_counts(const CollectiveSpec& spec, MpiCollective& call) {
+    counts_.clear();
+    places_.clear();
+    int place = 0;
+    for (const std::size_t count : spec.counts) {
+      counts_.push_back(static_cast<int>(count * size_of(spec.dtype)));
+      places_.push_back(place);
+      place += counts_.back();
+    }
+    call.counts = counts_.data();
+    call.places = places_.data();
+    call.count = static_cast<std::size_t>(counts_[static_cast<std::size_t>(rank_)]);
+    const auto* own = static_cast<const std::byte*>(call.output) + places_[static_cast<std::size_t>(rank_)];
+    if (call.input == own) call.input = call.output;
+  }
+
+  void fail(const Status& why) {
+    failure_ = why;
+    if (auto* completion = std::exchange(completion_, nullptr)) completion->finish(why);
+  }
+
+  void leave() override {
+    // A request that is still there belongs to a collective that has failed.
+    MpiArrival ignored;
+    if (request_ != 0 && !mpi_.test(request_, ignored).ok()) request_ = 0;
+    if (request_ != 0) log_info("mpi: a collective is still in flight; MPI will not be finalized");
+    mpi_.end_communicator(comm_, request_ == 0 ? MpiEnd::freed : MpiEnd::abandoned);
+  }
+
+  MpiLibrary& mpi_;
+  MpiComm comm_;
+  int rank_;
+  bool configured_;  // FARANDOLE_ALGORITHM = whole
+  MpiRest rest_;
+  MpiRequest request_ = 0;
+  Completion* completion_ = nullptr;  // of the collective in flight
+  Status failure_;
+  std::vector<int> counts_;
+  std::vector<int> places_;
+  void* scaled_ = nullptr;  // the result to scale when it is there; null: none
+  Dtype dtype_ = Dtype::float32;
+  std::size_t count_ = 0;
+  double postscale_ = 1;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Collectives>> make_mpi_collectives(const Membership& membership) {
+  FDL_ASSIGN_OR_RETURN(MpiLibrary * mpi, MpiLibrary::of_process(*membership.config));
+  return make_mpi_collectives_over(*mpi, membership);
+}
+
+Result<std::unique_ptr<Collectives>> make_mpi_collectives_over(MpiLibrary& mpi, const Membership& membership) {
+  Membership own = membership;
+  own.id += "/collectives";
+  FDL_ASSIGN_OR_RETURN(MpiRest rest, MpiRest::make());
+  FDL_ASSIGN_OR_RETURN(const MpiComm comm, join_mpi(mpi, own));
+  return std::unique_ptr<Collectives>(
+      new MpiCollectives(mpi, comm, membership.rank, is_whole(membership.config->algorithm), std::move(rest)));
+}
+
+}  // namespace fdl
