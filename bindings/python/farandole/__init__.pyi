@@ -453,6 +453,7 @@ def init(
     local_size: int | None = None,
     rendezvous: str | None = None,
     job_key: str | None = None,
+    comm: Any | None = None,
     **options: str | int | float | bool,
 ) -> None: ...
 def shutdown() -> None: ...

@@ -239,19 +239,18 @@ def init(comm=None, process_sets=None):
     """Connects this rank with the other ranks and blocks until all have arrived. A second call does nothing.
 
     `process_sets` are registered in their order. "dynamic" is accepted and has no effect: sets can be added at any
-    time. `comm` is None or the list of all ranks. ValueError if the initialization fails; it is also the
+    time. `comm` is None, the list of all ranks, or a communicator of mpi4py, whose ranks are the world. ValueError if the initialization fails; it is also the
     farandole.Error of the cause.
     """
     if core.is_initialized():
         return
-    if comm is not None and not isinstance(comm, (list, tuple)):
-        raise ValueError("comm: this build has no MPI; give process_sets instead")
+    given = {} if comm is None or isinstance(comm, (list, tuple)) else {"comm": comm}
     try:
-        core.init()
+        core.init(**given)
     except errors.Error as error:
         raise errors.also(type(error), ValueError)(f"farandole initialization failed: {error.text}",
                                                    *error.fields()[1:]) from error  # fmt: skip
-    if comm is not None and sorted(comm) != list(range(core.size())):
+    if comm is not None and not given and sorted(comm) != list(range(core.size())):
         size = core.size()
         core.shutdown()
         raise ValueError(f"comm={list(comm)} is not all {size} ranks of the job; give process_sets instead")

@@ -29,6 +29,28 @@ def choose_rendezvous(hosts, towards=None, own=None, ports=None):
     return "tcp://" + ",".join(f"{_bracketed(name)}:{ports[0]}-{ports[1]}" for name in names)
 
 
+def world_of(comm):
+    """Returns the arguments with which init() makes a world of the ranks of an mpi4py communicator.
+
+    Collective over its ranks; blocks as MPI does, without a time-out. Rank 0's address and a random job key travel over
+    MPI. ValueError if `comm` is no such communicator, or an intercommunicator.
+    """
+    if not all(hasattr(comm, name) for name in ("Get_rank", "Get_size", "Is_inter", "allgather", "bcast")):
+        raise ValueError(f"comm: {type(comm).__name__} is no communicator of mpi4py (mpi4py.MPI.Comm)")
+    if comm.Is_inter():
+        raise ValueError("comm: an intercommunicator has two groups of ranks; give Merge() of it")
+    rank = comm.Get_rank()
+    hosts = comm.allgather((host_identity(), socket.gethostname()))
+    word = None
+    if rank == 0:
+        other = next((name for identity, name in hosts if identity != hosts[0][0]), None)
+        word = choose_rendezvous([identity for identity, _ in hosts], towards=other), secrets.token_hex(32)
+    address, key = comm.bcast(word, 0)
+    neighbours = [number for number, host in enumerate(hosts) if host[0] == hosts[rank][0]]
+    return {"rank": rank, "size": len(hosts), "local_rank": neighbours.index(rank), "local_size": len(neighbours),
+            "rendezvous": address, "job_key": key}  # fmt: skip
+
+
 def _bracketed(name):
     return f"[{name}]" if ":" in name else name
 

@@ -6,6 +6,7 @@ import os
 import threading
 
 from . import _native, elastic_client, errors
+from .rendezvous import world_of
 
 
 class _State:
@@ -24,12 +25,14 @@ _state_lock = threading.Lock()
 _exit_hook_is_set = False
 
 
-def init(rank=None, size=None, local_rank=None, local_size=None, rendezvous=None, job_key=None, **options):
+def init(rank=None, size=None, local_rank=None, local_size=None, rendezvous=None, job_key=None, comm=None, **options):
     """Connects this rank with the other ranks of the job. Blocks until all have arrived.
 
     Arguments that are None come from the launcher's environment. Without a launcher the job has one rank. `rendezvous`
     is an address such as "tcp://host:port"; `job_key` is the secret that all ranks share. `options` are settings that
     `farandole config` lists: init(transport="tcp", slice_bytes="1M").
+
+    `comm` is a communicator of mpi4py, in place of the arguments before it: its ranks are the world, in its order.
 
     A second call without shutdown does nothing. shutdown runs when the process exits. TimeoutError if ranks are missing
     after start_timeout_s seconds; the text names them. AuthenticationError if the keys of two ranks differ.
@@ -41,6 +44,10 @@ def init(rank=None, size=None, local_rank=None, local_size=None, rendezvous=None
         named = dict(rank=rank, size=size, local_rank=local_rank, local_size=local_size, rendezvous=rendezvous,
                      job_key=job_key)  # fmt: skip
         given = {key: value for key, value in named.items() if value is not None}
+        if comm is not None:
+            if given:
+                raise ValueError(f"init: comm gives all of a rank's place; leave out {', '.join(given)}")
+            given = world_of(comm)
         knobs = {key: _knob(value) for key, value in options.items()}
         client = None if given else elastic_client.client()
         native = _native.World(given, knobs) if client is None else _next_generation(client, knobs)

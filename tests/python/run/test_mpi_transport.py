@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from launch import FARANDOLE
-from mpi_launch import LIBRARY, RANK, SERVICE, agent_in, mpirun
+from mpi_launch import LIBRARY, RANK, SERVICE, agent_in, for_mpi4py, mpirun
 
 COLLECTIVES = """
 import os
@@ -226,3 +226,49 @@ while True:
     )
     code, _ = mpirun(kind, program, count=3, deadline_s=30, FARANDOLE_TRANSPORT="mpi")
     assert code != 0
+
+
+COMMUNICATORS = """
+from mpi4py import MPI
+import os
+import numpy as np, farandole
+world = MPI.COMM_WORLD
+part = world.Split(world.rank % 2, key=-world.rank)  # odd and even ranks, the highest first
+for comm in (world, part):
+    farandole.init(comm=comm)
+    assert (farandole.rank(), farandole.size()) == (comm.rank, comm.size)
+    own = farandole.Communicator()
+    assert (own.allreduce(np.full(1000, world.rank + 1.0), op="sum") == comm.allreduce(world.rank + 1)).all()
+    own.free()
+    farandole.shutdown()
+os.write(1, f"rank {world.rank} has made two worlds\\n".encode())
+"""
+
+
+@pytest.mark.parametrize("transport", ["auto", "mpi"])
+@pytest.mark.parametrize("kind", SERVICE)
+def test_the_ranks_of_an_mpi4py_communicator_are_a_world(kind, transport, tmp_path):
+    code, output = mpirun(kind, COMMUNICATORS, FARANDOLE_TRANSPORT=transport, **for_mpi4py(kind, tmp_path))
+    assert code == 0 and output.count("has made two worlds") == 4, output
+
+
+@pytest.mark.parametrize("kind", SERVICE)
+def test_an_mpi4py_communicator_of_two_hosts(kind, tmp_path):
+    code, output = mpirun(
+        kind, COMMUNICATORS, agent=agent_in(tmp_path), FARANDOLE_TRANSPORT="shm,mpi", **for_mpi4py(kind, tmp_path)
+    )
+    assert code == 0 and output.count("has made two worlds") == 4, output
+
+
+@pytest.mark.parametrize("kind", SERVICE)
+def test_horovods_init_takes_an_mpi4py_communicator(kind, tmp_path):
+    program = """
+from mpi4py import MPI
+import os
+import farandole.torch as hvd, torch
+hvd.init(comm=MPI.COMM_WORLD)
+assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [hvd.size()] * 3
+os.write(1, f"rank {hvd.rank()} of {hvd.size()} by comm\\n".encode())
+"""
+    code, output = mpirun(kind, program, count=2, **for_mpi4py(kind, tmp_path))
+    assert code == 0 and output.count("of 2 by comm") == 2, output

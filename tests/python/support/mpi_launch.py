@@ -46,3 +46,13 @@ def agent_in(folder):
     path.write_text(f'#!/bin/sh\nexec {sys.executable} {TWO_HOSTS} "$@"\n')
     path.chmod(0o755)
     return str(path)
+
+
+def for_mpi4py(kind, folder):
+    """The variables with which mpi4py of PyPI uses that MPI: Debian's MPICH has another name than its ABI says."""
+    if kind == "openmpi":
+        return {"MPI4PY_MPIABI": "openmpi"}
+    found = subprocess.run(["/sbin/ldconfig", "-p"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    path = next(line.split(" => ")[1] for line in found.splitlines() if line.strip().startswith(LIBRARY[kind] + " "))
+    (folder / "libmpi.so.12").symlink_to(path)
+    return {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(folder)}
