@@ -239,8 +239,8 @@ def init(comm=None, process_sets=None):
     """Connects this rank with the other ranks and blocks until all have arrived. A second call does nothing.
 
     `process_sets` are registered in their order. "dynamic" is accepted and has no effect: sets can be added at any
-    time. `comm` is None, the list of all ranks, or a communicator of mpi4py, whose ranks are the world. ValueError if the initialization fails; it is also the
-    farandole.Error of the cause.
+    time. `comm` is None, the list of all ranks, or a communicator of mpi4py, whose ranks are the world. ValueError if
+    the initialization fails; it is also the farandole.Error of the cause.
     """
     if core.is_initialized():
         return
