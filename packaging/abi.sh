@@ -32,7 +32,7 @@ fi
 if [[ -z $library ]]; then
   # The ABI depends neither on transports nor on devices, nor on optimization.
   without=()
-  for part in PROGRAM LOOPBACK SHM CUDA NCCL METRICS; do without+=("-DFARANDOLE_$part=OFF"); done
+  for part in PROGRAM LOOPBACK SHM MPI CUDA NCCL METRICS; do without+=("-DFARANDOLE_$part=OFF"); done
   { cmake -G Ninja -S . -B build/abi -DCMAKE_BUILD_TYPE=Debug "${without[@]}" \
       -DCMAKE_CXX_FLAGS_DEBUG="-O0 -g -DHWY_COMPILE_ONLY_STATIC" &&
     cmake --build build/abi --target farandole; } >build/abi.log 2>&1 ||
