@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 
 #include "base/log.h"
@@ -53,6 +54,30 @@ Result<Identity> explicit_identity(const RuntimeOptions& options, const Config& 
     identity.job_key_is_derived = true;
   }
   return identity;
+}
+
+// PMI-1 limits values to 1024 bytes without spaces; the key takes 65.
+constexpr std::size_t kLongestShared = 800;
+constexpr std::string_view kFailed = "failed#";
+
+// A word that carries the beginning of a text, two digits for each byte, and the text of such a word.
+std::string failure_word(const std::string& text) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string word(kFailed);
+  for (const char byte : text.substr(0, kLongestShared / 2)) {
+    word += kDigits[static_cast<unsigned char>(byte) / 16];
+    word += kDigits[static_cast<unsigned char>(byte) % 16];
+  }
+  return word;
+}
+std::string text_of_failure(std::string_view word) {
+  std::string text;
+  for (word.remove_prefix(kFailed.size()); word.size() >= 2; word.remove_prefix(2)) {
+    int byte = '?';
+    std::from_chars(word.data(), word.data() + 2, byte, 16);
+    text += static_cast<char>(byte);
+  }
+  return text;
 }
 
 }  // namespace
@@ -139,20 +164,27 @@ Status Runtime::meet_through_launcher(const Environment& environment) {
   FDL_ASSIGN_OR_RETURN(LauncherService * service, launcher_service(place.name, Variables(environment), config_));
   const bool has_key = !identity_.job_key.empty();
   Status served;
-  std::string word = "failed";
+  std::string word;
   if (identity_.rank == 0) {
     if (!has_key) identity_.job_key = random_hex(32);
     served = serve_coordinator();
-    if (served.ok()) word = coordinator_->address() + "#" + (has_key ? "" : identity_.job_key);
+    if (served.ok() && coordinator_->address().size() > kLongestShared) {
+      served =
+          Status(Code::invalid_argument, "this host has too many addresses for the launcher's service to pass on (" +
+                                             std::to_string(coordinator_->address().size()) +
+                                             " bytes); name the interfaces to use in FARANDOLE_INTERFACES");
+    }
+    word =
+        served.ok() ? coordinator_->address() + "#" + (has_key ? "" : identity_.job_key) : failure_word(served.text());
   }
   // Rank 0 shares its failure too; otherwise the others would wait for it until the deadline.
   auto shared = service->share(identity_.rank, word, deadline);
   FDL_RETURN_IF_ERROR(served);
   FDL_RETURN_IF_ERROR(shared.status());
-  const auto mark = shared->find('#');
-  if (mark == std::string::npos) {
-    return Status(Code::peer_lost, "rank 0 could not serve the coordinator; see its own error");
+  if (shared->starts_with(kFailed)) {
+    return Status(Code::peer_lost, "rank 0 could not serve the coordinator: " + text_of_failure(*shared));
   }
+  const auto mark = std::min(shared->find('#'), shared->size() - 1);
   identity_.rendezvous = shared->substr(0, mark);
   if (!has_key) identity_.job_key = shared->substr(mark + 1);
   identity_.service = place.name;

@@ -54,7 +54,17 @@ def test_a_failure_of_rank_0_reaches_the_others(kind, agent):
     show += "except Exception as e:\n    print(type(e).__name__, e, flush=True)\n    time.sleep(1)\n    sys.exit(3)\n"
     code, output = mpirun(kind, broken + show, agent=agent, FARANDOLE_START_TIMEOUT_S="20")
     assert code != 0, output
-    assert "nowhere0" in output and "rank 0 could not serve the coordinator; see its own error" in output, output
+    assert "rank 0 could not serve the coordinator: interfaces: there is no 'nowhere0'" in output, output
+
+
+@pytest.mark.parametrize("kind", SERVICE)
+def test_a_host_with_too_many_addresses_names_the_remedy(kind, agent):
+    """PMI passes on at most 1024 bytes."""
+    many = "for i in $(seq 100 160); do ip addr add 198.18.99.$i/24 dev cable; done"
+    code, output = mpirun(kind, SUM, agent=agent, setup=many)
+    assert code != 0, output
+    assert "too many addresses" in output and "FARANDOLE_INTERFACES" in output, output
+    assert "rank 0 could not serve the coordinator: " in output, output
 
 
 @pytest.mark.parametrize("kind", SERVICE)

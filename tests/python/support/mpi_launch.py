@@ -23,9 +23,9 @@ def _launcher(kind, count, agent):
     return ["mpiexec.hydra", *where, "-n", str(count)]
 
 
-def mpirun(kind, program, count=4, agent="", deadline_s=60, **variables):
+def mpirun(kind, program, count=4, agent="", setup="true", deadline_s=60, **variables):
     """Returns (exit code, output) of that many ranks of a program, given as text. With an agent they are on two hosts:
-    the file that the launcher starts as its remote shell."""
+    the file that the launcher starts as its remote shell. `setup`: commands of a shell on the first host."""
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))},
         "FARANDOLE_LOG_LEVEL": "info", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "OMP_NUM_THREADS": "1",
@@ -34,6 +34,7 @@ def mpirun(kind, program, count=4, agent="", deadline_s=60, **variables):
     if kind == "openmpi":
         forward = [word for name in ("FARANDOLE_LOG_LEVEL", "PYTHONPATH", *variables) for word in ("-x", name)]
     outside = [sys.executable, TWO_HOSTS] if agent else []
+    outside += ["sh", "-c", f'{setup}; exec "$@"', "sh"]
     command = [*outside, *_launcher(kind, count, agent), *forward, sys.executable, "-c", program]
     ended = subprocess.run(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                            text=True, timeout=deadline_s)  # fmt: skip
