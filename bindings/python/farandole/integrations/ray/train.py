@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import time
 from dataclasses import dataclass
 from typing import Any, Callable
 
+from ...errors import PeerLostError
 from ...run import RankError
 from ..ranks.failures import explain
 from ..ranks.placement import number
@@ -22,6 +24,10 @@ Backend = ray_module(_USER, "ray.train.backend", _PACKAGE).Backend
 # Ray has two classes of this name. This one is the base class of TorchTrainer.
 DataParallelTrainer = ray_module(_USER, "ray.train.v2.api.data_parallel_trainer", _PACKAGE).DataParallelTrainer
 
+# How long a rank waits before it raises that another one was lost. farandole reports a loss within milliseconds. Ray
+# notices it a moment later, and knows the node and the cause; if this error came first, Ray would end the job without
+# them.
+_NOTICE_S = 2.0
 _LEAVE_S = 5.0  # the time that workers have for an orderly shutdown
 
 
@@ -37,6 +43,8 @@ def _world():
     except BaseException as error:
         if hasattr(error, "add_note"):  # Python 3.11: RankFailedError finds the place in the traceback
             error.add_note(f"in {worker.look().name()}")
+        if isinstance(error, PeerLostError):
+            time.sleep(_NOTICE_S)
         raise
     worker.leave()
 
