@@ -25,9 +25,6 @@ inline bool is_harmless(Code code) {
   return code == Code::ok || code == Code::invalid_argument || code == Code::unsupported;
 }
 
-// Whether this is the name that tuning tables use for a collective that a transport runs as a whole.
-inline bool is_whole(std::string_view algorithm) { return algorithm == kWhole; }
-
 bool has_algorithm(Collective collective, std::string_view name);
 
 // Completes this operation and the others of its group launch. The owner may free each one as soon as it is done, so

@@ -27,6 +27,12 @@ enum class Collective : uint8_t {
 inline constexpr int kCollectiveCount = 9;
 std::string_view name_of(Collective collective);
 
+// Names that a caller may give instead of an algorithm's: nothing or "auto" leaves the choice to the library, and
+// "whole" is a collective that a transport runs by itself, without a schedule.
+inline constexpr std::string_view kWhole = "whole";
+inline bool is_whole(std::string_view algorithm) { return algorithm == kWhole; }
+inline bool is_auto(std::string_view algorithm) { return algorithm.empty() || algorithm == "auto"; }
+
 // The space of a chunk. Input and output hold, by collective (p ranks, n = chunk_count of the schedule):
 //   allreduce        input and output both n chunks of the one vector
 //   reduce           input n chunks, output n chunks on the root and nothing elsewhere

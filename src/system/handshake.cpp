@@ -16,7 +16,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/bytes.h"
 #include "system/poller.h"
 
 namespace fdl {
@@ -92,15 +91,20 @@ bool equal_in_constant_time(const Digest& a, const Digest& b) {
   return ::CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-std::string random_hex(std::size_t count) {
+std::string hex(ConstBytes bytes) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string text;
-  text.reserve(2 * count);
-  for (const char byte : random_bytes(count)) {
-    text += kDigits[static_cast<unsigned char>(byte) >> 4];
-    text += kDigits[static_cast<unsigned char>(byte) & 15];
+  text.reserve(2 * bytes.size());
+  for (const std::byte byte : bytes) {
+    text += kDigits[std::to_integer<std::size_t>(byte >> 4)];
+    text += kDigits[std::to_integer<std::size_t>(byte & std::byte{15})];
   }
   return text;
+}
+
+std::string random_hex(std::size_t count) {
+  const std::string bytes = random_bytes(count);
+  return hex(std::as_bytes(std::span(bytes)));
 }
 
 Introduction::Introduction(Role role, std::string_view job_key, std::string_view purpose, std::string_view mine)

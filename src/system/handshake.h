@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/status.h"
 
@@ -17,6 +18,8 @@ Digest hmac_sha256(std::string_view key, std::string_view message);
 bool equal_in_constant_time(const Digest& a, const Digest& b);
 // Returns `count` random bytes as lower-case hexadecimal text.
 std::string random_hex(std::size_t count);
+// Writes bytes as lower-case hexadecimal digits, two for each byte.
+std::string hex(ConstBytes bytes);
 
 // The result of a successful handshake.
 struct Introduced {

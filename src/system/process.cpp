@@ -3,6 +3,7 @@
 #include "system/process.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "system/poller.h"
@@ -134,6 +136,13 @@ void reap(pid_t pid) {
 std::string Ending::text() const {
   if (!by_signal) return "exit code " + std::to_string(number);
   return "signal " + std::to_string(number) + " (" + ::strsignal(number) + ")";
+}
+
+std::optional<std::string> prefix_of_parent() {
+  std::error_code error;
+  const auto parent = std::filesystem::read_symlink(fmt::format("/proc/{}/exe", ::getppid()), error);
+  if (error || parent.parent_path().filename() != "bin") return std::nullopt;
+  return parent.parent_path().parent_path().string();
 }
 
 Result<UniqueFd> open_process(pid_t pid) {

@@ -77,6 +77,10 @@ class ChildProcess {
   std::optional<Ending> ending_;
 };
 
+// Returns the folder above the `bin` of the program that started this process: /opt/openmpi for /opt/openmpi/bin/prted.
+// Nothing if that program is elsewhere, or must not be seen.
+std::optional<std::string> prefix_of_parent();
+
 // Opens a descriptor that becomes readable when the process ends. The process need not be a child of this one.
 Result<UniqueFd> open_process(pid_t pid);
 

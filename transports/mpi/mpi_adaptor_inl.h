@@ -5,19 +5,16 @@
 #include <dlfcn.h>
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "base/clock.h"
-#include "base/log.h"
-#include "base/mutex.h"
 #include "base/relax.h"
 #include "transports/mpi/mpi_adaptor.h"
 
@@ -82,9 +79,7 @@ class Adaptor final : public MpiLibrary {
     int length = 0;
     calls_.Get_library_version(text, &length);
     description_ = fmt::format("{} ({})", first_words(text), file);
-    int finalized = 0;
-    calls_.Finalized(&finalized);
-    if (finalized != 0) {
+    if (is_finalized()) {
       return Status(Code::unsupported,
                     fmt::format("mpi: the program has called MPI_Finalize of {}, and MPI cannot start again; start "
                                 "farandole before, or use another transport",
@@ -119,9 +114,7 @@ class Adaptor final : public MpiLibrary {
 
   // Runs when the process ends.
   void finalize() {
-    int finalized = 0;
-    calls_.Finalized(&finalized);
-    if (!owned_ || finalized != 0) return;
+    if (!owned_ || is_finalized()) return;
     if (hook_ != nullptr) std::exchange(hook_, nullptr)();
     if (open_ == 0 && !abandoned_) calls_.Finalize();
   }
@@ -166,10 +159,7 @@ class Adaptor final : public MpiLibrary {
   void end_communicator(MpiComm comm, MpiEnd end) override {
     --open_;
     if (end == MpiEnd::abandoned) abandoned_ = true;
-    if (end != MpiEnd::freed) return;
-    int finalized = 0;
-    calls_.Finalized(&finalized);
-    if (finalized != 0) return;
+    if (end != MpiEnd::freed || is_finalized()) return;
     const Turn turn(*this);
     MPI_Comm ended = from_bits<MPI_Comm>(comm);
     calls_.Comm_free(&ended);
@@ -203,28 +193,24 @@ class Adaptor final : public MpiLibrary {
     const Turn turn(*this);
     const MPI_Comm ranks = from_bits<MPI_Comm>(comm);
     const int count = static_cast<int>(call.count);
-    const bool in_place = call.input == call.output;
-    const void* const here = FDL_MPI_CONSTANT(library_, void*, MPI_IN_PLACE);
+    const void* const input = call.in_place ? FDL_MPI_CONSTANT(library_, void*, MPI_IN_PLACE) : call.input;
     MPI_Request begun;
     int code = MPI_SUCCESS;
     switch (call.collective) {
       case Collective::allreduce:
-        code = calls_.Iallreduce(in_place ? here : call.input, call.output, count, *type_of(call.dtype),
+        code = calls_.Iallreduce(input, call.output, count, *type_of(call.dtype),
                                  *op_of(call.dtype, call.op), ranks, &begun);
         break;
-      case Collective::reduce: {
-        int rank = 0;
-        calls_.Comm_rank(ranks, &rank);
-        code = calls_.Ireduce(in_place && rank == call.root ? here : call.input, call.output, count,
-                              *type_of(call.dtype), *op_of(call.dtype, call.op), call.root, ranks, &begun);
+      case Collective::reduce:
+        code = calls_.Ireduce(input, call.output, count, *type_of(call.dtype), *op_of(call.dtype, call.op), call.root,
+                              ranks, &begun);
         break;
-      }
       case Collective::broadcast:
         code = calls_.Ibcast(call.output, static_cast<int>(call.count * size_of(call.dtype)), byte_, call.root, ranks,
                              &begun);
         break;
       case Collective::allgather:
-        code = calls_.Iallgatherv(in_place ? here : call.input, count, byte_, call.output, call.counts, call.places,
+        code = calls_.Iallgatherv(input, count, byte_, call.output, call.counts, call.places,
                                   byte_, ranks, &begun);
         break;
       case Collective::barrier:
@@ -244,9 +230,7 @@ class Adaptor final : public MpiLibrary {
   }
 
   bool cancel_recv(MpiRequest& request) override {
-    int finalized = 0;
-    calls_.Finalized(&finalized);
-    if (finalized != 0) return true;
+    if (is_finalized()) return true;
     const Turn turn(*this);
     MPI_Request begun = from_bits<MPI_Request>(request);
     calls_.Cancel(&begun);
@@ -275,6 +259,12 @@ class Adaptor final : public MpiLibrary {
    private:
     std::mutex* lock_;
   };
+
+  bool is_finalized() const {
+    int finalized = 0;
+    calls_.Finalized(&finalized);
+    return finalized != 0;
+  }
 
   // Handles are ints or pointers.
   template <typename Handle>

@@ -12,15 +12,17 @@
 namespace fdl {
 namespace {
 
-// The name of a collective that a transport runs as a whole, without a schedule.
-bool is_whole(std::string_view algorithm) { return algorithm == "whole"; }
-
 bool reduces(Collective collective) { return collective == Collective::allreduce || collective == Collective::reduce; }
 
 class MpiCollectives final : public Collectives, private MpiUser {
  public:
-  MpiCollectives(MpiLibrary& mpi, MpiComm comm, int rank, bool configured, MpiRest rest)
-      : mpi_(mpi), comm_(comm), rank_(rank), configured_(configured), rest_(std::move(rest)) {
+  MpiCollectives(std::shared_ptr<MpiGroup> group, int rank, bool configured, MpiRest rest)
+      : group_(std::move(group)),
+        mpi_(group_->mpi),
+        comm_(group_->comm),
+        rank_(rank),
+        configured_(configured),
+        rest_(std::move(rest)) {
     open();
     mpi_.before_finalize(leave_all);
   }
@@ -29,7 +31,7 @@ class MpiCollectives final : public Collectives, private MpiUser {
   std::string_view name() const override { return "mpi's own"; }
 
   bool can(const CollectiveSpec& spec) const override {
-    if (!is_whole(spec.algorithm) && !(configured_ && is_auto_name(spec.algorithm))) return false;
+    if (!is_whole(spec.algorithm) && !(configured_ && is_auto(spec.algorithm))) return false;
     if (spec.deterministic || spec.device != nullptr || spec.prescale != 1) return false;
     switch (spec.collective) {
       case Collective::barrier:
@@ -90,13 +92,13 @@ class MpiCollectives final : public Collectives, private MpiUser {
   void finish_sleep() override { rest_.end(); }
 
  private:
-  static bool is_auto_name(std::string_view algorithm) { return algorithm.empty() || algorithm == "auto"; }
-
   void begin(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
     MpiCollective call{.collective = spec.collective,
                        .dtype = spec.dtype,
                        .op = spec.reduction.op,
                        .root = spec.root,
+                       .in_place = buffers.input == buffers.output &&
+                                   (spec.collective != Collective::reduce || rank_ == spec.root),
                        .input = buffers.input,
                        .output = buffers.output,
                        .count = spec.count};
@@ -134,7 +136,7 @@ class MpiCollectives final : public Collectives, private MpiUser {
     call.places = places_.data();
     call.count = static_cast<std::size_t>(counts_[static_cast<std::size_t>(rank_)]);
     const auto* own = static_cast<const std::byte*>(call.output) + places_[static_cast<std::size_t>(rank_)];
-    if (call.input == own) call.input = call.output;
+    call.in_place = call.input == own;
   }
 
   void fail(const Status& why) {
@@ -147,9 +149,11 @@ class MpiCollectives final : public Collectives, private MpiUser {
     MpiArrival ignored;
     if (request_ != 0 && !mpi_.test(request_, ignored).ok()) request_ = 0;
     if (request_ != 0) log_info("mpi: a collective is still in flight; MPI will not be finalized");
-    mpi_.end_communicator(comm_, request_ == 0 ? MpiEnd::freed : MpiEnd::abandoned);
+    group_->will_end(request_ == 0 ? MpiEnd::freed : MpiEnd::abandoned);
+    group_.reset();
   }
 
+  std::shared_ptr<MpiGroup> group_;  // until leave()
   MpiLibrary& mpi_;
   MpiComm comm_;
   int rank_;
@@ -168,18 +172,12 @@ class MpiCollectives final : public Collectives, private MpiUser {
 
 }  // namespace
 
-Result<std::unique_ptr<Collectives>> make_mpi_collectives(const Membership& membership) {
-  FDL_ASSIGN_OR_RETURN(MpiLibrary * mpi, MpiLibrary::of_process(*membership.config));
-  return make_mpi_collectives_over(*mpi, membership);
-}
-
-Result<std::unique_ptr<Collectives>> make_mpi_collectives_over(MpiLibrary& mpi, const Membership& membership) {
-  Membership own = membership;
-  own.id += "/collectives";
+Result<std::unique_ptr<Collectives>> make_mpi_collectives(const Transport& transport, const Membership& membership) {
+  auto group = mpi_group_of(transport);
+  if (!group) return std::unique_ptr<Collectives>();
   FDL_ASSIGN_OR_RETURN(MpiRest rest, MpiRest::make());
-  FDL_ASSIGN_OR_RETURN(const MpiComm comm, join_mpi(mpi, own));
-  return std::unique_ptr<Collectives>(
-      new MpiCollectives(mpi, comm, membership.rank, is_whole(membership.config->algorithm), std::move(rest)));
+  return std::unique_ptr<Collectives>(new MpiCollectives(
+      std::move(group), membership.rank, is_whole(membership.config->algorithm), std::move(rest)));
 }
 
 }  // namespace fdl

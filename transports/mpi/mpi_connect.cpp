@@ -20,7 +20,7 @@ std::string facts_of(const MpiLibrary& mpi) {
 
 }  // namespace
 
-Result<MpiComm> join_mpi(MpiLibrary& mpi, const Membership& membership) {
+Result<std::shared_ptr<MpiGroup>> join_mpi(MpiLibrary& mpi, const Membership& membership) {
   const auto key_of = [&](int member) { return fmt::format("mpi/{}/{}", membership.id, member); };
   const std::string mine = facts_of(mpi);
   FDL_RETURN_IF_ERROR(membership.exchange->publish(key_of(membership.rank), mine));
@@ -52,7 +52,8 @@ Result<MpiComm> join_mpi(MpiLibrary& mpi, const Membership& membership) {
   }
   // MPI needs a number that differs between communicators that are made at once by some of the same ranks.
   const int tag = static_cast<int>(std::hash<std::string>()(membership.id) % 32767);
-  return mpi.make_communicator(world_ranks, tag);
+  FDL_ASSIGN_OR_RETURN(const MpiComm comm, mpi.make_communicator(world_ranks, tag));
+  return std::make_shared<MpiGroup>(mpi, comm);
 }
 
 Result<std::unique_ptr<Transport>> connect_mpi(const Membership& membership, const std::vector<bool>& peers) {
@@ -68,8 +69,8 @@ Result<std::unique_ptr<Transport>> connect_mpi_over(MpiLibrary& mpi, const Membe
         fmt::format("mpi: FARANDOLE_SLICE_BYTES = {} is more than 1 GiB, the longest message of this transport",
                     membership.config->slice_bytes));
   }
-  FDL_ASSIGN_OR_RETURN(const MpiComm comm, join_mpi(mpi, membership));
-  return make_mpi_transport(mpi, comm, membership, peers);
+  FDL_ASSIGN_OR_RETURN(auto group, join_mpi(mpi, membership));
+  return make_mpi_transport(std::move(group), membership, peers);
 }
 
 }  // namespace fdl

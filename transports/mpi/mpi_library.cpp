@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <link.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <optional>
@@ -12,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "system/process.h"
 #include "transports/mpi/mpi_adaptor.h"
 
 namespace fdl {
@@ -111,9 +111,8 @@ FromLauncher choose_by_launcher(const Environment& environment) {
   for (const char* name : {"OPAL_PREFIX", "I_MPI_ROOT"}) {
     if (const auto prefix = environment.get(name)) prefixes.emplace_back(*prefix);
   }
+  if (const auto launcher = prefix_of_parent()) prefixes.emplace_back(*launcher);
   std::error_code error;
-  const auto parent = std::filesystem::read_symlink(fmt::format("/proc/{}/exe", ::getppid()), error);
-  if (!error && parent.parent_path().filename() == "bin") prefixes.push_back(parent.parent_path().parent_path());
   for (const auto& prefix : prefixes) {
     for (const char* folder : {"lib", "lib64", "lib/release"}) {
       for (const std::string& file : chosen.abi->files) {

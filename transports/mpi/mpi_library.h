@@ -35,7 +35,8 @@ struct MpiCollective {
   Dtype dtype = Dtype::float32;
   Op op = Op::sum;
   int root = 0;
-  const void* input = nullptr;  // equal to `output`: in place
+  bool in_place = false;  // this rank's input is in `output` already (MPI_IN_PLACE)
+  const void* input = nullptr;
   void* output = nullptr;
   std::size_t count = 0;
   const int* counts = nullptr;

@@ -58,17 +58,22 @@ struct Peer {
   bool joined = false;  // this transport reaches it
   bool left = false;
   Goodbye goodbye;  // valid if it has left
-  Status error;
+  std::array<Status, kChannelCount> errors;  // by channel
   Goodbye mine;  // sent when this transport ends
   MpiRequest farewell = 0;
+
+  bool has_failed() const {
+    return std::ranges::all_of(errors, [](const Status& error) { return !error.ok(); });
+  }
 };
 
 class MpiTransport final : public Transport, private MpiUser {
  public:
-  MpiTransport(MpiLibrary& mpi, MpiComm comm, const Membership& membership, const std::vector<bool>& peers,
+  MpiTransport(std::shared_ptr<MpiGroup> group, const Membership& membership, const std::vector<bool>& peers,
                MpiRest rest)
-      : mpi_(mpi),
-        comm_(comm),
+      : group_(std::move(group)),
+        mpi_(group_->mpi),
+        comm_(group_->comm),
         rank_(membership.rank),
         members_(membership.members),
         peers_(members_.size()),
@@ -79,6 +84,7 @@ class MpiTransport final : public Transport, private MpiUser {
       peers_[index(member)].joined = member != rank_ && peers[index(member)];
     }
     busy_.reserve(streams_.size());
+    leavers_.reserve(members_.size());
   }
 
   Status start() {
@@ -91,16 +97,16 @@ class MpiTransport final : public Transport, private MpiUser {
   ~MpiTransport() override { close(); }
 
   std::string_view name() const override { return "mpi"; }
+  const std::shared_ptr<MpiGroup>& group() const { return group_; }
 
   std::optional<Ticket> send(Channel channel, uint32_t tag, ConstBytes bytes) override {
-    Peer& peer = peers_[index(channel.peer)];
-    if (peer.error.ok() && peer.left) lose(channel.peer);
+    if (peers_[index(channel.peer)].left) return refuse(channel);
     return post(channel, true, {tag, Bytes(const_cast<std::byte*>(bytes.data()), bytes.size())});
   }
   std::optional<Ticket> recv(Channel channel, uint32_t tag, Bytes bytes) override {
-    Peer& peer = peers_[index(channel.peer)];
+    const Peer& peer = peers_[index(channel.peer)];
     const uint64_t position = streams_[stream_of(channel, false)].posted;
-    if (peer.error.ok() && peer.left && position >= peer.goodbye.sent[index(channel.index)]) lose(channel.peer);
+    if (peer.left && position >= peer.goodbye.sent[index(channel.index)]) return refuse(channel);
     return post(channel, false, {tag, bytes});
   }
   bool done(Ticket ticket) const override { return ticket.position < streams_[ticket.stream].finished; }
@@ -112,9 +118,15 @@ class MpiTransport final : public Transport, private MpiUser {
     return moved;
   }
 
-  Status peer_status(int peer) const override { return peers_[index(peer)].error; }
+  Status channel_status(Channel channel) const override {
+    return peers_[index(channel.peer)].errors[index(channel.index)];
+  }
+  Status peer_status(int peer) const override {
+    for (const Status& error : peers_[index(peer)].errors) FDL_RETURN_IF_ERROR(error);
+    return {};
+  }
   Status status() const override {
-    for (const Peer& peer : peers_) FDL_RETURN_IF_ERROR(peer.error);
+    for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) FDL_RETURN_IF_ERROR(peer_status(peer));
     return {};
   }
 
@@ -131,10 +143,8 @@ class MpiTransport final : public Transport, private MpiUser {
   bool note_end() {
     if (!has_ended()) return false;
     bool news = false;
-    for (Peer& peer : peers_) {
-      if (!peer.joined || !peer.error.ok()) continue;
-      peer.error = after_end();
-      news = true;
+    for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+      if (peers_[index(peer)].joined) news |= fail(peer, after_end());
     }
     return news;
   }
@@ -144,7 +154,7 @@ class MpiTransport final : public Transport, private MpiUser {
     for (std::size_t i = 0; i < busy_.size();) {
       Stream& stream = streams_[busy_[i]];
       moved |= advance(busy_[i]);
-      if (stream.finished == stream.posted || !peers_[peer_of(busy_[i])].error.ok()) {
+      if (stream.finished == stream.posted || !error_of(busy_[i]).ok()) {
         stream.busy = false;
         busy_[i] = busy_.back();
         busy_.pop_back();
@@ -152,6 +162,7 @@ class MpiTransport final : public Transport, private MpiUser {
         ++i;
       }
     }
+    for (const int peer : leavers_) moved |= check_left(peer);
     if (moved) rest_.note_move();
     return moved;
   }
@@ -178,10 +189,9 @@ class MpiTransport final : public Transport, private MpiUser {
   }
 
   std::optional<Ticket> post_now(Channel channel, bool outgoing, Slot slot) {
-    Peer& peer = peers_[index(channel.peer)];
     const std::size_t at = stream_of(channel, outgoing);
     Stream& stream = streams_[at];
-    if (!peer.error.ok() || stream.posted - stream.finished == kDepth) return std::nullopt;
+    if (!error_of(at).ok() || stream.posted - stream.finished == kDepth) return std::nullopt;
     if (!stream.slots) {
       stream.slots = std::make_unique<std::array<Slot, kDepth>>();
       stream.buffers = std::make_unique<std::byte[]>(kDepth * kBuffer);
@@ -189,7 +199,7 @@ class MpiTransport final : public Transport, private MpiUser {
     const Status begun = outgoing ? begin_send(channel, stream, slot) : begin_recv(channel, stream, slot);
     (*stream.slots)[stream.posted % kDepth] = slot;
     if (!begun.ok()) {
-      peer.error = blamed(channel.peer, begun);
+      fail(channel.peer, blamed(channel.peer, begun));
       return std::nullopt;
     }
     if (!stream.busy) {
@@ -225,7 +235,7 @@ class MpiTransport final : public Transport, private MpiUser {
     Stream& stream = streams_[at];
     const int peer = static_cast<int>(peer_of(at));
     bool moved = false;
-    while (stream.finished < stream.posted && peers_[peer_of(at)].error.ok()) {
+    while (stream.finished < stream.posted && error_of(at).ok()) {
       Slot& slot = (*stream.slots)[stream.finished % kDepth];
       if (slot.header != 0) {
         if (!is_done(peer, slot.header)) break;
@@ -235,13 +245,13 @@ class MpiTransport final : public Transport, private MpiUser {
       ++stream.finished;
       moved = true;
     }
-    return moved || !peers_[peer_of(at)].error.ok();
+    return moved || !error_of(at).ok();
   }
 
   bool is_done(int peer, MpiRequest& request) {
     MpiArrival arrival;
     const auto done = mpi_.test(request, arrival);
-    if (!done.ok()) peers_[index(peer)].error = blamed(peer, done.status());
+    if (!done.ok()) fail(peer, blamed(peer, done.status()));
     return done.ok() && *done;
   }
 
@@ -251,12 +261,13 @@ class MpiTransport final : public Transport, private MpiUser {
     Header header;
     std::memcpy(&header, buffer, sizeof header);
     if (header.bytes != slot.bytes.size() || header.tag != slot.tag) {
-      peers_[index(peer)].error =
-          Status(Code::mismatch,
-                 fmt::format(
-                     "mpi: {} sent {} bytes (tag {:08x}) where {} expected {} bytes (tag {:08x}); they did not call "
-                     "the same operation with the same arguments",
-                     names_[index(peer)], header.bytes, header.tag, names_[index(rank_)], slot.bytes.size(), slot.tag));
+      fail(peer,
+           Status(Code::mismatch,
+                  fmt::format(
+                      "mpi: {} sent {} bytes (tag {:08x}) where {} expected {} bytes (tag {:08x}); they did not call "
+                      "the same operation with the same arguments",
+                      names_[index(peer)], header.bytes, header.tag, names_[index(rank_)], slot.bytes.size(),
+                      slot.tag)));
       return false;
     }
     if (header.bytes > 0 && header.bytes <= kInline) {
@@ -271,10 +282,25 @@ class MpiTransport final : public Transport, private MpiUser {
                          fmt::format("{}, with {}", why.text(), names_[index(peer)]));
   }
 
-  void lose(int peer) {
-    const Member& member = members_[index(peer)];
-    peers_[index(peer)].error = Status::blame(member.world_rank, member.host_name, Code::peer_lost,
-                                              fmt::format("mpi: {} has left; see its own error", names_[index(peer)]));
+  const Status& error_of(std::size_t stream) const { return peers_[peer_of(stream)].errors[channel_of(stream)]; }
+
+  // Ends all channels of a peer; the first error of each stays. Returns whether that is new.
+  bool fail(int peer, const Status& why) {
+    bool news = false;
+    for (Status& error : peers_[index(peer)].errors) {
+      if (!error.ok()) continue;
+      error = why;
+      news = true;
+    }
+    return news;
+  }
+
+  void lose(Channel channel) {
+    Status& error = peers_[index(channel.peer)].errors[index(channel.index)];
+    if (!error.ok()) return;
+    const Member& member = members_[index(channel.peer)];
+    error = Status::blame(member.world_rank, member.host_name, Code::peer_lost,
+                          fmt::format("mpi: {} has left; see its own error", names_[index(channel.peer)]));
   }
 
   // ---- Leaving ----
@@ -287,24 +313,42 @@ class MpiTransport final : public Transport, private MpiUser {
       const auto done = mpi_.test(goodbye_request_, arrival);
       if (!done.ok() || !*done) break;
       Peer& peer = peers_[index(arrival.source)];
-      peer.left = true;
+      if (!std::exchange(peer.left, true)) leavers_.push_back(arrival.source);
       peer.goodbye = *goodbye_;
       moved = true;
       if (!mpi_.start_recv(comm_, kFromAnyRank, kGoodbyeTag, goodbye_bytes(), goodbye_request_).ok()) break;
     }
-    if (moved) check_left();
     return moved;
   }
 
-  // What a peer had sent before it left still arrives; what it will never send or take is its loss.
-  void check_left() {
-    for (std::size_t at = 0; at < streams_.size(); ++at) {
-      const Stream& stream = streams_[at];
-      Peer& peer = peers_[peer_of(at)];
-      if (!peer.left || !peer.error.ok() || stream.finished == stream.posted) continue;
-      const auto& counts = is_outgoing(at) ? peer.goodbye.received : peer.goodbye.sent;
-      if (stream.posted > counts[channel_of(at)]) lose(static_cast<int>(peer_of(at)));
+  // Whether all that a peer had sent before it left has arrived, as far as receives for it are posted.
+  bool has_all(Channel channel) const {
+    const Stream& in = streams_[stream_of(channel, false)];
+    return in.finished >= std::min(in.posted, peers_[index(channel.peer)].goodbye.sent[index(channel.index)]);
+  }
+
+  // For a slice that a peer that has left will never send or take. The channel ends when all has arrived.
+  std::optional<Ticket> refuse(Channel channel) {
+    if (has_all(channel)) lose(channel);
+    return std::nullopt;
+  }
+
+  // Ends the channels of a peer that has left and will never send or take what this rank waits for, but not before all
+  // that it had sent has arrived. Returns whether that is new.
+  bool check_left(int peer) {
+    bool news = false;
+    const Goodbye& goodbye = peers_[index(peer)].goodbye;
+    for (int i = 0; i < kChannelCount; ++i) {
+      const Channel channel{peer, i};
+      const Stream& in = streams_[stream_of(channel, false)];
+      const Stream& out = streams_[stream_of(channel, true)];
+      const bool needed = in.posted > goodbye.sent[index(i)] ||
+                          (out.posted > out.finished && out.posted > goodbye.received[index(i)]);
+      if (!needed || !has_all(channel) || !peers_[index(peer)].errors[index(i)].ok()) continue;
+      lose(channel);
+      news = true;
     }
+    return news;
   }
 
   bool all_peers(const std::function<bool(const Peer&)>& holds) const {
@@ -337,7 +381,8 @@ class MpiTransport final : public Transport, private MpiUser {
     if (!quiet) keep_memory();
     // A communicator that is freed while a peer may still send on it could give its number, and that message, to
     // another.
-    mpi_.end_communicator(comm_, !quiet ? MpiEnd::abandoned : alone ? MpiEnd::freed : MpiEnd::kept);
+    group_->will_end(!quiet ? MpiEnd::abandoned : alone ? MpiEnd::freed : MpiEnd::kept);
+    group_.reset();
   }
 
   // Waits for sends, and a short time for the goodbyes of all peers: most communicators end on all ranks at once.
@@ -352,8 +397,8 @@ class MpiTransport final : public Transport, private MpiUser {
       for (Peer& peer : peers_) {
         if (peer.farewell != 0 && !mpi_.test(peer.farewell, ignored).ok()) peer.farewell = 0;
       }
-      const bool said = all_peers([](const Peer& peer) { return peer.farewell == 0 || !peer.error.ok(); });
-      const bool heard = all_peers([](const Peer& peer) { return peer.left || !peer.error.ok(); });
+      const bool said = all_peers([](const Peer& peer) { return peer.farewell == 0 || peer.has_failed(); });
+      const bool heard = all_peers([](const Peer& peer) { return peer.left || peer.has_failed(); });
       const bool sends_to_nobody = politeness.passed() && all_peers([](const Peer& peer) { return peer.left; });
       const bool sending = has_unfinished_sends() && !sends_to_nobody;
       if ((!sending && said && (heard || politeness.passed())) || farewell.passed()) return;
@@ -405,6 +450,7 @@ class MpiTransport final : public Transport, private MpiUser {
     all.push_back({std::move(streams_), std::move(peers_), std::move(goodbye_)});
   }
 
+  std::shared_ptr<MpiGroup> group_;  // until leave()
   MpiLibrary& mpi_;
   MpiComm comm_;
   int rank_;
@@ -413,6 +459,7 @@ class MpiTransport final : public Transport, private MpiUser {
   std::vector<Peer> peers_;
   std::vector<Stream> streams_;
   std::vector<std::size_t> busy_;  // the streams with slices in flight
+  std::vector<int> leavers_;       // the peers that have left
   // Where the next goodbye arrives.
   std::unique_ptr<Goodbye> goodbye_ = std::make_unique<Goodbye>();
   MpiRequest goodbye_request_ = 0;
@@ -422,12 +469,17 @@ class MpiTransport final : public Transport, private MpiUser {
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> make_mpi_transport(MpiLibrary& mpi, MpiComm comm, const Membership& membership,
+Result<std::unique_ptr<Transport>> make_mpi_transport(std::shared_ptr<MpiGroup> group, const Membership& membership,
                                                       const std::vector<bool>& peers) {
   FDL_ASSIGN_OR_RETURN(MpiRest rest, MpiRest::make());
-  auto transport = std::make_unique<MpiTransport>(mpi, comm, membership, peers, std::move(rest));
+  auto transport = std::make_unique<MpiTransport>(std::move(group), membership, peers, std::move(rest));
   FDL_RETURN_IF_ERROR(transport->start());
   return std::unique_ptr<Transport>(std::move(transport));
+}
+
+std::shared_ptr<MpiGroup> mpi_group_of(const Transport& transport) {
+  const auto* mpi = dynamic_cast<const MpiTransport*>(&transport);
+  return mpi == nullptr ? nullptr : mpi->group();
 }
 
 }  // namespace fdl

@@ -1,6 +1,7 @@
 // The transport over point-to-point messages of MPI.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -22,11 +23,31 @@ Result<std::unique_ptr<Transport>> connect_mpi(const Membership& membership, con
 Result<std::unique_ptr<Transport>> connect_mpi_over(MpiLibrary& mpi, const Membership& membership,
                                                     const std::vector<bool>& peers);
 
+// A communicator of MPI. The transport and the collectives of one communicator of farandole share it: MPI keeps the
+// messages of its own collectives apart. Its end is the worst that one of its users has met.
+class MpiGroup {
+ public:
+  MpiGroup(MpiLibrary& library, MpiComm joined) : mpi(library), comm(joined) {}
+  ~MpiGroup() { mpi.end_communicator(comm, end_); }
+  MpiGroup(const MpiGroup&) = delete;
+  MpiGroup& operator=(const MpiGroup&) = delete;
+
+  void will_end(MpiEnd end) { end_ = std::max(end_, end); }
+
+  MpiLibrary& mpi;
+  const MpiComm comm;
+
+ private:
+  MpiEnd end_ = MpiEnd::freed;
+};
+
 // Makes a communicator of MPI whose ranks are the members, in their order. Collective over the members, with the errors
-// of connect_mpi(). The membership's id is used once.
-Result<MpiComm> join_mpi(MpiLibrary& mpi, const Membership& membership);
-// Makes the transport on a communicator whose ranks are the members, in their order. It ends the communicator.
-Result<std::unique_ptr<Transport>> make_mpi_transport(MpiLibrary& mpi, MpiComm comm, const Membership& membership,
+// of connect_mpi().
+Result<std::shared_ptr<MpiGroup>> join_mpi(MpiLibrary& mpi, const Membership& membership);
+// Makes the transport on a communicator whose ranks are the members, in their order.
+Result<std::unique_ptr<Transport>> make_mpi_transport(std::shared_ptr<MpiGroup> group, const Membership& membership,
                                                       const std::vector<bool>& peers);
+// Returns the communicator of a transport that connect_mpi() has made; null for any other transport.
+std::shared_ptr<MpiGroup> mpi_group_of(const Transport& transport);
 
 }  // namespace fdl

@@ -244,16 +244,16 @@ def init(comm=None, process_sets=None):
     """
     if core.is_initialized():
         return
-    given = {} if comm is None or isinstance(comm, (list, tuple)) else {"comm": comm}
+    ranks = comm if isinstance(comm, (list, tuple)) else None
     try:
-        core.init(**given)
+        core.init(comm=comm if ranks is None else None)
     except errors.Error as error:
         raise errors.also(type(error), ValueError)(f"farandole initialization failed: {error.text}",
                                                    *error.fields()[1:]) from error  # fmt: skip
-    if comm is not None and not given and sorted(comm) != list(range(core.size())):
+    if ranks is not None and sorted(ranks) != list(range(core.size())):
         size = core.size()
         core.shutdown()
-        raise ValueError(f"comm={list(comm)} is not all {size} ranks of the job; give process_sets instead")
+        raise ValueError(f"comm={list(ranks)} is not all {size} ranks of the job; give process_sets instead")
     global_process_set._group = core.world_group()
     global_process_set.ranks = list(range(core.size()))
     if process_sets is not None and process_sets != "dynamic":

@@ -22,9 +22,6 @@ struct GroupShape {
   const TuningTable* table = nullptr;  // measured times; null if there are none; outlives the shape
 };
 
-// Returns whether the caller leaves the choice to choose().
-inline bool is_auto(std::string_view algorithm) { return algorithm.empty() || algorithm == "auto"; }
-
 struct Choice {
   const Algorithm* algorithm = nullptr;
   std::string why;        // one sentence, for the log and `farandole explain`

@@ -23,8 +23,6 @@
 
 namespace fdl {
 
-inline constexpr std::string_view kWhole = "whole";
-
 class TuningTable {
  public:
   // The collective and the shape of the group. A group whose hosts have different numbers of ranks has no place.

@@ -19,17 +19,15 @@ struct Process {
   uint32_t rank;
 };
 
-// PMIX_BOOL, PMIX_STRING and PMIX_INT are the types that farandole uses. The union's largest member has three pointers'
+// PMIX_BOOL and PMIX_STRING are the types that farandole uses. The union's largest member has three pointers'
 // size (pmix_envar_t, since version 3).
 inline constexpr uint16_t kBool = 1;
 inline constexpr uint16_t kString = 3;
-inline constexpr uint16_t kInt = 6;
 struct Value {
   uint16_t type;
   union {
     bool flag;
     char* string;
-    int integer;
     void* largest[3];
   } data;
 };
@@ -41,7 +39,6 @@ struct Info {
 };
 
 inline constexpr uint8_t kGlobal = 3;  // PMIX_GLOBAL: visible to all processes of the job
-inline constexpr const char* kTimeout = "pmix.timeout";
 inline constexpr const char* kCollectData = "pmix.collect";
 
 using Callback = void (*)(Outcome outcome, void* data);

@@ -13,6 +13,7 @@
 
 #include "base/mutex.h"
 #include "bootstrap/launcher_service/pmix_abi.h"
+#include "system/process.h"
 
 namespace fdl {
 namespace {
@@ -149,10 +150,8 @@ std::vector<std::string> find_pmix(const Variables& variables, const Config& con
   for (const char* prefix : {"PMIX_PREFIX", "OPAL_PREFIX"}) {
     if (const auto folder = variables.get(prefix)) add_prefix(*folder, files);
   }
-  // prted, orted or mpirun, if no shell runs in between: /opt/openmpi/bin/prted -> /opt/openmpi
-  std::error_code error;
-  const auto parent = std::filesystem::read_symlink(fmt::format("/proc/{}/exe", ::getppid()), error);
-  if (!error && parent.parent_path().filename() == "bin") add_prefix(parent.parent_path().parent_path(), files);
+  // prted, orted or mpirun, if no shell runs in between
+  if (const auto launcher = prefix_of_parent()) add_prefix(*launcher, files);
   files.emplace_back(kSoname);
   return files;
 }

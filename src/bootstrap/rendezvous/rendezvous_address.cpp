@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <span>
 
 #include "bootstrap/launchers/slurm_lists.h"
 #include "bootstrap/rendezvous/rendezvous.h"
@@ -17,12 +18,6 @@ namespace fdl {
 namespace {
 
 constexpr int kPorts = 16;  // number of ports that rank 0 may try
-
-std::string hex(const Digest& digest, std::size_t bytes) {
-  std::string text;
-  for (std::size_t i = 0; i < bytes; ++i) text += fmt::format("{:02x}", digest[i]);
-  return text;
-}
 
 // Joins the variables that are set to "NAME=value" lines.
 std::string join(const Variables& variables, std::initializer_list<const char*> names) {
@@ -37,7 +32,8 @@ std::string join(const Variables& variables, std::initializer_list<const char*> 
 // user and the boot.
 Result<std::string> place_on_this_host(std::string_view facts) {
   const std::string whole = fmt::format("{}uid={}\nboot={}\n", facts, ::getuid(), host_facts().boot_id);
-  return "unix:@farandole-" + hex(hmac_sha256("farandole rendezvous address", whole), 16);
+  const Digest digest = hmac_sha256("farandole rendezvous address", whole);
+  return "unix:@farandole-" + hex(std::as_bytes(std::span(digest).first(16)));
 }
 
 bool is_on_one_host(const Identity& identity) { return identity.local_size == identity.size; }
@@ -158,6 +154,9 @@ Result<std::string> slurm_place(const Variables& variables, const Identity& iden
   return place_beside(hosts.front(), 20000 + slot * (kPorts + 1));
 }
 
-std::string derive_key(std::string_view facts) { return hex(hmac_sha256("farandole job key", facts), 32); }
+std::string derive_key(std::string_view facts) {
+  const Digest digest = hmac_sha256("farandole job key", facts);
+  return hex(std::as_bytes(std::span(digest)));
+}
 
 }  // namespace fdl

@@ -111,7 +111,7 @@ void DeviceCollectives::start_or_negotiate(const CollectiveSpec& spec, Completio
 // The host runs collectives whose named algorithm has no channels on the device.
 Collectives& DeviceCollectives::runner_for(const CollectiveSpec& spec) const {
   if (schedules_ != nullptr && schedules_->can(spec)) return *schedules_;
-  const bool named = !is_auto(spec.algorithm) && spec.algorithm != kWhole;
+  const bool named = !is_auto(spec.algorithm) && !is_whole(spec.algorithm);
   if (joined_ == nullptr || named || !joined_->can(spec)) return *staged_;
   return *joined_;
 }

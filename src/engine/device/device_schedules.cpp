@@ -22,7 +22,7 @@ constexpr std::size_t kAlignment = 256;  // bytes; that of Device::allocate
 // Lowering needs the schedules of all ranks. For larger groups that would take too long at the first collective.
 constexpr int kMostRanks = 512;
 
-bool is_named(std::string_view algorithm) { return !is_auto(algorithm) && algorithm != kWhole; }
+bool is_named(std::string_view algorithm) { return !is_auto(algorithm) && !is_whole(algorithm); }
 
 bool rooted(Collective collective) {
   return collective == Collective::reduce || collective == Collective::broadcast || collective == Collective::gather ||

@@ -56,7 +56,7 @@ HierarchicalCollectives::HierarchicalCollectives(std::unique_ptr<Collectives> in
 
 // The result is computed host by host, so neither rank order nor an operation that requires it is supported.
 bool HierarchicalCollectives::can(const CollectiveSpec& spec) const {
-  if (!is_auto(spec.algorithm) && spec.algorithm != kWhole) return false;
+  if (!is_auto(spec.algorithm) && !is_whole(spec.algorithm)) return false;
   CollectiveSpec part = spec;  // as each side would get it
   part.root = 0;
   switch (spec.collective) {

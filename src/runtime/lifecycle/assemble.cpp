@@ -337,10 +337,8 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, Sus
   FDL_RETURN_IF_ERROR(prefer_shared_memory(membership, chosen, parts));
 #endif
 #if FDL_WITH_MPI
-  if (parts.transport->name() == "mpi") {
-    FDL_ASSIGN_OR_RETURN(auto collectives, make_mpi_collectives(membership));
-    parts.preferred.push_back(std::move(collectives));
-  }
+  FDL_ASSIGN_OR_RETURN(auto collectives, make_mpi_collectives(*parts.transport, membership));
+  if (collectives) parts.preferred.push_back(std::move(collectives));
 #endif
   return Communicator::make(std::move(parts));
 }

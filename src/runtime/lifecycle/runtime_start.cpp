@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <span>
 
 #include "base/log.h"
 #include "base/version.h"
@@ -15,6 +16,7 @@
 #include "runtime/lifecycle/compatibility_settings.h"
 #include "runtime/lifecycle/runtime.h"
 #include "runtime/lifecycle/store_exchange.h"
+#include "system/handshake.h"
 
 namespace fdl {
 namespace {
@@ -62,13 +64,7 @@ constexpr std::string_view kFailed = "failed#";
 
 // A word that carries the beginning of a text, two digits for each byte, and the text of such a word.
 std::string failure_word(const std::string& text) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string word(kFailed);
-  for (const char byte : text.substr(0, kLongestShared / 2)) {
-    word += kDigits[static_cast<unsigned char>(byte) / 16];
-    word += kDigits[static_cast<unsigned char>(byte) % 16];
-  }
-  return word;
+  return std::string(kFailed) + hex(std::as_bytes(std::span(text).first(std::min(text.size(), kLongestShared / 2))));
 }
 std::string text_of_failure(std::string_view word) {
   std::string text;

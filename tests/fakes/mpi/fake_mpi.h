@@ -3,6 +3,7 @@
 // message may be seen any number of test() calls after it has arrived.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <list>
 #include <map>
@@ -26,14 +27,13 @@ class FakeMpiWorld {
   struct Message {
     MpiComm comm;
     int from, to, tag;
-    ConstBytes bytes;             // of the sender
-    std::vector<std::byte> copy;  // of an eager message
-    bool* taken;                  // of the sender's request; null: eager
+    // A real MPI reads a long message when its receive is there, perhaps after the sender has given up.
+    std::vector<std::byte> copy;
+    bool* taken;  // of the sender's request; null: eager
   };
   struct Request {
     bool done = false;
     int delay = 0;  // test() calls that do not see it yet
-    bool is_recv = false;
     bool truncated = false;
     MpiComm comm = 0;
     int to = 0, from = 0, tag = 0;
@@ -80,9 +80,7 @@ class FakeMpi final : public MpiLibrary {
     const std::lock_guard lock(world_->mutex_);
     auto* begun = new FakeMpiWorld::Request;
     begun->delay = delay();
-    FakeMpiWorld::Message message{comm, my_rank(comm), peer, tag, bytes, {}, &begun->done};
-    // A real MPI reads a long message when its receive is there, perhaps after the sender has given up.
-    message.copy.assign(bytes.begin(), bytes.end());
+    FakeMpiWorld::Message message{comm, my_rank(comm), peer, tag, {bytes.begin(), bytes.end()}, &begun->done};
     if (bytes.size() <= world_->eager_bytes_) {
       message.taken = nullptr;
       begun->done = true;
@@ -97,7 +95,6 @@ class FakeMpi final : public MpiLibrary {
     const std::lock_guard lock(world_->mutex_);
     auto* begun = new FakeMpiWorld::Request;
     begun->delay = delay();
-    begun->is_recv = true;
     begun->comm = comm;
     begun->from = peer;
     begun->to = my_rank(comm);

@@ -8,12 +8,17 @@ import pytest
 from launch import FARANDOLE
 from mpi_launch import LIBRARY, RANK, SERVICE, agent_in, for_mpi4py, mpirun
 
-COLLECTIVES = """
+START = """
 import os
 import numpy as np, farandole
 farandole.init()
 comm = farandole.Communicator()
 r, n = comm.rank, comm.size
+"""
+
+COLLECTIVES = (
+    START
+    + """
 for dtype in ("float32", "float64", "int32", "float16", "uint8"):
     for count in (0, 1, 7, 1000, 1 << 18):
         x = (np.arange(count) % 5 + r).astype(dtype)
@@ -32,13 +37,11 @@ if n > 1 and r == n - 1:
 comm.barrier()
 os.write(1, f"rank {r} of {n} over {farandole.info()['transports']}\\n".encode())
 """
+)
 
-WHOLE = """
-import os
-import numpy as np, farandole
-farandole.init()
-comm = farandole.Communicator()
-r, n = comm.rank, comm.size
+WHOLE = (
+    START
+    + """
 for dtype in ("float32", "float64", "int8", "uint16", "int64"):
     for count in (0, 1, 7, 1000, 1 << 18):
         x = (np.arange(count) % 3 + r).astype(dtype)
@@ -62,6 +65,7 @@ for refused in (dict(x=np.ones(3, "float16")), dict(x=np.ones(3, "float32"), det
 comm.barrier(algorithm="whole")
 os.write(1, f"ok {r} of {n} by MPI's own\\n".encode())
 """
+)
 
 NAMED = """
 import os, random

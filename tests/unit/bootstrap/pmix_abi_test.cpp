@@ -25,9 +25,7 @@ TEST(PmixAbiTest, ConstantsAreEqual) {
   EXPECT_EQ(pmix::kSuccess, PMIX_SUCCESS);
   EXPECT_EQ(pmix::kBool, PMIX_BOOL);
   EXPECT_EQ(pmix::kString, PMIX_STRING);
-  EXPECT_EQ(pmix::kInt, PMIX_INT);
   EXPECT_EQ(pmix::kGlobal, PMIX_GLOBAL);
-  EXPECT_EQ(std::string_view(pmix::kTimeout), PMIX_TIMEOUT);
   EXPECT_EQ(std::string_view(pmix::kCollectData), PMIX_COLLECT_DATA);
   EXPECT_TRUE((std::is_same_v<pmix_scope_t, uint8_t>));
   EXPECT_TRUE((std::is_same_v<pmix_status_t, pmix::Outcome>));
