@@ -408,6 +408,53 @@ TEST_P(TransportContract, NamesTheLostPeer) {
   });
 }
 
+// Rank 1 sends, leaves once its sends are done, and has never sent what rank 0 waits for on the other channel. Rank 0
+// sees that the peer has left before it asks for the slices.
+TEST_P(TransportContract, DeliversWhatALeavingPeerSentThoughAnotherChannelWaits) {
+  constexpr uint64_t kCount = 3;
+  for (const int waiting : {0, 1}) {
+    std::latch left(2);
+    std::atomic<bool> sent = false;
+    run(2, [&](int rank, std::unique_ptr<Transport> transport) {
+      const Channel quiet = channel(1 - rank, waiting);
+      const Channel busy = channel(1 - rank, 1 - waiting);
+      uint64_t numbers[kCount] = {0, 1, 4};
+      uint64_t never = 0;
+      if (rank == 1) {
+        std::vector<Ticket> tickets;
+        for (uint64_t i = 0; i < kCount; ++i) {
+          tickets.push_back(begin_send(*transport, busy, static_cast<uint32_t>(i),
+                                       std::as_bytes(std::span(&numbers[i], 1))));
+        }
+        // A transport without buffers does not finish these sends; then nothing is promised.
+        for (const Deadline soon = Deadline::after_seconds(0.2); !sent && !soon.passed();) {
+          transport->progress();
+          sent = std::ranges::all_of(tickets, [&](const Ticket& ticket) { return transport->done(ticket); });
+        }
+        if (sent) transport.reset();
+        left.arrive_and_wait();
+        return;
+      }
+      const auto on_quiet = transport->recv(quiet, 1, std::as_writable_bytes(std::span(&never, 1)));
+      left.arrive_and_wait();
+      if (!sent) return;
+      const Deadline late = Deadline::after_seconds(30);
+      while (transport->channel_status(quiet).ok() && !late.passed()) transport->progress();
+      EXPECT_EQ(transport->channel_status(quiet).code(), Code::peer_lost);
+      EXPECT_FALSE(on_quiet && transport->done(*on_quiet));
+      EXPECT_TRUE(transport->channel_status(busy).ok());
+      EXPECT_EQ(transport->peer_status(1).code(), Code::peer_lost);
+      for (uint64_t i = 0; i < kCount; ++i) {
+        EXPECT_EQ(recv_number(*transport, busy, static_cast<uint32_t>(i)), numbers[i]);
+      }
+      const auto beyond = transport->recv(busy, 9, std::as_writable_bytes(std::span(&never, 1)));
+      while (transport->channel_status(busy).ok() && !late.passed()) transport->progress();
+      EXPECT_EQ(transport->channel_status(busy).code(), Code::peer_lost);
+      EXPECT_FALSE(beyond && transport->done(*beyond));
+    });
+  }
+}
+
 TEST_P(TransportContract, DetectsAPeerLostWithSlicesInFlight) {
   std::latch begun(2);
   run(2, [&](int rank, std::unique_ptr<Transport> given) {

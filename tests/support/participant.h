@@ -77,6 +77,12 @@ inline void wait_done(Transport& transport, int peer, Ticket ticket) {
   if (!transport.done(ticket)) require(transport.peer_status(peer));
 }
 
+inline void wait_done(Transport& transport, Channel channel, Ticket ticket) {
+  wait_until(
+      transport, [&] { return transport.done(ticket) || !transport.channel_status(channel).ok(); }, "a slice is done");
+  if (!transport.done(ticket)) require(transport.channel_status(channel));
+}
+
 // Waits for the error of a peer.
 inline Status wait_lost(Transport& transport, int peer) {
   wait_until(
@@ -89,7 +95,7 @@ inline Ticket begin_send(Transport& transport, Channel channel, uint32_t tag, Co
   wait_until(
       transport,
       [&] {
-        require(transport.peer_status(channel.peer));
+        require(transport.channel_status(channel));
         ticket = transport.send(channel, tag, bytes);
         return ticket.has_value();
       },
@@ -102,7 +108,7 @@ inline Ticket begin_recv(Transport& transport, Channel channel, uint32_t tag, By
   wait_until(
       transport,
       [&] {
-        require(transport.peer_status(channel.peer));
+        require(transport.channel_status(channel));
         ticket = transport.recv(channel, tag, bytes);
         return ticket.has_value();
       },
@@ -111,10 +117,10 @@ inline Ticket begin_recv(Transport& transport, Channel channel, uint32_t tag, By
 }
 
 inline void send(Transport& transport, Channel channel, uint32_t tag, ConstBytes bytes) {
-  wait_done(transport, channel.peer, begin_send(transport, channel, tag, bytes));
+  wait_done(transport, channel, begin_send(transport, channel, tag, bytes));
 }
 inline void recv(Transport& transport, Channel channel, uint32_t tag, Bytes bytes) {
-  wait_done(transport, channel.peer, begin_recv(transport, channel, tag, bytes));
+  wait_done(transport, channel, begin_recv(transport, channel, tag, bytes));
 }
 
 inline void send_number(Transport& transport, Channel channel, uint32_t tag, uint64_t number) {

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -61,7 +62,10 @@ class ShmTransport final : public Transport {
   std::optional<Ticket> recv(Channel channel, uint32_t tag, Bytes bytes) override;
   bool done(Ticket ticket) const override;
   bool progress() override;
-  Status peer_status(int peer) const override { return errors_[index(local(peer))]; }
+  Status channel_status(Channel channel) const override {
+    return errors_[stream(local(channel.peer), channel.index)];
+  }
+  Status peer_status(int peer) const override;
   Status status() const override;
 
   int wake_fd() const override { return neighbours_->wake_fd(); }
@@ -85,10 +89,14 @@ class ShmTransport final : public Transport {
   bool move_all();
   // Peers with posted slices.
   RankMask waited_for() const;
-  // Fails peers that are gone and needed. True if anything changed.
+  // Ends the channels of peers that are gone and needed. True if anything changed.
   bool check_neighbours();
-  bool is_lost(int peer);
-  void fail(int peer, Status why);
+  bool is_lost(int peer, int channel);
+  // Ends one channel, or all channels of a peer.
+  void fail(int peer, int channel, const Status& why);
+  void fail(int peer, const Status& why);
+  // The peers of which all channels have ended.
+  RankMask all_failed() const;
   Status mismatch(int peer, const ShmRing::Header& sent, const Slice<Bytes>& expected) const;
 
   std::unique_ptr<Neighbours> neighbours_;
@@ -98,8 +106,8 @@ class ShmTransport final : public Transport {
   // The peers for which slices are posted, by channel.
   std::array<RankMask, kChannelCount> sending_{};
   std::array<RankMask, kChannelCount> receiving_{};
-  std::vector<Status> errors_;  // by local rank
-  RankMask failed_ = 0;
+  std::vector<Status> errors_;  // by stream(peer, channel)
+  std::array<RankMask, kChannelCount> failed_{};
   uint32_t idle_passes_ = 0;
   bool check_soon_ = false;          // the next idle progress() checks for lost peers
   bool moved_before_sleep_ = false;  // prepare_to_sleep() moved bytes that progress() has not reported yet
@@ -125,7 +133,7 @@ Bytes ring_memory(Bytes memory, int ranks, int from, int to, int channel) {
 }
 
 ShmTransport::ShmTransport(std::unique_ptr<Neighbours> neighbours, std::vector<int> local_of)
-    : neighbours_(std::move(neighbours)), local_of_(std::move(local_of)), errors_(index(neighbours_->size())) {
+    : neighbours_(std::move(neighbours)), local_of_(std::move(local_of)), errors_(index(neighbours_->size() * kChannelCount)) {
   const int me = neighbours_->rank();
   const int ranks = neighbours_->size();
   for (int peer = 0; peer < ranks; ++peer) {
@@ -143,7 +151,7 @@ ShmTransport::ShmTransport(std::unique_ptr<Neighbours> neighbours, std::vector<i
 std::optional<Ticket> ShmTransport::send(Channel channel, uint32_t tag, ConstBytes bytes) {
   const int peer = local(channel.peer);
   Outgoing& out = outgoing_[stream(peer, channel.index)];
-  if (out.queue.is_full() || !errors_[index(peer)].ok()) return std::nullopt;
+  if (out.queue.is_full() || !errors_[stream(peer, channel.index)].ok()) return std::nullopt;
   const uint64_t position = out.queue.push(tag, bytes);
   sending_[index(channel.index)] |= bit_of(peer);
   // Copying at once saves a progress() call for a slice that fits into the ring.
@@ -155,7 +163,7 @@ std::optional<Ticket> ShmTransport::send(Channel channel, uint32_t tag, ConstByt
 std::optional<Ticket> ShmTransport::recv(Channel channel, uint32_t tag, Bytes bytes) {
   const int peer = local(channel.peer);
   Incoming& in = incoming_[stream(peer, channel.index)];
-  if (in.queue.is_full() || !errors_[index(peer)].ok()) return std::nullopt;
+  if (in.queue.is_full() || !errors_[stream(peer, channel.index)].ok()) return std::nullopt;
   const uint64_t position = in.queue.push(tag, bytes);
   receiving_[index(channel.index)] |= bit_of(peer);
   return Ticket{static_cast<uint32_t>(stream(peer, channel.index) * 2 + 1), position};
@@ -257,42 +265,55 @@ void ShmTransport::finish_sleep() {
 
 bool ShmTransport::check_neighbours() {
   check_soon_ = false;
-  const RankMask gone = neighbours_->gone() & ~failed_;
+  const RankMask gone = neighbours_->gone() & ~all_failed();
   if (gone == 0) return false;
   bool moved = move_all();  // delivers what the peers wrote before they ended
-  for (const int peer : each_of(gone)) {
-    if ((failed_ & bit_of(peer)) != 0 || !is_lost(peer)) continue;
-    fail(peer, neighbours_->why_gone(peer));
-    moved = true;
+  for (int channel = 0; channel < kChannelCount; ++channel) {
+    for (const int peer : each_of(gone & ~failed_[index(channel)])) {
+      if (!is_lost(peer, channel)) continue;
+      fail(peer, channel, neighbours_->why_gone(peer));
+      moved = true;
+    }
   }
   return moved;
 }
 
-// Decides about a peer that is gone: what it wrote is still delivered to receives that are posted.
-bool ShmTransport::is_lost(int peer) {
+// Decides about a channel of a peer that is gone: what it wrote is still delivered.
+bool ShmTransport::is_lost(int peer, int channel) {
   bool all_dry = true;
-  bool needed = false;
-  for (int channel = 0; channel < kChannelCount; ++channel) {
-    Incoming& in = incoming_[stream(peer, channel)];
-    const bool dry = in.ring.is_dry();
-    all_dry &= dry;
-    // A posted receive on an empty ring, or any unsent slice, can no longer finish.
-    needed |= (dry && !in.queue.is_empty()) || !outgoing_[stream(peer, channel)].queue.is_empty();
-  }
+  for (int each = 0; each < kChannelCount; ++each) all_dry &= incoming_[stream(peer, each)].ring.is_dry();
+  Incoming& in = incoming_[stream(peer, channel)];
+  // A posted receive on an empty ring, or any unsent slice, can no longer finish.
+  const bool needed =
+      (in.ring.is_dry() && !in.queue.is_empty()) || !outgoing_[stream(peer, channel)].queue.is_empty();
   return needed || (all_dry && neighbours_->has_ended(peer));
 }
 
-void ShmTransport::fail(int peer, Status why) {
-  failed_ |= bit_of(peer);
-  errors_[index(peer)] = std::move(why);
-  for (int channel = 0; channel < kChannelCount; ++channel) {
-    sending_[index(channel)] &= ~bit_of(peer);
-    receiving_[index(channel)] &= ~bit_of(peer);
-  }
+void ShmTransport::fail(int peer, int channel, const Status& why) {
+  if ((failed_[index(channel)] & bit_of(peer)) != 0) return;
+  failed_[index(channel)] |= bit_of(peer);
+  errors_[stream(peer, channel)] = why;
+  sending_[index(channel)] &= ~bit_of(peer);
+  receiving_[index(channel)] &= ~bit_of(peer);
+}
+
+void ShmTransport::fail(int peer, const Status& why) {
+  for (int channel = 0; channel < kChannelCount; ++channel) fail(peer, channel, why);
+}
+
+RankMask ShmTransport::all_failed() const {
+  RankMask all = ~RankMask{0};
+  for (const RankMask failed : failed_) all &= failed;
+  return all;
+}
+
+Status ShmTransport::peer_status(int peer) const {
+  for (int channel = 0; channel < kChannelCount; ++channel) FDL_RETURN_IF_ERROR(channel_status({peer, channel}));
+  return {};
 }
 
 Status ShmTransport::status() const {
-  if (failed_ == 0) return {};
+  if (std::ranges::all_of(failed_, [](RankMask failed) { return failed == 0; })) return {};
   for (const Status& error : errors_) FDL_RETURN_IF_ERROR(error);
   return {};
 }
