@@ -198,8 +198,8 @@ class Adaptor final : public MpiLibrary {
     int code = MPI_SUCCESS;
     switch (call.collective) {
       case Collective::allreduce:
-        code = calls_.Iallreduce(input, call.output, count, *type_of(call.dtype),
-                                 *op_of(call.dtype, call.op), ranks, &begun);
+        code = calls_.Iallreduce(input, call.output, count, *type_of(call.dtype), *op_of(call.dtype, call.op), ranks,
+                                 &begun);
         break;
       case Collective::reduce:
         code = calls_.Ireduce(input, call.output, count, *type_of(call.dtype), *op_of(call.dtype, call.op), call.root,
@@ -210,8 +210,7 @@ class Adaptor final : public MpiLibrary {
                              &begun);
         break;
       case Collective::allgather:
-        code = calls_.Iallgatherv(input, count, byte_, call.output, call.counts, call.places,
-                                  byte_, ranks, &begun);
+        code = calls_.Iallgatherv(input, count, byte_, call.output, call.counts, call.places, byte_, ranks, &begun);
         break;
       case Collective::barrier:
         code = calls_.Ibarrier(ranks, &begun);

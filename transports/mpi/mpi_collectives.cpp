@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/log.h"
+#include "system/poll_timer.h"
 #include "transports/mpi/mpi_transport.h"
 #include "transports/mpi/mpi_user.h"
 
@@ -16,13 +17,13 @@ bool reduces(Collective collective) { return collective == Collective::allreduce
 
 class MpiCollectives final : public Collectives, private MpiUser {
  public:
-  MpiCollectives(std::shared_ptr<MpiGroup> group, int rank, bool configured, MpiRest rest)
+  MpiCollectives(std::shared_ptr<MpiGroup> group, int rank, bool configured, PollTimer timer)
       : group_(std::move(group)),
         mpi_(group_->mpi),
         comm_(group_->comm),
         rank_(rank),
         configured_(configured),
-        rest_(std::move(rest)) {
+        timer_(std::move(timer)) {
     open();
     mpi_.before_finalize(leave_all);
   }
@@ -68,7 +69,7 @@ class MpiCollectives final : public Collectives, private MpiUser {
     const auto done = mpi_.test(request_, ignored);
     exit();
     if (done.ok() && !*done) return false;
-    rest_.note_move();
+    timer_.note_move();
     if (!done.ok()) {
       fail(done.status());
     } else {
@@ -84,24 +85,24 @@ class MpiCollectives final : public Collectives, private MpiUser {
 
   std::string phase() const override { return "MPI's own collective"; }
 
-  int wake_fd() const override { return rest_.fd(); }
+  int wake_fd() const override { return timer_.fd(); }
   bool prepare_to_sleep() override {
-    rest_.begin(completion_ != nullptr);
+    timer_.begin(completion_ != nullptr);
     return true;
   }
-  void finish_sleep() override { rest_.end(); }
+  void finish_sleep() override { timer_.end(); }
 
  private:
   void begin(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
-    MpiCollective call{.collective = spec.collective,
-                       .dtype = spec.dtype,
-                       .op = spec.reduction.op,
-                       .root = spec.root,
-                       .in_place = buffers.input == buffers.output &&
-                                   (spec.collective != Collective::reduce || rank_ == spec.root),
-                       .input = buffers.input,
-                       .output = buffers.output,
-                       .count = spec.count};
+    MpiCollective call{
+        .collective = spec.collective,
+        .dtype = spec.dtype,
+        .op = spec.reduction.op,
+        .root = spec.root,
+        .in_place = buffers.input == buffers.output && (spec.collective != Collective::reduce || rank_ == spec.root),
+        .input = buffers.input,
+        .output = buffers.output,
+        .count = spec.count};
     if (spec.collective == Collective::allgather) take_counts(spec, call);
     // MPI broadcasts from and into one buffer.
     if (spec.collective == Collective::broadcast && rank_ == spec.root) {
@@ -116,7 +117,7 @@ class MpiCollectives final : public Collectives, private MpiUser {
     dtype_ = spec.dtype;
     count_ = spec.count;
     postscale_ = spec.postscale;
-    rest_.note_move();
+    timer_.note_move();
     const Status begun = mpi_.start_collective(comm_, call, request_);
     if (!begun.ok()) return completion.finish(failure_ = begun);
     completion_ = &completion;
@@ -158,7 +159,7 @@ class MpiCollectives final : public Collectives, private MpiUser {
   MpiComm comm_;
   int rank_;
   bool configured_;  // FARANDOLE_ALGORITHM = whole
-  MpiRest rest_;
+  PollTimer timer_;
   MpiRequest request_ = 0;
   Completion* completion_ = nullptr;  // of the collective in flight
   Status failure_;
@@ -175,9 +176,9 @@ class MpiCollectives final : public Collectives, private MpiUser {
 Result<std::unique_ptr<Collectives>> make_mpi_collectives(const Transport& transport, const Membership& membership) {
   auto group = mpi_group_of(transport);
   if (!group) return std::unique_ptr<Collectives>();
-  FDL_ASSIGN_OR_RETURN(MpiRest rest, MpiRest::make());
-  return std::unique_ptr<Collectives>(new MpiCollectives(
-      std::move(group), membership.rank, is_whole(membership.config->algorithm), std::move(rest)));
+  FDL_ASSIGN_OR_RETURN(PollTimer timer, PollTimer::make());
+  return std::unique_ptr<Collectives>(
+      new MpiCollectives(std::move(group), membership.rank, is_whole(membership.config->algorithm), std::move(timer)));
 }
 
 }  // namespace fdl

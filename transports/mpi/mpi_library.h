@@ -65,8 +65,8 @@ class MpiLibrary {
   virtual int world_rank() const = 0;                  // of MPI_COMM_WORLD
   virtual int world_size() const = 0;
 
-  // `hook` runs once, before MPI is finalized by whomever, in the thread that does it. Requests must end there; later
-  // calls would end the process. One hook; later calls of this function do nothing.
+  // `hook` runs once, before MPI is finalized, by farandole or by the program, in the thread that does it. Requests
+  // must end there; later calls would end the process. One hook; later calls of this function do nothing.
   virtual void before_finalize(void (*hook)()) = 0;
 
   // Makes a communicator of these ranks of MPI_COMM_WORLD. Collective over them, and blocking: MPI has no other form.

@@ -62,9 +62,7 @@ class ShmTransport final : public Transport {
   std::optional<Ticket> recv(Channel channel, uint32_t tag, Bytes bytes) override;
   bool done(Ticket ticket) const override;
   bool progress() override;
-  Status channel_status(Channel channel) const override {
-    return errors_[stream(local(channel.peer), channel.index)];
-  }
+  Status channel_status(Channel channel) const override { return errors_[stream(local(channel.peer), channel.index)]; }
   Status peer_status(int peer) const override;
   Status status() const override;
 
@@ -133,7 +131,9 @@ Bytes ring_memory(Bytes memory, int ranks, int from, int to, int channel) {
 }
 
 ShmTransport::ShmTransport(std::unique_ptr<Neighbours> neighbours, std::vector<int> local_of)
-    : neighbours_(std::move(neighbours)), local_of_(std::move(local_of)), errors_(index(neighbours_->size() * kChannelCount)) {
+    : neighbours_(std::move(neighbours)),
+      local_of_(std::move(local_of)),
+      errors_(index(neighbours_->size() * kChannelCount)) {
   const int me = neighbours_->rank();
   const int ranks = neighbours_->size();
   for (int peer = 0; peer < ranks; ++peer) {
@@ -284,8 +284,7 @@ bool ShmTransport::is_lost(int peer, int channel) {
   for (int each = 0; each < kChannelCount; ++each) all_dry &= incoming_[stream(peer, each)].ring.is_dry();
   Incoming& in = incoming_[stream(peer, channel)];
   // A posted receive on an empty ring, or any unsent slice, can no longer finish.
-  const bool needed =
-      (in.ring.is_dry() && !in.queue.is_empty()) || !outgoing_[stream(peer, channel)].queue.is_empty();
+  const bool needed = (in.ring.is_dry() && !in.queue.is_empty()) || !outgoing_[stream(peer, channel)].queue.is_empty();
   return needed || (all_dry && neighbours_->has_ended(peer));
 }
 

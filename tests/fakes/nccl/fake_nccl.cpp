@@ -482,10 +482,10 @@ Core& core_of(fdl::nccl::Comm comm) {
 }
 
 Outcome poll_devices(Core& core) {
-  auto& board = core.rendezvous->state();
+  auto& shared = core.rendezvous->state();
   for (int a = 0; a < core.size; ++a) {
     for (int b = 0; b < a; ++b) {
-      if (std::memcmp(board.devices[a], board.devices[b], sizeof board.devices[a]) != 0) continue;
+      if (std::memcmp(shared.devices[a], shared.devices[b], sizeof shared.devices[a]) != 0) continue;
       if (setting("version") >= 23000 && setting("multi_rank_gpu") != 0) continue;
       core.words = "fake: Multiple Ranks are using the same GPU/Partition";
       return Outcome::invalid_usage;
@@ -512,15 +512,15 @@ Outcome state_of(Core& core) {
     if (outcome != Outcome::success) core.async = outcome;
     return core.async;
   }
-  auto& board = core.rendezvous->state();
-  if (board.windows.load() < core.windows * core.size) return Outcome::in_progress;
+  auto& shared = core.rendezvous->state();
+  if (shared.windows.load() < core.windows * core.size) return Outcome::in_progress;
   if (core.windows > 0) {
     for (int r = 1; r < core.size; ++r) {
-      if (board.window_bytes[core.windows % 2][r].load() != board.window_bytes[core.windows % 2][0].load())
+      if (shared.window_bytes[core.windows % 2][r].load() != shared.window_bytes[core.windows % 2][0].load())
         misuse("windows of different sizes");
     }
   }
-  if (core.finalizing && (board.finalized.load() < core.size || core.running > 0 || core.turn < core.queued)) {
+  if (core.finalizing && (shared.finalized.load() < core.size || core.running > 0 || core.turn < core.queued)) {
     return Outcome::in_progress;
   }
   return Outcome::success;
@@ -900,9 +900,9 @@ EXPORT Outcome ncclCommWindowRegister(Comm comm, void* memory, std::size_t bytes
     std::lock_guard lock(core.mutex);
     ++core.windows;
     core.window_memory[static_cast<const std::byte*>(memory)] = {core.windows, bytes};
-    auto& board = core.rendezvous->state();
-    board.window_bytes[core.windows % 2][core.rank].store(bytes);
-    board.windows.fetch_add(1);
+    auto& shared = core.rendezvous->state();
+    shared.window_bytes[core.windows % 2][core.rank].store(bytes);
+    shared.windows.fetch_add(1);
     *window = reinterpret_cast<Window>(memory);
   }
   count("windows", 1);

@@ -58,7 +58,7 @@ class _Agent:
                 if self._process is not None and self._process.ended:
                     self._report_end()
         except Broken:
-            pass  # without the driver nobody needs the ranks
+            pass  # without the driver, no process needs the ranks
         finally:
             if self._process is not None:
                 self._process.close()

@@ -87,7 +87,7 @@ class Server:
     def ping(self, most: int) -> None:
         """Sends a ping to each agent, and drops those that have not answered the last `most`.
 
-        Pings are counted, and not seconds: a driver that was stopped itself accuses nobody.
+        Pings are counted, not seconds: a driver that was stopped itself reports no agent as lost.
         """
         for peer in [one for one in self._peers if one.frames is not None]:
             peer.unanswered += 1
