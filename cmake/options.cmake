@@ -10,6 +10,7 @@ option(FARANDOLE_LOOPBACK   "Transport between threads of one process"          
 option(FARANDOLE_SHM        "Transport through shared memory on one host"              ON)
 option(FARANDOLE_TCP        "Transport over TCP"                                       ON)
 option(FARANDOLE_MPI        "Transport over MPI, opened at run time; one adaptor for each ABI whose header is found" ON)
+option(FARANDOLE_OFI        "Transport over libfabric, opened at run time, where its headers are found" ON)
 option(FARANDOLE_CUDA       "CUDA devices: the driver is opened when first used, nvcc compiles kernels where found" ON)
 option(FARANDOLE_NCCL       "Collectives on GPUs by NCCL, opened at run time"          ON)
 option(FARANDOLE_METRICS    "Module that serves Prometheus, where prometheus-cpp is found" ON)
@@ -30,4 +31,13 @@ if(CCACHE)
   # The tests' precompiled header needs this of ccache.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+# The transport over libfabric needs its headers.
+if(FARANDOLE_OFI)
+  find_path(FARANDOLE_OFI_INCLUDE rdma/fi_rma.h)
+  if(NOT FARANDOLE_OFI_INCLUDE)
+    message(STATUS "libfabric no (no rdma/fi_rma.h; Debian: libfabric-dev, or set FARANDOLE_OFI_INCLUDE)")
+    set(FARANDOLE_OFI OFF)
+  endif()
 endif()

@@ -97,6 +97,12 @@
        "the system's.")                                                                                                \
   KNOB(mpi_library,            Text,    "", "",                                                                        \
        "The MPI library for the transport mpi; empty: the one in this process, else that of the launcher.")            \
+  KNOB(ofi_library,            Text,    "", "",                                                                        \
+       "The libfabric to open for the transports ofi and efa; empty: the one in this process, else that of AWS's "     \
+       "installer, else the system's.")                                                                                \
+  KNOB(ofi_devices,            Text,    "", "",                                                                        \
+       "Devices of libfabric to use, comma-separated, by the names that fi_info calls domains; empty: all of the "     \
+       "provider, or for providers over IP the one with the address that TCP would use.")                              \
   KNOB(pmix_library,           Text,    "", "",                                                                        \
        "The PMIx library to open under mpirun on several hosts; empty: that of the launcher, else the system's.")      \
   KNOB(log_level,              Text,    "warning", "HOROVOD_LOG_LEVEL",                                                \

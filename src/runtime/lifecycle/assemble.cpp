@@ -29,6 +29,9 @@
 #include "transports/mpi/mpi_collectives.h"
 #include "transports/mpi/mpi_transport.h"
 #endif
+#if FDL_WITH_OFI
+#include "transports/ofi/ofi_transport.h"
+#endif
 #if FDL_WITH_CUDA
 #include "cuda/cuda_device.h"
 #endif
@@ -60,6 +63,10 @@ const std::vector<Option>& options() {
 #endif
 #if FDL_WITH_MPI
         {"mpi", false, [](const Member&, const Member&) { return true; }, connect_mpi},
+#endif
+#if FDL_WITH_OFI
+        {"efa", false, [](const Member&, const Member&) { return true; }, connect_ofi},
+        {"ofi", false, [](const Member&, const Member&) { return true; }, connect_ofi},
 #endif
 #if FDL_WITH_LOOPBACK
         {"loopback", false,
@@ -94,7 +101,9 @@ Result<std::vector<const Option*>> allowed(const Config& config) {
   for (const std::string& word : split(config.transport)) {
     const std::size_t before = chosen.size();
     for (const Option& option : options()) {
-      if (word == option.name || (word == "auto" && option.in_auto)) chosen.push_back(&option);
+      // What follows a colon is for the transport: "ofi:tcp".
+      const bool named = word.substr(0, word.find(':')) == option.name;
+      if (named || (word == "auto" && option.in_auto)) chosen.push_back(&option);
     }
     if (chosen.size() == before) {
       return Status(Code::invalid_argument,
@@ -260,7 +269,10 @@ constexpr double kSharedCoreLatency_s = 20e-6;
 
 // The transports whose links are measured at the start.
 bool crosses_hosts(std::string_view name) {
-  return name.find("tcp") != std::string_view::npos || name.find("mpi") != std::string_view::npos;
+  for (const std::string_view network : {"tcp", "mpi", "ofi", "efa"}) {
+    if (name.find(network) != std::string_view::npos) return true;
+  }
+  return false;
 }
 
 #if FDL_WITH_SHM

@@ -1,0 +1,322 @@
+// Short slices travel as packets into buffers of the receiver. A long slice is written into the receiver's memory, once
+// the receiver has said where; each write carries the number of that memory, so that the receiver can count.
+//
+// A rank never has more packets under way to a peer than the peer expects: eager slices stop kOfiWindow positions after
+// the last one that the peer has reported as received, and a channel has at most kOfiDepth offers and receives.
+#include "transports/ofi/ofi_transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "base/log.h"
+#include "base/mutex.h"
+#include "system/poll_timer.h"
+#include "system/poller.h"
+#include "transports/ofi/ofi_agreement.h"
+#include "transports/ofi/ofi_receiver.h"
+#include "transports/ofi/ofi_sender.h"
+
+namespace fdl {
+namespace {
+
+constexpr int64_t kFarewell_ns = 2'000'000'000;  // at the end, for what is still in flight
+constexpr int64_t kPoliteness_ns = 200'000'000;  // at the end, for the goodbyes of the peers
+
+class OfiTransport final : public Transport, private OfiLink::Events {
+ public:
+  OfiTransport(std::unique_ptr<OfiLink> link, const Membership& membership, const std::vector<bool>& peers,
+               PollTimer timer, Poller poller)
+      : post_(std::make_unique<OfiPost>(std::move(link), membership, peers)),
+        link_(*post_->link),
+        ledger_(post_->ledger),
+        sender_(std::make_unique<OfiSender>(*post_)),
+        receiver_(*post_),
+        greeted_(membership.members.size()),
+        settled_(membership.members.size()),
+        timer_(std::move(timer)),
+        poller_(std::move(poller)) {
+    const std::string_view provider = link_.rail(0).provider();
+    name_ = provider.starts_with("efa") ? "efa" : fmt::format("ofi:{}", provider.substr(0, provider.find(';')));
+  }
+
+  Status start(Deadline deadline) {
+    FDL_RETURN_IF_ERROR(poller_.add(timer_.fd(), 0));
+    for (const int fd : link_.wake_fds()) {
+      FDL_RETURN_IF_ERROR(poller_.add(fd, 1));
+      has_descriptor_ = true;
+    }
+    return greet(deadline);
+  }
+
+  ~OfiTransport() override { leave(); }
+
+  std::string_view name() const override { return name_; }
+
+  std::optional<Ticket> send(Channel channel, uint32_t tag, ConstBytes bytes) override {
+    const std::size_t at = SliceLedger::stream_of(channel, true);
+    if (!may_post(at)) return std::nullopt;
+    sender_->append(at, tag, bytes);
+    const Ticket ticket = post(at);
+    sender_->push(at);
+    return ticket;
+  }
+
+  std::optional<Ticket> recv(Channel channel, uint32_t tag, Bytes bytes) override {
+    const std::size_t at = SliceLedger::stream_of(channel, false);
+    if (!may_post(at)) return std::nullopt;
+    receiver_.append(at, tag, bytes);
+    const Ticket ticket = post(at);
+    receiver_.accept(at, ticket.position);
+    return ticket;
+  }
+
+  bool done(Ticket ticket) const override { return ledger_.done(ticket); }
+
+  bool progress() override {
+    bool moved = link_.poll(*this);
+    for (std::size_t i = 0; i < post_->active.size();) {
+      const std::size_t at = post_->active[i];
+      moved |= SliceLedger::is_outgoing(at) ? sender_->push(at) : receiver_.settle(at);
+      const bool is_over = (ledger_[at].is_idle() && !receiver_.owes(at)) || !ledger_.error_of(at).ok();
+      is_over ? post_->deactivate(i) : void(++i);
+    }
+    moved |= ledger_.end_channels();
+    close_failed();
+    if (!unsettled_.empty()) moved |= answer_goodbyes();
+    if (moved) timer_.note_move();
+    return moved;
+  }
+
+  Status channel_status(Channel channel) const override { return ledger_.error_of(channel); }
+  Status peer_status(int peer) const override { return ledger_.peer_status(peer); }
+  Status status() const override { return ledger_.status(); }
+
+  int wake_fd() const override { return poller_.fd(); }
+  bool prepare_to_sleep() override {
+    // A provider with a descriptor wakes this rank for all that completes, but not when it takes more again.
+    if (!has_descriptor_ || link_.has_refused() || leaving_) {
+      timer_.begin(!post_->active.empty() || !link_.is_idle() || leaving_);
+    }
+    return !has_descriptor_ || link_.may_sleep();
+  }
+  void finish_sleep() override { timer_.end(); }
+
+ private:
+  static std::size_t index(int number) { return static_cast<std::size_t>(number); }
+
+  bool may_post(std::size_t at) {
+    return ledger_.may_post(at) && ledger_[at].posted - ledger_[at].finished < kOfiDepth;
+  }
+
+  Ticket post(std::size_t at) {
+    if (ledger_[at].is_idle()) timer_.note_move();
+    post_->activate(at);
+    return {static_cast<uint32_t>(at), ledger_[at].posted++};
+  }
+
+  // ---- Packets from peers ----
+
+  void on_written(std::size_t at, uint64_t position) override { sender_->on_written(at, position); }
+  void on_landed(uint32_t number) override { receiver_.on_landed(number); }
+
+  void on_packet(ConstBytes packet) override {
+    OfiHead head;
+    if (packet.size() < sizeof head) return reject("it is too short");
+    std::memcpy(&head, packet.data(), sizeof head);
+    const ConstBytes payload = packet.subspan(sizeof head);
+    if (head.session != post_->session()) return reject("it is of another job or communicator");
+    if (head.from >= index(ledger_.size()) || head.channel >= kChannelCount ||
+        !ledger_.joins(static_cast<int>(head.from)))
+      return reject("it names a rank or channel that is not there");
+    const int peer = static_cast<int>(head.from);
+    sender_->note_taken(peer, head);
+    switch (head.kind) {
+      case OfiKind::hello:
+        greeted_[index(peer)] = true;
+        return;
+      case OfiKind::taken:
+        return;
+      case OfiKind::eager:
+        if (payload.size() != head.bytes) break;
+        return receiver_.take_slice(SliceLedger::stream_of({peer, head.channel}, false), head, payload);
+      case OfiKind::offer:
+        if (head.bytes <= kEagerBytes) break;
+        return receiver_.take_slice(SliceLedger::stream_of({peer, head.channel}, false), head, {});
+      case OfiKind::ready:
+        if (head.rails != link_.rails() || payload.size() != head.rails * sizeof(OfiTarget)) break;
+        return sender_->take_ready(SliceLedger::stream_of({peer, head.channel}, true), head, payload);
+      case OfiKind::goodbye: {
+        Farewell farewell;
+        if (payload.size() != sizeof farewell) break;
+        std::memcpy(&farewell, payload.data(), sizeof farewell);
+        ledger_.note_left(peer, farewell);
+        unsettled_.push_back(peer);
+        return;
+      }
+      case OfiKind::settled:
+        settled_[index(peer)] = true;
+        return;
+    }
+    post_->fail(
+        peer, Status(Code::transport, fmt::format("ofi: {} sent a packet that makes no sense (kind {}, {} bytes); "
+                                                  "please report it",
+                                                  ledger_.name_of(peer), static_cast<int>(head.kind), packet.size())));
+  }
+
+  void reject(std::string_view why) {
+    if (!std::exchange(has_rejected_, true)) log_warning("ofi: a packet is ignored: {}", why);
+  }
+
+  void on_failure(int peer, const Status& why) override {
+    if (peer >= 0) return post_->fail(peer, ledger_.blame(peer, why));
+    for (int each = 0; each < ledger_.size(); ++each) {
+      if (ledger_.joins(each)) post_->fail(each, why);
+    }
+  }
+
+  // Peers that have failed may still write: their targets end here.
+  void close_failed() {
+    for (const int peer : post_->failed) {
+      for (int i = 0; i < kChannelCount; ++i) receiver_.close_landings(SliceLedger::stream_of({peer, i}, false));
+    }
+    post_->failed.clear();
+  }
+
+  // ---- The beginning and the end ----
+
+  // A greeting in each direction connects providers that connect when first used.
+  Status greet(Deadline deadline) {
+    for (int peer = 0; peer < ledger_.size(); ++peer) {
+      while (ledger_.joins(peer) && !post_->tell(OfiKind::hello, {peer, 0}) && !deadline.passed()) progress();
+    }
+    const auto missing = [&](int peer) { return ledger_.joins(peer) && !greeted_[index(peer)]; };
+    leaving_ = true;  // look for packets all the time
+    while (true) {
+      const bool moved = progress();
+      FDL_RETURN_IF_ERROR(ledger_.status());
+      std::string names;
+      for (int peer = 0; peer < ledger_.size(); ++peer) {
+        if (missing(peer)) names += (names.empty() ? "" : ", ") + ledger_.name_of(peer);
+      }
+      if (names.empty()) break;
+      if (deadline.passed()) {
+        return Status(
+            Code::timeout,
+            fmt::format("ofi: {} did not answer over {} in time; are its packets let through?{}", names, name_,
+                        name_ == "efa" ? " (the security group must allow all traffic to itself, in "
+                                         "and out)"
+                                       : ""));
+      }
+      if (!moved) sleep_until_ready(deadline);
+    }
+    leaving_ = false;
+    return {};
+  }
+
+  bool answer_goodbyes() {
+    return std::erase_if(unsettled_, [this](int peer) {
+             return ledger_.has_failed(peer) ||
+                    (link_.writes_to(peer) == 0 && post_->tell(OfiKind::settled, {peer, 0}));
+           }) > 0;
+  }
+
+  // Some providers cannot end an endpoint on which writes are in flight, so both ends stop writing first.
+  void leave() {
+    leaving_ = true;
+    sender_->stop();
+    timer_.note_move();
+    run_until(Deadline::after_ns(kFarewell_ns), [this] { return link_.is_idle(); });
+    say_goodbye();
+    run_until(Deadline::after_ns(kPoliteness_ns), [this] {
+      for (int peer = 0; peer < ledger_.size(); ++peer) {
+        if (ledger_.joins(peer) && !ledger_.has_left(peer) && !ledger_.has_failed(peer) && !settled_[index(peer)]) {
+          return false;
+        }
+      }
+      return link_.is_idle();
+    });
+    if (link_.is_idle()) return link_.close();
+    log_info("ofi: {} leaves while messages are in flight; its endpoint stays until the process ends",
+             ledger_.name_of(ledger_.rank()));
+    struct Kept {
+      std::unique_ptr<OfiPost> post;
+      std::unique_ptr<OfiSender> sender;  // with the registrations of what is in flight
+    };
+    static Mutex mutex;
+    static auto& kept = *new std::vector<Kept>;
+    MutexLock lock(mutex);
+    receiver_.close_all();  // peers write no more into memory that is given back
+    kept.push_back({std::move(post_), std::move(sender_)});
+  }
+
+  void say_goodbye() {
+    for (int peer = 0; peer < ledger_.size(); ++peer) {
+      if (!ledger_.joins(peer) || ledger_.has_failed(peer)) continue;
+      OfiHead head;
+      OfiPacket* packet = post_->begin(OfiKind::goodbye, {peer, 0}, head);
+      if (packet == nullptr) continue;
+      Farewell farewell = ledger_.farewell_to(peer);
+      for (int i = 0; i < kChannelCount; ++i) {  // what has not been sent by now never will be
+        farewell.sent[index(i)] = ledger_[SliceLedger::stream_of({peer, i}, true)].finished;
+      }
+      std::memcpy(packet->payload(), &farewell, sizeof farewell);
+      post_->finish(packet, head, sizeof farewell, peer);
+    }
+  }
+
+  void run_until(Deadline deadline, const std::function<bool()>& holds) {
+    while (!holds() && !deadline.passed()) {
+      if (!progress()) sleep_until_ready(deadline);
+    }
+  }
+
+  std::unique_ptr<OfiPost> post_;  // until leave() must keep it
+  OfiLink& link_;
+  SliceLedger& ledger_;
+  std::unique_ptr<OfiSender> sender_;
+  OfiReceiver receiver_;
+  std::string name_;
+  std::vector<char> greeted_;   // by peer
+  std::vector<char> settled_;   // by peer: it has answered this rank's goodbye
+  std::vector<int> unsettled_;  // peers that have left and wait for that answer
+  PollTimer timer_;
+  Poller poller_;
+  bool has_descriptor_ = false;
+  bool leaving_ = false;  // packets are expected soon
+  bool has_rejected_ = false;
+};
+
+}  // namespace
+
+bool is_ofi(std::string_view word) { return word == "efa" || word == "ofi" || word.starts_with("ofi:"); }
+
+std::string_view ofi_provider_in(std::string_view word) {
+  if (word == "efa") return word;
+  return word.starts_with("ofi:") ? word.substr(4) : std::string_view();
+}
+
+Result<std::unique_ptr<Transport>> connect_ofi(const Membership& membership, const std::vector<bool>& peers) {
+  std::string_view word;
+  for (std::string_view rest = membership.config->transport; !rest.empty() && word.empty();) {
+    std::string_view next = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), next.size() + 1));
+    while (next.starts_with(' ')) next.remove_prefix(1);
+    while (next.ends_with(' ')) next.remove_suffix(1);
+    if (is_ofi(next)) word = next;
+  }
+  FDL_ASSIGN_OR_RETURN(const OfiLibrary* library, OfiLibrary::of_process(*membership.config));
+  FDL_ASSIGN_OR_RETURN(const auto devices, choose_devices(*library, ofi_provider_in(word), *membership.config));
+  FDL_ASSIGN_OR_RETURN(auto link, OfiLink::make(*library, devices, membership.size()));
+  FDL_RETURN_IF_ERROR(agree_over_ofi(*library, *link, membership, peers));
+  FDL_ASSIGN_OR_RETURN(PollTimer timer, PollTimer::make());
+  FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
+  auto transport =
+      std::make_unique<OfiTransport>(std::move(link), membership, peers, std::move(timer), std::move(poller));
+  FDL_RETURN_IF_ERROR(transport->start(membership.deadline));
+  return std::unique_ptr<Transport>(std::move(transport));
+}
+
+}  // namespace fdl
