@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <utility>
 
@@ -291,6 +292,20 @@ class OfiTransport final : public Transport, private OfiLink::Events {
 
 }  // namespace
 
+namespace {
+
+// Once in a job: rank 0 names what carries the data.
+void log_devices(const OfiLibrary& library, const OfiLink& link, int world_rank) {
+  static std::atomic<bool> done = false;
+  if (done.exchange(true)) return;
+  std::string devices;
+  for (std::size_t i = 0; i < link.rails(); ++i) devices += (i == 0 ? "" : ", ") + std::string(link.rail(i).device());
+  log_at(world_rank == 0 ? LogLevel::info : LogLevel::debug, "ofi: {} on {}, {}", link.rail(0).provider(), devices,
+         library.description());
+}
+
+}  // namespace
+
 bool is_ofi(std::string_view word) { return word == "efa" || word == "ofi" || word.starts_with("ofi:"); }
 
 std::string_view ofi_provider_in(std::string_view word) {
@@ -311,6 +326,7 @@ Result<std::unique_ptr<Transport>> connect_ofi(const Membership& membership, con
   FDL_ASSIGN_OR_RETURN(const auto devices, choose_devices(*library, ofi_provider_in(word), *membership.config));
   FDL_ASSIGN_OR_RETURN(auto link, OfiLink::make(*library, devices, membership.size()));
   FDL_RETURN_IF_ERROR(agree_over_ofi(*library, *link, membership, peers));
+  log_devices(*library, *link, membership.me().world_rank);
   FDL_ASSIGN_OR_RETURN(PollTimer timer, PollTimer::make());
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
   auto transport =

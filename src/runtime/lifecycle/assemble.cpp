@@ -95,15 +95,24 @@ std::vector<std::string> split(const std::string& list) {
   return words;
 }
 
+// Whether a word of `config.transport` is the name of an option. What follows a colon is for the transport: "ofi:tcp".
+bool names(const std::string& word, const Option& option) { return word.substr(0, word.find(':')) == option.name; }
+
+// The word by which the configuration names an option, else its name.
+std::string word_of(const Option& option, const Config& config) {
+  for (const std::string& word : split(config.transport)) {
+    if (names(word, option)) return word;
+  }
+  return std::string(option.name);
+}
+
 // The options that `config.transport` allows, in its order.
 Result<std::vector<const Option*>> allowed(const Config& config) {
   std::vector<const Option*> chosen;
   for (const std::string& word : split(config.transport)) {
     const std::size_t before = chosen.size();
     for (const Option& option : options()) {
-      // What follows a colon is for the transport: "ofi:tcp".
-      const bool named = word.substr(0, word.find(':')) == option.name;
-      if (named || (word == "auto" && option.in_auto)) chosen.push_back(&option);
+      if (names(word, option) || (word == "auto" && option.in_auto)) chosen.push_back(&option);
     }
     if (chosen.size() == before) {
       return Status(Code::invalid_argument,
@@ -197,13 +206,13 @@ LevelAnswer levels_between([[maybe_unused]] std::span<const int> node_of_rank, [
 std::string transports_between(const std::vector<Member>& members, int rank, const Config& config) {
   auto chosen = allowed(config);
   if (!chosen.ok()) return "none";
-  std::set<std::string> names;
+  std::set<std::string> found;
   for (std::size_t peer = 0; peer < members.size(); ++peer) {
     const Option* option = joining(*chosen, members[static_cast<std::size_t>(rank)], members[peer]);
-    if (static_cast<int>(peer) != rank && option != nullptr) names.insert(std::string(option->name));
+    if (static_cast<int>(peer) != rank && option != nullptr) found.insert(word_of(*option, config));
   }
   std::string line;
-  for (const std::string& name : names) line += (line.empty() ? "" : "+") + name;
+  for (const std::string& name : found) line += (line.empty() ? "" : "+") + name;
   return line.empty() ? "none" : line;
 }
 
