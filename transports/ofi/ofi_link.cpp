@@ -92,6 +92,16 @@ void OfiLink::send(OfiPacket* packet, std::size_t length, int peer, bool flush) 
   if (!pool.refused.empty() || !try_send(packet)) pool.refused.push_back(packet);
 }
 
+bool OfiLink::send_now(OfiPacket* packet, std::size_t length, int peer) {
+  packet->flush = false;
+  packet->length = length;
+  packet->operation.peer = peer;
+  ++sends_;
+  if (pools_[packet->operation.rail].refused.empty() && try_send(packet)) return true;
+  recycle(packet);
+  return false;
+}
+
 // Returns false if the provider takes no packet now.
 bool OfiLink::try_send(OfiPacket* packet) {
   OfiRail& rail = *rails_[packet->operation.rail];

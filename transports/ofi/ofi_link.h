@@ -50,6 +50,8 @@ class OfiLink {
   // Sends the first `length` bytes. The packet returns to the pool by itself. A packet that is sent to `flush` is in
   // flight until the provider reports its completion; the others may be the provider's own affair (fi_inject).
   void send(OfiPacket* packet, std::size_t length, int peer, bool flush);
+  // The same, if the provider takes the packet now. Else the packet is free again, and it returns false.
+  bool send_now(OfiPacket* packet, std::size_t length, int peer);
   // Writes bytes to where a peer waits for them. `data` reaches the peer's on_landed().
   Outcome write(std::size_t rail, int peer, ConstBytes bytes, void* descriptor, const OfiTarget& target,
                 std::size_t offset, uint32_t data, std::size_t stream, uint64_t position);

@@ -26,16 +26,30 @@ OfiPacket* OfiPost::begin(OfiKind kind, Channel channel, OfiHead& head) {
           .channel = static_cast<uint8_t>(channel.index)};
   for (int i = 0; i < kChannelCount; ++i) {
     const std::size_t at = SliceLedger::stream_of({channel.peer, i}, false);
-    told_[at] = ledger[at].finished;
-    head.taken[static_cast<std::size_t>(i)] = static_cast<uint32_t>(told_[at]);
+    head.taken[static_cast<std::size_t>(i)] = static_cast<uint32_t>(ledger[at].finished);
   }
   return packet;
 }
 
 void OfiPost::finish(OfiPacket* packet, const OfiHead& head, std::size_t payload, int peer) {
   std::memcpy(packet->bytes, &head, sizeof head);
+  note_told(peer);
   const bool last = head.kind == OfiKind::goodbye || head.kind == OfiKind::settled;
   link->send(packet, sizeof head + payload, peer, last);
+}
+
+bool OfiPost::finish_now(OfiPacket* packet, const OfiHead& head, std::size_t payload, int peer) {
+  std::memcpy(packet->bytes, &head, sizeof head);
+  if (!link->send_now(packet, sizeof head + payload, peer)) return false;
+  note_told(peer);
+  return true;
+}
+
+void OfiPost::note_told(int peer) {
+  for (int i = 0; i < kChannelCount; ++i) {
+    const std::size_t at = SliceLedger::stream_of({peer, i}, false);
+    told_[at] = ledger[at].finished;
+  }
 }
 
 bool OfiPost::tell(OfiKind kind, Channel channel) {

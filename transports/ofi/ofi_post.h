@@ -21,6 +21,8 @@ class OfiPost {
   // Begins a packet with the counts of what this rank has received; null if there is none free now.
   OfiPacket* begin(OfiKind kind, Channel channel, OfiHead& head);
   void finish(OfiPacket* packet, const OfiHead& head, std::size_t payload, int peer);
+  // The same, if the network takes the packet now; else it returns false and nothing has been sent.
+  bool finish_now(OfiPacket* packet, const OfiHead& head, std::size_t payload, int peer);
   // Sends a packet without more than its kind. Returns false if there is none free now.
   bool tell(OfiKind kind, Channel channel);
 
@@ -54,6 +56,8 @@ class OfiPost {
   std::vector<int> failed;  // peers whose failure the transport has not handled yet
 
  private:
+  void note_told(int peer);
+
   uint64_t session_ = 0;
   std::vector<uint64_t> told_;   // by stream
   std::vector<char> is_active_;  // by stream

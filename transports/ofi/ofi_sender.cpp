@@ -52,7 +52,8 @@ bool OfiSender::send_eager(std::size_t at, uint64_t position, Sending& slice) {
   head.position = position;
   head.bytes = slice.bytes.size();
   if (!slice.bytes.empty()) std::memcpy(packet->payload(), slice.bytes.data(), slice.bytes.size());
-  post_.finish(packet, head, slice.bytes.size(), channel.peer);
+  // This rank may make no more progress for a long time once the slice is done, so the network must have it then.
+  if (!post_.finish_now(packet, head, slice.bytes.size(), channel.peer)) return false;
   slice.state = Sending::State::done;
   return true;
 }

@@ -24,6 +24,7 @@ namespace fdl {
 namespace {
 
 constexpr int64_t kFarewell_ns = 2'000'000'000;  // at the end, for what is still in flight
+constexpr int64_t kDoubt_ns = 50'000'000;        // from an error of a packet until its peer has failed
 constexpr int64_t kPoliteness_ns = 200'000'000;  // at the end, for the goodbyes of the peers
 
 class OfiTransport final : public Transport, private OfiLink::Events {
@@ -85,6 +86,7 @@ class OfiTransport final : public Transport, private OfiLink::Events {
       is_over ? post_->deactivate(i) : void(++i);
     }
     moved |= ledger_.end_channels();
+    if (!suspects_.empty()) moved |= judge_suspects();
     close_failed();
     if (!unsettled_.empty()) moved |= answer_goodbyes();
     if (moved) timer_.note_move();
@@ -98,8 +100,9 @@ class OfiTransport final : public Transport, private OfiLink::Events {
   int wake_fd() const override { return poller_.fd(); }
   bool prepare_to_sleep() override {
     // A provider with a descriptor wakes this rank for all that completes, but not when it takes more again.
-    if (!has_descriptor_ || link_.has_refused() || leaving_) {
-      timer_.begin(!post_->active.empty() || !link_.is_idle() || leaving_);
+    const bool expects = leaving_ || !suspects_.empty();
+    if (!has_descriptor_ || link_.has_refused() || expects) {
+      timer_.begin(!post_->active.empty() || !link_.is_idle() || expects);
     }
     return !has_descriptor_ || link_.may_sleep();
   }
@@ -172,10 +175,20 @@ class OfiTransport final : public Transport, private OfiLink::Events {
   }
 
   void on_failure(int peer, const Status& why) override {
-    if (peer >= 0) return post_->fail(peer, ledger_.blame(peer, why));
+    if (peer >= 0) return suspects_.push_back({peer, Deadline::after_ns(kDoubt_ns), ledger_.blame(peer, why)});
     for (int each = 0; each < ledger_.size(); ++each) {
       if (ledger_.joins(each)) post_->fail(each, why);
     }
+  }
+
+  // A packet to a peer that has just left fails, and the peer's goodbye may be found only later. Returns whether a peer
+  // has failed.
+  bool judge_suspects() {
+    return std::erase_if(suspects_, [this](const Suspect& suspect) {
+             if (!ledger_.has_left(suspect.peer) && !suspect.until.passed()) return false;
+             if (!ledger_.has_left(suspect.peer)) post_->fail(suspect.peer, suspect.why);
+             return true;
+           }) > 0;
   }
 
   // Peers that have failed may still write: their targets end here.
@@ -193,28 +206,27 @@ class OfiTransport final : public Transport, private OfiLink::Events {
     for (int peer = 0; peer < ledger_.size(); ++peer) {
       while (ledger_.joins(peer) && !post_->tell(OfiKind::hello, {peer, 0}) && !deadline.passed()) progress();
     }
-    const auto missing = [&](int peer) { return ledger_.joins(peer) && !greeted_[index(peer)]; };
     leaving_ = true;  // look for packets all the time
     while (true) {
       const bool moved = progress();
       FDL_RETURN_IF_ERROR(ledger_.status());
       std::string names;
       for (int peer = 0; peer < ledger_.size(); ++peer) {
-        if (missing(peer)) names += (names.empty() ? "" : ", ") + ledger_.name_of(peer);
+        if (ledger_.joins(peer) && !greeted_[index(peer)]) names += (names.empty() ? "" : ", ") + ledger_.name_of(peer);
       }
-      if (names.empty()) break;
-      if (deadline.passed()) {
-        return Status(
-            Code::timeout,
-            fmt::format("ofi: {} did not answer over {} in time; are its packets let through?{}", names, name_,
-                        name_ == "efa" ? " (the security group must allow all traffic to itself, in "
-                                         "and out)"
-                                       : ""));
-      }
+      // This rank may make no more progress for a long time, so its own greetings must have gone.
+      if (names.empty() && link_.is_idle()) break;
+      if (deadline.passed()) return no_greeting(names);
       if (!moved) sleep_until_ready(deadline);
     }
     leaving_ = false;
     return {};
+  }
+
+  Status no_greeting(const std::string& names) const {
+    const char* remedy = name_ == "efa" ? " (the security group must allow all traffic to itself, in and out)" : "";
+    return Status(Code::timeout, fmt::format("ofi: {} did not answer over {} in time; are its packets let through?{}",
+                                             names.empty() ? "a peer" : names, name_, remedy));
   }
 
   bool answer_goodbyes() {
@@ -259,9 +271,10 @@ class OfiTransport final : public Transport, private OfiLink::Events {
       OfiHead head;
       OfiPacket* packet = post_->begin(OfiKind::goodbye, {peer, 0}, head);
       if (packet == nullptr) continue;
-      Farewell farewell = ledger_.farewell_to(peer);
-      for (int i = 0; i < kChannelCount; ++i) {  // what has not been sent by now never will be
+      Farewell farewell;
+      for (int i = 0; i < kChannelCount; ++i) {  // what is not finished by now never will be
         farewell.sent[index(i)] = ledger_[SliceLedger::stream_of({peer, i}, true)].finished;
+        farewell.received[index(i)] = ledger_[SliceLedger::stream_of({peer, i}, false)].finished;
       }
       std::memcpy(packet->payload(), &farewell, sizeof farewell);
       post_->finish(packet, head, sizeof farewell, peer);
@@ -280,9 +293,15 @@ class OfiTransport final : public Transport, private OfiLink::Events {
   std::unique_ptr<OfiSender> sender_;
   OfiReceiver receiver_;
   std::string name_;
-  std::vector<char> greeted_;   // by peer
-  std::vector<char> settled_;   // by peer: it has answered this rank's goodbye
-  std::vector<int> unsettled_;  // peers that have left and wait for that answer
+  std::vector<char> greeted_;  // by peer
+  std::vector<char> settled_;  // by peer: it has answered this rank's goodbye
+  struct Suspect {
+    int peer;
+    Deadline until;
+    Status why;
+  };
+  std::vector<Suspect> suspects_;  // peers to which something could not be sent
+  std::vector<int> unsettled_;     // peers that have left and wait for that answer
   PollTimer timer_;
   Poller poller_;
   bool has_descriptor_ = false;
