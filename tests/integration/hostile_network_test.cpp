@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 
+#include <latch>
 #include <numeric>
 #include <random>
 
@@ -125,9 +126,11 @@ TEST(HostileNetwork, AnErrorOfEfaSaysWhatToDo) {
     hostile().begin(static_cast<uint64_t>(code), 2);
     std::mutex mutex;
     std::string texts;
+    std::latch all_done(3);
     run_ranks(3, kOverEfa, [&](World& me) {
       std::vector<float> values(100'000, 1);
       FDL_ASSERT_OK(fdl_allreduce(me.comm, values.data(), values.data(), values.size(), FDL_FLOAT32, FDL_SUM));
+      all_done.arrive_and_wait();
       if (me.rank == 1) hostile().fail(1000, code);
       fdl_result result = FDL_OK;
       for (int i = 0; i < 1000 && result == FDL_OK; ++i) {
