@@ -71,11 +71,11 @@ for architecture in "${architectures[@]}"; do
     python_headers+=("${entry%=*}=$(headers "${entry%=*}" "${entry#*=}" "$architecture")")
     python_options+=(--python "${entry%=*}")
   done
-  # The adaptors to MPIs need their headers only. The libraries are those of the user.
-  mpis=$work/mpi-$architecture
-  [[ -d $mpis ]] || { debian_fetch bookworm "${debian_architectures[$architecture]}" "$mpis.part" libopenmpi-dev libmpich-dev &&
-    python -m pip download --quiet --disable-pip-version-check --no-deps --dest "$mpis.part" "$(grep '^mpich==' tests/kubernetes/mpis.txt)" &&
-    python -m zipfile -e "$mpis.part"/mpich-*.whl "$mpis.part/mpich" && mv "$mpis.part" "$mpis"; }
+  # MPI and libfabric need their headers only. The libraries are those of the user.
+  headers_of=$work/headers-$architecture
+  [[ -d $headers_of ]] || { debian_fetch bookworm "${debian_architectures[$architecture]}" "$headers_of.part" libopenmpi-dev libmpich-dev libfabric-dev &&
+    python -m pip download --quiet --disable-pip-version-check --no-deps --dest "$headers_of.part" "$(grep '^mpich==' tests/kubernetes/mpis.txt)" &&
+    python -m zipfile -e "$headers_of.part"/mpich-*.whl "$headers_of.part/mpich" && mv "$headers_of.part" "$headers_of"; }
   say "$architecture: compiling"
   build=$FARANDOLE_PREFIX/build
   log=$FARANDOLE_PREFIX/log/farandole
@@ -84,9 +84,10 @@ for architecture in "${architectures[@]}"; do
   {
     cmake -G Ninja -S . -B "$build" -DCMAKE_TOOLCHAIN_FILE="$PWD/packaging/toolchain.cmake" \
       -DCMAKE_BUILD_TYPE=Release -DFARANDOLE_PYTHON=ON -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" \
-      -DFARANDOLE_OPEN_MPI_INCLUDE="$(echo "$mpis"/usr/lib/*/openmpi/include)" \
-      -DFARANDOLE_STANDARD_MPI_INCLUDE="$(echo "$mpis"/mpich/*.data/data/include)" \
-      -DFARANDOLE_MPICH_INCLUDE="$(echo "$mpis"/usr/include/*/mpich)" \
+      -DFARANDOLE_OPEN_MPI_INCLUDE="$(echo "$headers_of"/usr/lib/*/openmpi/include)" \
+      -DFARANDOLE_STANDARD_MPI_INCLUDE="$(echo "$headers_of"/mpich/*.data/data/include)" \
+      -DFARANDOLE_OFI_INCLUDE="$headers_of/usr/include" \
+      -DFARANDOLE_MPICH_INCLUDE="$(echo "$headers_of"/usr/include/*/mpich)" \
       -DFARANDOLE_PYTHON_HEADERS="$(IFS=';'; echo "${python_headers[*]}")" \
       -DPython_EXECUTABLE="$tools/bin/python" -DCMAKE_SKIP_BUILD_RPATH=ON \
       -DCMAKE_SHARED_LINKER_FLAGS="$link" -DCMAKE_MODULE_LINKER_FLAGS="$link" -DCMAKE_EXE_LINKER_FLAGS="$link" \

@@ -18,7 +18,8 @@
 // clang-format off
 #define FDL_KNOBS(KNOB)                                                                                                \
   KNOB(transport,              Text,    "auto", "",                                                                    \
-       "Transports that may be used, in order of preference, comma-separated: shm, tcp, mpi, loopback; auto: shm, tcp.") \
+       "Transports that may be used, in order of preference, comma-separated: shm, tcp, mpi, ofi (libfabric), ofi:tcp "\
+       "(a provider of it), efa, loopback; auto: shm, tcp.")                                                           \
   KNOB(algorithm,              Text,    "auto", "",                                                                    \
        "The algorithm of every collective that has it (see `farandole explain`); auto chooses by size and ranks.")     \
   KNOB(tuning,                 Text,    "auto", "",                                                                    \

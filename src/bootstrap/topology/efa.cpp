@@ -131,7 +131,7 @@ std::string why_no_efa(const EfaFacts& facts) {
   }
   if (facts.libfabric.empty())
     return "libfabric.so.1 is not in this image (Debian: libfabric1, from trixie on with efa)";
-  return "this version has no libfabric transport yet";
+  return "FARANDOLE_TRANSPORT does not name it; set FARANDOLE_TRANSPORT=shm,efa";
 }
 
 std::string transport_line(const EfaFacts& facts, std::string_view transports) {
@@ -141,6 +141,7 @@ std::string transport_line(const EfaFacts& facts, std::string_view transports) {
                         std::max<std::size_t>(facts.devices.efa.size(), static_cast<std::size_t>(facts.expected)));
   }
   if (!facts.libfabric.empty()) text += "; " + facts.libfabric;
+  if (transports.find("efa") != std::string_view::npos) return text;
   return text + "; EFA not used: " + why_no_efa(facts);
 }
 

@@ -37,7 +37,7 @@ struct EfaFacts {
 // `root` is prepended to /dev and /usr; only tests set it.
 EfaFacts efa_facts(const std::string& sysfs, int expected, const std::string& root = {});
 
-// Returns why EFA is not used: the first prerequisite that is missing. Never empty in a version without that transport.
+// Returns why EFA is not used: the first prerequisite that is missing, else that no setting names it.
 std::string why_no_efa(const EfaFacts& facts);
 
 // Reads FARANDOLE_SYSFS_ROOT and FARANDOLE_EXPECT_EFA.
@@ -47,7 +47,7 @@ EfaFacts efa_facts(const Environment& environment);
 // once per node at start.
 void log_efa(const Environment& environment, std::string_view transports);
 
-// "transport: tcp eth0 10.1.2.3; EFA not used: ..."
+// "transport: shm+efa; 4 of 4 EFA devices; /opt/.../libfabric.so.1", or "transport: tcp; ...; EFA not used: ..."
 std::string transport_line(const EfaFacts& facts, std::string_view transports);
 
 }  // namespace fdl

@@ -524,10 +524,12 @@ TEST_F(EfaTree, ReportsTheFirstMissingPrerequisite) {
   EXPECT_THAT(why(4), HasSubstr("1 of the 4 devices that FARANDOLE_EXPECT_EFA counts"));
   EXPECT_THAT(why(1), HasSubstr("libfabric.so.1 is not in this image"));
   put("/opt/amazon/efa/lib/libfabric.so.1");
-  EXPECT_THAT(why(1), HasSubstr("this version has no libfabric transport yet"));
+  EXPECT_THAT(why(1), HasSubstr("set FARANDOLE_TRANSPORT=shm,efa"));
   EXPECT_THAT(
       transport_line(efa_facts(root_ + "/sys", 4, root_), "tcp"),
       MatchesRegex("transport: tcp; 1 of 4 EFA devices; .*/opt/amazon/efa/lib/libfabric.so.1; EFA not used: .*"));
+  EXPECT_THAT(transport_line(efa_facts(root_ + "/sys", 1, root_), "efa+shm"),
+              MatchesRegex("transport: efa.shm; 1 of 1 EFA devices; .*/opt/amazon/efa/lib/libfabric.so.1"));
 }
 
 TEST_F(EfaTree, ReadsTheCountersOfADevice) {
