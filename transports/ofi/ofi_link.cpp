@@ -260,15 +260,6 @@ void OfiLink::complete_error(std::size_t rail, Events& events) {
 
 // ---- Waiting ----
 
-std::vector<int> OfiLink::wake_fds() const {
-  std::vector<int> fds;
-  for (const auto& rail : rails_) {
-    if (rail->wake_fd() < 0) return {};
-    fds.push_back(rail->wake_fd());
-  }
-  return fds;
-}
-
 bool OfiLink::may_sleep() {
   return std::ranges::all_of(rails_, [](const auto& rail) { return rail->may_sleep(); });
 }

@@ -62,8 +62,9 @@ class OfiLink {
   bool is_idle() const { return sends_ == 0 && writes_ == 0; }
   int writes_to(int peer) const { return writes_to_[static_cast<std::size_t>(peer)]; }
   bool has_refused() const;
-  // Descriptors to wait for completions; empty if the provider has none.
-  std::vector<int> wake_fds() const;
+  // The descriptor to wait for completions; -1 if the provider has none, or there are several rails. A set of several
+  // descriptors is not made: those of providers are sets themselves, and the kernel limits how deep sets nest.
+  int wake_fd() const { return rails_.size() == 1 ? rails_.front()->wake_fd() : -1; }
   bool may_sleep();
   // Ends all endpoints: the provider uses no memory any more. Call it when nothing is in flight.
   void close();

@@ -15,7 +15,6 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "system/poll_timer.h"
-#include "system/poller.h"
 #include "transports/ofi/ofi_agreement.h"
 #include "transports/ofi/ofi_receiver.h"
 #include "transports/ofi/ofi_sender.h"
@@ -30,7 +29,7 @@ constexpr int64_t kPoliteness_ns = 200'000'000;  // at the end, for the goodbyes
 class OfiTransport final : public Transport, private OfiLink::Events {
  public:
   OfiTransport(std::unique_ptr<OfiLink> link, const Membership& membership, const std::vector<bool>& peers,
-               PollTimer timer, Poller poller)
+               PollTimer timer)
       : post_(std::make_unique<OfiPost>(std::move(link), membership, peers)),
         link_(*post_->link),
         ledger_(post_->ledger),
@@ -39,19 +38,12 @@ class OfiTransport final : public Transport, private OfiLink::Events {
         greeted_(membership.members.size()),
         settled_(membership.members.size()),
         timer_(std::move(timer)),
-        poller_(std::move(poller)) {
+        wake_fd_(link_.wake_fd()) {
     const std::string_view provider = link_.rail(0).provider();
     name_ = provider.starts_with("efa") ? "efa" : fmt::format("ofi:{}", provider.substr(0, provider.find(';')));
   }
 
-  Status start(Deadline deadline) {
-    FDL_RETURN_IF_ERROR(poller_.add(timer_.fd(), 0));
-    for (const int fd : link_.wake_fds()) {
-      FDL_RETURN_IF_ERROR(poller_.add(fd, 1));
-      has_descriptor_ = true;
-    }
-    return greet(deadline);
-  }
+  Status start(Deadline deadline) { return greet(deadline); }
 
   ~OfiTransport() override { leave(); }
 
@@ -97,14 +89,14 @@ class OfiTransport final : public Transport, private OfiLink::Events {
   Status peer_status(int peer) const override { return ledger_.peer_status(peer); }
   Status status() const override { return ledger_.status(); }
 
-  int wake_fd() const override { return poller_.fd(); }
+  int wake_fd() const override { return wake_fd_ >= 0 ? wake_fd_ : timer_.fd(); }
   bool prepare_to_sleep() override {
-    // A provider with a descriptor wakes this rank for all that completes, but not when it takes more again.
-    const bool expects = leaving_ || !suspects_.empty();
-    if (!has_descriptor_ || link_.has_refused() || expects) {
-      timer_.begin(!post_->active.empty() || !link_.is_idle() || expects);
+    if (wake_fd_ < 0) {
+      timer_.begin(!post_->active.empty() || !link_.is_idle() || !suspects_.empty() || leaving_);
+      return true;
     }
-    return !has_descriptor_ || link_.may_sleep();
+    // The descriptor wakes this rank for all that completes, but not when the provider takes more again.
+    return !link_.has_refused() && suspects_.empty() && link_.may_sleep();
   }
   void finish_sleep() override { timer_.end(); }
 
@@ -303,8 +295,7 @@ class OfiTransport final : public Transport, private OfiLink::Events {
   std::vector<Suspect> suspects_;  // peers to which something could not be sent
   std::vector<int> unsettled_;     // peers that have left and wait for that answer
   PollTimer timer_;
-  Poller poller_;
-  bool has_descriptor_ = false;
+  const int wake_fd_;     // -1: only the timer wakes this rank
   bool leaving_ = false;  // packets are expected soon
   bool has_rejected_ = false;
 };
@@ -347,9 +338,7 @@ Result<std::unique_ptr<Transport>> connect_ofi(const Membership& membership, con
   FDL_RETURN_IF_ERROR(agree_over_ofi(*library, *link, membership, peers));
   log_devices(*library, *link, membership.me().world_rank);
   FDL_ASSIGN_OR_RETURN(PollTimer timer, PollTimer::make());
-  FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
-  auto transport =
-      std::make_unique<OfiTransport>(std::move(link), membership, peers, std::move(timer), std::move(poller));
+  auto transport = std::make_unique<OfiTransport>(std::move(link), membership, peers, std::move(timer));
   FDL_RETURN_IF_ERROR(transport->start(membership.deadline));
   return std::unique_ptr<Transport>(std::move(transport));
 }

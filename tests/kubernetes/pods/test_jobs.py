@@ -5,7 +5,7 @@ import json
 import builders
 import pytest
 from farandole.integrations.kubernetes import generate
-from training_jobs import field, starter, train
+from training_jobs import assert_trained, field, starter, train
 
 SHM = {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}}],
        "container_volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}  # fmt: skip
@@ -17,6 +17,18 @@ def test_an_indexed_job_of_4_pods_with_2_ranks_each_trains_as_one_world(simulate
     # The global batches and the learned weights do not depend on the number of ranks.
     alone = train(simulate, builders.indexed_job(1, starter(1, "0", "train-0.train:29500", 1)), 1, ["train-0"], 1)
     assert loss == pytest.approx(alone, abs=2e-3)
+
+
+@pytest.mark.parametrize("transport", ["ofi:tcp", "ofi:udp;ofi_rxd"])
+def test_libfabric_carries_the_data_between_pods_and_shared_memory_inside_them(simulate, transport):
+    env = {"FARANDOLE_TRANSPORT": f"shm,{transport}", "FARANDOLE_LOG_LEVEL": "info"}
+    sim = simulate(
+        builders.indexed_job(2, starter(2, "$(JOB_COMPLETION_INDEX)", "train-0.train:29500"), env=env, **SHM)
+    )
+    sim.wait(60)
+    assert set(sim.results.values()) == {"Complete"}, sim.logs()
+    assert_trained(sim, 4, ["train-0", "train-1"])
+    assert f"; {transport}+shm;" in sim.pods[0].output, sim.logs()
 
 
 def test_a_stateful_set_trains_with_the_ordinal_as_node(simulate):
