@@ -77,7 +77,9 @@ void add_bench(CLI::App& app, Work& work) {
   CLI::App* command = app.add_subcommand("bench", "Time a collective on this host, beside the machine's limits");
   command->add_option("--collective", arguments->collective, "Which collective")->capture_default_str();
   command->add_option("--ranks", arguments->ranks, "How many ranks")->check(CLI::Range(1, 1024))->capture_default_str();
-  command->add_option("--transport", arguments->transport, "shm, tcp, mpi (under mpirun), loopback (threads) or auto")
+  command
+      ->add_option("--transport", arguments->transport,
+                   "shm, tcp, mpi (under mpirun), ofi:tcp, efa, loopback (threads) or auto")
       ->capture_default_str();
   command->add_option("--algorithm", arguments->algorithm, "As `farandole explain` names them")->capture_default_str();
   command->add_option("--sizes", arguments->sizes, "Bytes: 4,64K,1M")->capture_default_str();
