@@ -18,7 +18,7 @@ BOXES = [
       "   repetition detector", "session/ root and member", "wire/ control.fbs,", "   request cache"]),
     ("engine", 220, 320, 240, 78, "shell",
      ["communicator", "host/ executor, schedules", "device/ NCCL or staging"]),
-    ("transports/", 480, 320, 180, 78, "keeper", ["shm   tcp   mpi   loopback", "nccl (opened at run time)"]),
+    ("transports/", 480, 320, 180, 78, "keeper", ["shm   tcp   loopback", "mpi ofi nccl (at run time)"]),
     ("cuda", 680, 320, 90, 78, "keeper", ["driver (at", "run time),", "kernels/"]),
     ("bootstrap", 790, 320, 180, 78, "shell", ["launchers/ rendezvous/", "coordinator/ topology/"]),
     ("algorithms", 220, 430, 240, 78, "pure",
