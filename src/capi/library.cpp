@@ -61,7 +61,7 @@ SAME(bool_, FDL_BOOL);
 SAME(float8_e4m3, FDL_FLOAT8_E4M3);
 SAME(float8_e5m2, FDL_FLOAT8_E5M2);
 #undef SAME
-static_assert(kDtypeCount == FDL_FLOAT8_E5M2 + 1, "a new dtype wants an enumerator in farandole.h");
+static_assert(kDtypeCount == FDL_FLOAT8_E5M2 + 1, "a new dtype needs an enumerator in farandole.h");
 #define SAME(name, number) static_assert(static_cast<int>(Op::name) == number)
 SAME(sum, FDL_SUM);
 SAME(average, FDL_AVERAGE);

@@ -1,5 +1,5 @@
 // OfiLink sends and receives packets, and writes into the memory of peers, over all rails of a communicator. It repeats
-// what libfabric refuses for now (FI_EAGAIN), and knows nothing of slices.
+// what libfabric refuses for now (FI_EAGAIN), and has no notion of slices.
 #pragma once
 
 #include <deque>

@@ -15,8 +15,8 @@ namespace fdl {
 // libfabric or a number of devices that differs between members is an error that names both sides.
 //
 // The provider is that of FARANDOLE_TRANSPORT: "ofi" takes libfabric's first that reaches other hosts, "ofi:tcp" that
-// one, "efa" is "ofi:efa". A peer that dies is reported by the coordinator; libfabric tells only of what it cannot
-// send.
+// one, "efa" is "ofi:efa". A peer that dies is reported by the coordinator; libfabric
+// reports only what it cannot send.
 Result<std::unique_ptr<Transport>> connect_ofi(const Membership& membership, const std::vector<bool>& peers);
 
 // Returns the provider that a word of FARANDOLE_TRANSPORT names: "tcp" of "ofi:tcp", "efa" of "efa", none of "ofi".

@@ -301,9 +301,9 @@ TEST(Cache, StoresEveryKindExceptJoin) {
   for (int kind = 0; kind < kRequestKindCount; ++kind) {
     const Request request = of_kind(static_cast<RequestKind>(kind), "x");
     EXPECT_EQ(RequestCache::is_cacheable(request), request.kind != RequestKind::join);
-    RootRequestCache remembered(1, 4);
-    remembered.add(request);
-    EXPECT_EQ(remembered.cache().size(), request.kind == RequestKind::join ? 0u : 1u);
+    RootRequestCache known(1, 4);
+    known.add(request);
+    EXPECT_EQ(known.cache().size(), request.kind == RequestKind::join ? 0u : 1u);
   }
 }
 

@@ -33,7 +33,7 @@ class ElasticJob(Job):
         self._fewest, self._most = fewest, most
         self._worlds = ElasticWorlds(fewest, most, resets, timeout_s, options.start_timeout_s)
         self._members: dict[int, Worker] = {}  # of the last generation
-        self._told = False  # whether rank 0 knows of newcomers
+        self._announced = False  # whether rank 0 has received the news of newcomers
         self._start_due: float | None = None
         self._generation = 0
 
@@ -94,10 +94,10 @@ class ElasticJob(Job):
                        answer.member.local_size)  # fmt: skip
             self.reply(worker, f"world {' '.join(map(str, numbers))} {answer.rendezvous}")
         if begun is not None:
-            self._told, self._generation, self._start_due = False, begun.generation, None
+            self._announced, self._generation, self._start_due = False, begun.generation, None
             self.failures, self.places = {}, {}  # those of earlier generations were survived
-        if not self._told and self._worlds.generations.has_newcomers() and 0 in self._members:
-            self._told = True
+        if not self._announced and self._worlds.generations.has_newcomers() and 0 in self._members:
+            self._announced = True
             self.reply(self._members[0], "hosts added")
 
     def due(self) -> float | None:

@@ -28,7 +28,7 @@ class Cluster:
     """A job system that starts agents. Its methods are called in the thread of the job's run()."""
 
     name = "the job system"
-    stop_s = 15.0  # the time that agents have to end once they are told to, before cancel()
+    stop_s = 15.0  # the time between the order to stop and cancel()
 
     def address(self) -> str:
         """The address of this host at which the workers reach it."""
@@ -98,7 +98,7 @@ class Job:
         self.failures: dict[int, BaseException] = {}  # by rank
         self.places: dict[int, str] = {}  # of those ranks
         self.over: str | None = None  # why the job ends early
-        self.limit: float | None = None  # when agents that are left are told to stop
+        self.limit: float | None = None  # when the remaining agents are ordered to stop
         self._cancel_at: float | None = None
         self._leave_at: float | None = None  # when the job system's end is not awaited any longer
         self._done: tuple[list, BaseException | None] | None = None
@@ -240,7 +240,7 @@ class Job:
 
     def _note(self, worker: Worker, error: BaseException) -> BaseException:
         rank = self._rank_of(worker)
-        if self.limit is not None or self.over is None:  # afterwards ranks end because they are told to
+        if self.limit is not None or self.over is None:  # afterwards ranks end because of the order to stop
             self.failures.setdefault(rank, error)
             self.places.setdefault(rank, self.cluster.place(worker.facts))
         return error
