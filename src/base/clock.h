@@ -1,7 +1,9 @@
-// This header provides monotonic time in nanoseconds and deadlines on it. The wall clock may jump and is not used.
+// This header provides monotonic time in nanoseconds, and deadlines that an interrupt may bring forward. The wall clock
+// may jump and is not used.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <limits>
@@ -18,6 +20,13 @@ inline int64_t now_ns() {
 // Valid up to 9.2e9 seconds; Deadline::after_seconds() treats longer times as never.
 constexpr int64_t seconds_to_ns(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
 
+// An interrupt brings the deadlines that refer to it forward to a moment that is not known when a wait begins. It is
+// set once: first the moment, then the descriptor becomes readable, which wakes the threads that wait in poll(2).
+struct Interrupt {
+  std::atomic<int64_t> moment_ns{std::numeric_limits<int64_t>::max()};
+  int fd = -1;
+};
+
 // A moment after which waiting ends. Deadline::never() never passes.
 class Deadline {
  public:
@@ -31,21 +40,45 @@ class Deadline {
   // 9e9 seconds, about 285 years, is nearly the range of an int64_t in nanoseconds.
   static Deadline after_seconds(double seconds) { return seconds >= 9e9 ? never() : after_ns(seconds_to_ns(seconds)); }
 
-  bool is_never() const { return moment_ == std::numeric_limits<int64_t>::max(); }
-  bool passed() const { return !is_never() && now_ns() >= moment_; }
-  int64_t moment_ns() const { return moment_; }
-  int64_t remaining_ns() const { return is_never() ? moment_ : std::max<int64_t>(0, moment_ - now_ns()); }
+  // The same moment, or that of `interrupt` if it is earlier. The interrupt outlives all copies of the deadline.
+  Deadline interrupted_by(const Interrupt& interrupt) const { return Deadline(moment_, &interrupt); }
+
+  bool is_never() const { return moment_ns() == std::numeric_limits<int64_t>::max(); }
+  bool passed() const { return !is_never() && now_ns() >= moment_ns(); }
+  int64_t moment_ns() const {
+    if (interrupt_ == nullptr) [[likely]]
+      return moment_;
+    return std::min(moment_, interrupt_->moment_ns.load(std::memory_order_acquire));
+  }
+  int64_t remaining_ns() const {
+    const int64_t moment = moment_ns();
+    return moment == std::numeric_limits<int64_t>::max() ? moment : std::max<int64_t>(0, moment - now_ns());
+  }
   // The timeout for poll(2) and epoll_wait(2): -1 for never, rounded up so that a wait never ends before the deadline.
   int remaining_ms() const {
     if (is_never()) return -1;
     return static_cast<int>(std::min<int64_t>((remaining_ns() + 999'999) / 1'000'000, 1'000'000'000));
   }
-  Deadline earlier(Deadline other) const { return moment_ < other.moment_ ? *this : other; }
+  // The earlier of both. At most one of them refers to an interrupt, which the result refers to as well.
+  Deadline earlier(Deadline other) const {
+    return Deadline(std::min(moment_, other.moment_), interrupt_ != nullptr ? interrupt_ : other.interrupt_);
+  }
+  // The same deadline, `duration` later; negative: earlier. An interrupt is not moved.
+  Deadline shifted_by_ns(int64_t duration) const {
+    return moment_ == std::numeric_limits<int64_t>::max() ? *this : Deadline(moment_ + duration, interrupt_);
+  }
+  // The descriptor to wait for in addition, -1 if there is none or if the interrupt has been set.
+  int interrupt_fd() const {
+    const bool pending = interrupt_ != nullptr &&
+                         interrupt_->moment_ns.load(std::memory_order_acquire) == std::numeric_limits<int64_t>::max();
+    return pending ? interrupt_->fd : -1;
+  }
 
  private:
   // A moment of now_ns(). The largest value stands for never, so earlier() needs no special case.
-  explicit Deadline(int64_t moment) : moment_(moment) {}
+  explicit Deadline(int64_t moment, const Interrupt* interrupt = nullptr) : moment_(moment), interrupt_(interrupt) {}
   int64_t moment_;
+  const Interrupt* interrupt_;
 };
 
 }  // namespace fdl

@@ -23,12 +23,12 @@ epoll_event describe(uint64_t token, bool watch_read, bool watch_write, bool wat
 
 // poll() has no limit on the descriptor's number, which select() has (1024).
 bool wait_for(int fd, short events, Deadline deadline) {
-  pollfd entry{fd, events, 0};
-  // A signal makes poll() return -1; the loop then waits again.
+  // A signal makes poll() return -1; the loop then waits again. poll() ignores a negative descriptor.
   while (true) {
-    const int count = ::poll(&entry, 1, deadline.remaining_ms());
-    if (count > 0) return true;
-    if (count == 0 && deadline.passed()) return false;
+    std::array<pollfd, 2> entries{{{fd, events, 0}, {deadline.interrupt_fd(), POLLIN, 0}}};
+    const int count = ::poll(entries.data(), entries.size(), deadline.remaining_ms());
+    if (count > 0 && entries[0].revents != 0) return true;
+    if (count >= 0 && deadline.passed()) return false;
   }
 }
 
@@ -62,7 +62,10 @@ std::size_t Poller::wait(std::span<Ready> ready, Deadline deadline) {
   std::array<epoll_event, 64> events;
   const int most = static_cast<int>(std::min(ready.size(), events.size()));
   while (true) {
-    const int count = ::epoll_wait(fd_.get(), events.data(), most, deadline.remaining_ms());
+    // An interrupt's descriptor is not in the set, so the set itself is waited for beside it.
+    const bool waited = deadline.interrupt_fd() >= 0;
+    if (waited) wait_for(fd_.get(), POLLIN, deadline);
+    const int count = ::epoll_wait(fd_.get(), events.data(), most, waited ? 0 : deadline.remaining_ms());
     for (int i = 0; i < count; ++i) {
       const uint32_t bits = events[static_cast<std::size_t>(i)].events;
       // EPOLLRDHUP: the peer has closed its writing half. Data that it sent before is still readable.

@@ -308,11 +308,7 @@ class Setup {
   std::string leader() const { return membership_.name_of(members_.front()); }
 
   // The membership's deadline plus the time that the leader's error may need.
-  Deadline timeout() const {
-    return membership_.deadline.is_never()
-               ? Deadline::never()
-               : Deadline::at_ns(membership_.deadline.moment_ns() + seconds_to_ns(kDecisionSeconds));
-  }
+  Deadline timeout() const { return membership_.deadline.shifted_by_ns(seconds_to_ns(kDecisionSeconds)); }
 
   Status receive_decision(Code refusal) {
     uint32_t length = 0;

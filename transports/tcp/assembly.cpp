@@ -121,7 +121,7 @@ Status Assembly::start() {
   Deadline for_fetching = deadline;
   if (!deadline.is_never()) {
     const int64_t reserve_ns = std::min<int64_t>(deadline.remaining_ns() / 4, 1'000'000'000);
-    for_fetching = Deadline::at_ns(deadline.moment_ns() - reserve_ns);
+    for_fetching = deadline.shifted_by_ns(-reserve_ns);
   }
   FDL_RETURN_IF_ERROR(fetch_addresses(for_fetching));
   return run(deadline);
