@@ -73,8 +73,10 @@
        "How long one collective may take before it fails with TIMEOUT. 0: no limit (lost ranks are still detected).")  \
   KNOB(suspect_after_s,        Seconds, "0.4", "",                                                                     \
        "After how long without progress a waiting rank checks that the others are still alive.")                       \
-  KNOB(lost_after_s,           Seconds, "1", "",                                                                       \
-       "How long a checked rank may take to reply before it is declared lost.")                                        \
+  KNOB(silence_warning_s,      Seconds, "1", "",                                                                       \
+       "How long a checked rank may take to reply before a warning in the log of all ranks names it.")                 \
+  KNOB(lost_after_s,           Seconds, "10", "",                                                                      \
+       "How long a checked rank may take to reply before it is declared lost. One that has ended is lost at once.")    \
   KNOB(stall_warning_s,        Seconds, "10", "HOROVOD_STALL_CHECK_TIME_SECONDS",                                      \
        "After how long the log names the ranks that have not submitted a tensor, or for which an ordered call waits. " \
        "0: never.")                                                                                                    \

@@ -18,7 +18,7 @@ constexpr unsigned kClose = 4;
 // The coordinator's server without its sockets.
 class Server {
  public:
-  Server() : membership_(options(), "here", {0, 3, "host-a", "boot", 100, {}, -1}, 0) {}
+  Server() : membership_(options(), "here", {0, 3, "host-a", "boot", 100, {}, -1}) {}
 
   bool receive(JobMembership::Peer peer, CoordinatorMessage message) {
     if (members_.contains(peer)) {
@@ -29,7 +29,7 @@ class Server {
     if (message.kind != Kind::hello || message.members.size() != 1) return false;
     const CoordinatorClient::Hello& hello = message.members.front();
     if (hello.host_name.size() > kMostName || hello.boot_id.size() > kMostName) return false;
-    if (membership_.greet(peer, hello)) members_.insert(peer);
+    if (membership_.greet(peer, hello, now_)) members_.insert(peer);
     return true;
   }
   void close(JobMembership::Peer peer) {

@@ -62,7 +62,7 @@ class CoordinatorServer final : public Coordinator {
         listener_(std::move(listener)),
         poller_(std::move(poller)),
         stop_(std::move(stop)),
-        membership_(options, listener_->address(), own_process(), now_ns()) {}
+        membership_(options, listener_->address(), own_process()) {}
 
   Status watch_listener() { return listener_->watch(poller_, kListenerToken); }
   Status watch_stop() { return poller_.add(stop_.fd(), kStopToken); }
@@ -245,7 +245,7 @@ bool CoordinatorServer::handle(Peer peer, Connection& connection, CoordinatorMes
   const CoordinatorClient::Hello& hello = message.members.front();
   if (hello.host_name.size() > kMostName || hello.boot_id.size() > kMostName) return false;
   // greet() queues the welcome or a refusal; a refused rank stays a stranger until its deadline or its own close.
-  connection.is_member = membership_.greet(peer, hello);
+  connection.is_member = membership_.greet(peer, hello, now_ns());
   if (connection.is_member) strangers_here_.erase(peer);
   return true;
 }

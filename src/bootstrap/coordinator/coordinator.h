@@ -24,9 +24,10 @@ struct CoordinatorOptions {
   std::string interfaces;                   // of tcp: whose addresses are offered, as Config::interfaces
   int port_base = 0;                        // port for tcp without a port and for a file; 0: any port
   std::vector<std::string> expected_hosts;  // by rank, if known: named together with missing ranks
-  double start_timeout_s = 30;              // afterwards the present ranks get the list of the missing ones
-  std::size_t store_bytes = 256_MiB;        // limit of all published keys and values
-  double lost_after_s = 1;                  // how long a probed rank may take to reply
+  double start_timeout_s = 30;        // from the first arrival; then the present ranks get the list of the missing
+  std::size_t store_bytes = 256_MiB;  // limit of all published keys and values
+  double silence_warning_s = 1;       // how long a probed rank may take to reply before all ranks are warned
+  double lost_after_s = 10;           // and before it is lost
   // How errors name the coordinator when it is lost: "rank 0 on host-a" or "farandole run on host-a".
   std::string server_name;
   // Whether the coordinator serves another job after all ranks have left. That of a launcher does; that of a rank ends

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "bootstrap/coordinator/compatibility.h"
+#include "bootstrap/coordinator/setup_watch.h"
 #include "contract/membership.h"
 
 namespace fdl {
@@ -23,6 +24,8 @@ struct CoordinatorEvent {
     coordinator_lost,  // the connection to the coordinator ended; `why` names the process that served it
     progress_query,    // `rank` queries this rank's progress with `comm`; answer with reply_progress()
     progress_reply,    // `rank` has answered `query`
+    silent,            // `rank` (-1: the coordinator) does not answer; `why` is a warning for the log
+    answers_again,     // the silence has ended; `why` likewise
   };
   Kind kind = Kind::lost;
   int rank = -1;
@@ -46,10 +49,22 @@ class CoordinatorClient {
     int numa_node = -1;
   };
 
+  // When a coordinator that does not answer is reported, and lost; and how often a waiting rank queries it.
+  struct Limits {
+    double silence_warning_s = 1;
+    double lost_after_s = 10;
+    double suspect_after_s = 0.4;
+  };
+
   // Finds the coordinator (with retries until the deadline), runs the handshake and sends the hello. Blocks. If a
   // second process claims the same rank, the coordinator refuses it with an error that names both.
   static Result<std::unique_ptr<CoordinatorClient>> connect(const std::string& rendezvous, const std::string& job_key,
-                                                            const Hello& hello, Deadline deadline);
+                                                            const Hello& hello, Deadline deadline,
+                                                            const Limits& limits);
+  static Result<std::unique_ptr<CoordinatorClient>> connect(const std::string& rendezvous, const std::string& job_key,
+                                                            const Hello& hello, Deadline deadline) {
+    return connect(rendezvous, job_key, hello, deadline, Limits());
+  }
   virtual ~CoordinatorClient() = default;
 
   // ---- the driving thread ----
@@ -69,9 +84,15 @@ class CoordinatorClient {
   virtual Result<std::string> fetch_from(const std::vector<int>& world_ranks, std::string_view key,
                                          Deadline deadline) = 0;
   // ---- any thread; returns at once ----
-  // Makes the coordinator ping these ranks. A rank that does not reply within lost_after_s causes a `lost` event on all
-  // ranks.
+  // Makes the coordinator ping these ranks. A rank that does not reply causes a `silent` event on all ranks after
+  // silence_warning_s, and a `lost` event after lost_after_s. The coordinator itself must answer within the same times;
+  // therefore a rank that waits calls this again every suspect_after_s, also with no ranks.
   virtual void probe(const std::vector<int>& world_ranks) = 0;
+  // Watches these ranks, and the coordinator, while something is set up with them. The watch ends with the last
+  // pointer.
+  virtual Result<std::shared_ptr<SetupWatch>> watch(const std::vector<int>& world_ranks) = 0;
+  // Calls probe() with the ranks of all watches; false if there is no watch.
+  virtual bool probe_watched() = 0;
   // Reports that a communicator failed on this rank. The coordinator checks the reported rank (lost, left, or alive but
   // unreachable) and sends one failure decision to all ranks.
   virtual void report(const std::string& comm, const Status& why) = 0;
@@ -84,5 +105,11 @@ class CoordinatorClient {
   // Announces that this rank leaves: closing the connection is then not a loss.
   virtual void leave() = 0;
 };
+
+// "rank 3 on host-b (process 4711)".
+std::string process_name(const CoordinatorClient::Hello& hello);
+
+// The warning about a process that does not answer.
+Status silence_warning(const std::string& name, double silence_warning_s, double lost_after_s);
 
 }  // namespace fdl

@@ -27,7 +27,7 @@ struct CoordinatorMessage {
     publish = 3,  // id, key, value
     fetch = 4,    // id, key
     forget = 5,   // id of a fetch that is abandoned
-    probe = 6,    // ranks
+    probe = 6,    // ranks; answered by `probed`
     report = 7,   // key: the communicator; why
     leave = 8,
     pong = 9,  // id: of the ping
@@ -40,6 +40,7 @@ struct CoordinatorMessage {
     progress_query = 14,  // key: the communicator; id: the query; ranks: the queried ones; number: its validity in ns
     progress_reply =
         15,  // key, id; rank: the querying one; number: collectives begun, or -1: unknown; value: empty, or kWaiting
+    gives_up = 16,  // why: the coordinator has not answered; the rank closes the connection
     // from the coordinator
     welcome = 32,      // key: the name of the serving process
     refused = 33,      // why
@@ -52,6 +53,9 @@ struct CoordinatorMessage {
     coordinator_ends = 40,
     relayed_query = 48,  // key, id; rank: the querying one
     answer = 49,         // key, id, number, value; rank: the answering one
+    probed = 50,         // answers a probe
+    silent = 51,         // rank, why: a warning
+    answers_again = 52,  // rank, why: the end of that silence
     // to a node
     node_welcome = 41,  // rank: its number; key: the leading node
     node_waits = 42,    // key: the reason for the wait

@@ -42,12 +42,10 @@ std::string hosts_of(const std::vector<int>& ranks, const std::vector<std::strin
 
 }  // namespace
 
-JobMembership::JobMembership(const CoordinatorOptions& options, std::string address, CoordinatorClient::Hello process,
-                             int64_t now_ns)
+JobMembership::JobMembership(const CoordinatorOptions& options, std::string address, CoordinatorClient::Hello process)
     : options_(options),
       address_(std::move(address)),
       process_(std::move(process)),
-      opened_ns_(now_ns),
       members_(static_cast<std::size_t>(options.size)),
       store_(options.store_bytes) {}
 
@@ -60,9 +58,7 @@ JobMembership::Member* JobMembership::member_at(int rank) {
   return rank < 0 || rank >= options_.size ? nullptr : &members_[static_cast<std::size_t>(rank)];
 }
 
-std::string JobMembership::name_of(const Member& member) const {
-  return fmt::format("rank {} on {} (process {})", member.hello.rank, member.hello.host_name, member.hello.process_id);
-}
+std::string JobMembership::name_of(const Member& member) const { return process_name(member.hello); }
 
 void JobMembership::send_to_all(const CoordinatorMessage& message, Peer except) {
   for (const Member& member : members_) {
@@ -118,7 +114,7 @@ void JobMembership::start_over() {
   first_rank_ = -1;
   first_settings_.clear();
   arrived_ = 0;
-  opened_ns_ = latest_ns_;
+  began_ns_ = -1;
   start_failed_ = {};
   late_.clear();
   store_ = Store(options_.store_bytes);
@@ -143,7 +139,7 @@ void JobMembership::compare_with_first(Member& member) {
   if (!same.ok() && start_failed_.ok()) answer_waiting(start_failed_ = same);
 }
 
-bool JobMembership::greet(Peer peer, const CoordinatorClient::Hello& hello) {
+bool JobMembership::greet(Peer peer, const CoordinatorClient::Hello& hello, int64_t now_ns) {
   if (options_.serves_again && std::all_of(members_.begin(), members_.end(),
                                            [](const Member& member) { return member.state == Member::State::left; })) {
     start_over();
@@ -159,6 +155,7 @@ bool JobMembership::greet(Peer peer, const CoordinatorClient::Hello& hello) {
   member.peer = peer;
   member.hello = hello;
   rank_of_[peer] = hello.rank;
+  if (arrived_ == 0) began_ns_ = now_ns;
   ++arrived_;
   ++here_;
   compare_with_first(member);
@@ -230,7 +227,7 @@ void JobMembership::answer_waiting_in_time(int64_t now_ns) {
     if (one.until.moment_ns() > now_ns) return false;
     CoordinatorMessage reply{.kind = Kind::reply};
     reply.id = one.id;
-    reply.why = missing_after(static_cast<double>(now_ns - opened_ns_) / 1e9);
+    reply.why = missing_after(static_cast<double>(now_ns - began_ns_) / 1e9);
     send(one.peer, std::move(reply));
     return true;
   });
@@ -239,7 +236,6 @@ void JobMembership::answer_waiting_in_time(int64_t now_ns) {
 // ---- Messages of ranks ----
 
 Status JobMembership::receive(Peer peer, CoordinatorMessage message, int64_t now_ns) {
-  latest_ns_ = now_ns;
   Member* member = member_of(peer);
   if (member == nullptr) return Status(Code::transport, "coordinator: a message before the hello");
   // Ignore messages of a rank that has left or was declared lost. Its entry may already belong to a process of the next
@@ -266,6 +262,7 @@ Status JobMembership::receive(Peer peer, CoordinatorMessage message, int64_t now
           ping(*probed, now_ns);
         }
       }
+      send(peer, {.kind = Kind::probed});
       return {};
     case Kind::report:
       if (message.why.ok()) return Status(Code::transport, "coordinator: a report without a failure");
@@ -278,6 +275,10 @@ Status JobMembership::receive(Peer peer, CoordinatorMessage message, int64_t now
       return {};
     case Kind::leave:
       leave(*member);
+      return {};
+    case Kind::gives_up:
+      if (message.why.ok()) return Status(Code::transport, "coordinator: a rank gives up without a reason");
+      given_up_by(*member, message.why, now_ns);
       return {};
     case Kind::pong:
       pong(*member, message.id, now_ns);
@@ -328,6 +329,17 @@ void JobMembership::leave(Member& member) {
   vacate(member, Member::State::left, Kind::left);
 }
 
+// Loses a member whose process may only have been stopped. When it continues, it reads the same decision as the others.
+void JobMembership::lose_and_notify(Member& member, Status why) {
+  member.end = std::move(why);
+  vacate(member, Member::State::lost, Kind::lost);
+  CoordinatorMessage decision{.kind = Kind::lost};
+  decision.rank = member.hello.rank;
+  decision.why = member.end;
+  send(member.peer, std::move(decision));
+  hang_ups_.push_back(member.peer);
+}
+
 void JobMembership::lose(Member& member, const std::string& how) {
   member.end = Status::blame(member.hello.rank, member.hello.host_name, Code::peer_lost,
                              fmt::format("{} was lost: {}", name_of(member), how));
@@ -337,7 +349,7 @@ void JobMembership::lose(Member& member, const std::string& how) {
 // Removes a member that left or was lost, informs the others, and decides the reports that name it.
 void JobMembership::vacate(Member& member, Member::State state, Kind kind) {
   member.state = state;
-  member.pong_until = Deadline::never();
+  member.warn_at = member.pong_until = Deadline::never();
   --here_;
   store_.forget_all_of(member.peer);
   std::erase_if(waiting_, [&](const Waiting& one) { return one.peer == member.peer; });
@@ -358,34 +370,35 @@ void JobMembership::closed(Peer peer) {
 }
 
 void JobMembership::tick(int64_t now_ns) {
-  latest_ns_ = now_ns;
+  discount_own_pause(now_ns);
   for (Member& member : members_) {
-    if (member.state != Member::State::present || member.pong_until.is_never() ||
-        member.pong_until.moment_ns() > now_ns)
-      continue;
-    lose(member,
-         fmt::format("it has not answered for {:g} s (stopped, swapped out or cut off)", options_.lost_after_s));
-    // The rank may only have been stopped. When it continues, it reads the same decision as the others.
-    CoordinatorMessage decision{.kind = Kind::lost};
-    decision.rank = member.hello.rank;
-    decision.why = member.end;
-    send(member.peer, std::move(decision));
-    hang_ups_.push_back(member.peer);
+    if (member.state != Member::State::present) continue;
+    if (member.pong_until.moment_ns() <= now_ns) {
+      lose_and_notify(member, end_by_silence(member));
+    } else if (!member.is_silent && member.warn_at.moment_ns() <= now_ns) {
+      warn_of_silence(member);
+    }
   }
-  if (arrived_ < options_.size && start_failed_.ok() &&
-      now_ns - opened_ns_ >= seconds_to_ns(options_.start_timeout_s)) {
-    answer_waiting(start_failed_ = missing_after(options_.start_timeout_s));
-  }
+  if (start_limit().moment_ns() <= now_ns) answer_waiting(start_failed_ = missing_after(options_.start_timeout_s));
   answer_waiting_in_time(now_ns);
+  ticked_ns_ = now_ns;
+  due_ns_ = next().moment_ns();
+}
+
+// The moment at which the start fails because ranks are missing. It counts from the first arrival: ranks that all need
+// long before their first call do not fail each other.
+Deadline JobMembership::start_limit() const {
+  const bool is_open = arrived_ > 0 && arrived_ < options_.size && start_failed_.ok();
+  return is_open ? Deadline::at_ns(began_ns_ + seconds_to_ns(options_.start_timeout_s)) : Deadline::never();
 }
 
 Deadline JobMembership::next() const {
-  Deadline next = Deadline::never();
-  for (const Member& member : members_) next = next.earlier(member.pong_until);
-  for (const Waiting& one : waiting_) next = next.earlier(one.until);
-  if (arrived_ < options_.size && start_failed_.ok()) {
-    next = next.earlier(Deadline::at_ns(opened_ns_ + seconds_to_ns(options_.start_timeout_s)));
+  Deadline next = start_limit();
+  for (const Member& member : members_) {
+    next = next.earlier(member.pong_until);
+    if (!member.is_silent) next = next.earlier(member.warn_at);
   }
+  for (const Waiting& one : waiting_) next = next.earlier(one.until);
   return next;
 }
 

@@ -5,6 +5,7 @@
 // left and lost. A peer is a connection, numbered by the caller; it belongs to a member once its hello was accepted.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -27,14 +28,13 @@ class JobMembership {
   };
 
   // `address` and `process` (where the coordinator itself runs) appear in messages to ranks.
-  JobMembership(const CoordinatorOptions& options, std::string address, CoordinatorClient::Hello process,
-                int64_t now_ns);
+  JobMembership(const CoordinatorOptions& options, std::string address, CoordinatorClient::Hello process);
 
   // Each function adds the messages to send to take_outgoing(), and the connections to close to take_hang_ups().
 
   // Returns false if the hello is refused. The reason is in the outgoing messages; the caller closes the connection
   // once it is sent.
-  bool greet(Peer peer, const CoordinatorClient::Hello& hello);
+  bool greet(Peer peer, const CoordinatorClient::Hello& hello, int64_t now_ns);
   // An error means that the peer violated the protocol; the caller closes its connection.
   Status receive(Peer peer, CoordinatorMessage message, int64_t now_ns);
   void closed(Peer peer);
@@ -59,7 +59,10 @@ class JobMembership {
     // Pings are numbered; a pong answers its ping and all earlier ones.
     uint64_t last_ping = 0;
     uint64_t last_pong = 0;
-    Deadline pong_until = Deadline::never();
+    int64_t asked_ns = 0;                     // when the first ping without a pong was sent
+    Deadline warn_at = Deadline::never();     // then all ranks are warned of its silence
+    Deadline pong_until = Deadline::never();  // then it is lost
+    bool is_silent = false;                   // all ranks have been warned
   };
   struct Waiting {
     Peer peer;
@@ -99,6 +102,7 @@ class JobMembership {
   void compare_with_first(Member& member);
   Status refusal_of(const CoordinatorClient::Hello& hello) const;
   void start_over();
+  Deadline start_limit() const;
   void send_earlier_events(Peer peer);
   Status missing_after(double seconds) const;
   void answer_waiting(const Status& why);
@@ -114,6 +118,13 @@ class JobMembership {
   void forward_answer(int answering, const CoordinatorMessage& message);
   void ping(Member& member, int64_t now_ns);
   void pong(Member& member, uint64_t id, int64_t now_ns);
+  void expect_pong(Member& member, int64_t now_ns);
+  void warn_of_silence(Member& member);
+  void end_silence(Member& member, int64_t now_ns);
+  Status end_by_silence(const Member& member) const;
+  void discount_own_pause(int64_t now_ns);
+  void given_up_by(Member& from, const Status& why, int64_t now_ns);
+  void lose_and_notify(Member& member, Status why);
   bool serves_the_coordinator(const Member& member) const;
   void leave(Member& member);
   void lose(Member& member, const std::string& how);
@@ -124,8 +135,9 @@ class JobMembership {
   CoordinatorOptions options_;
   std::string address_;
   CoordinatorClient::Hello process_;
-  int64_t opened_ns_;
-  int64_t latest_ns_ = 0;  // time of the last message or tick
+  int64_t began_ns_ = -1;                                 // when the first rank of this job arrived; -1: none has
+  int64_t ticked_ns_ = 0;                                 // time of the last tick
+  int64_t due_ns_ = std::numeric_limits<int64_t>::max();  // next() after it
   std::vector<Member> members_;
   std::unordered_map<Peer, int> rank_of_;
   int first_rank_ = -1;  // the first to arrive: its settings are compared with those of all others

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "bootstrap/coordinator/job_membership.h"
 
@@ -92,15 +94,25 @@ void JobMembership::ping(Member& member, int64_t now_ns) {
   CoordinatorMessage ping{.kind = Kind::ping};
   ping.id = ++member.last_ping;
   send(member.peer, std::move(ping));
-  if (member.pong_until.is_never()) member.pong_until = Deadline::at_ns(now_ns + seconds_to_ns(options_.lost_after_s));
+  if (member.pong_until.is_never()) expect_pong(member, now_ns);
+}
+
+void JobMembership::expect_pong(Member& member, int64_t now_ns) {
+  member.asked_ns = now_ns;
+  member.warn_at = Deadline::at_ns(now_ns + seconds_to_ns(options_.silence_warning_s));
+  member.pong_until = Deadline::at_ns(now_ns + seconds_to_ns(options_.lost_after_s));
 }
 
 // A pong proves that the rank is alive, so all reports that its ping was sent for are decided.
 void JobMembership::pong(Member& member, uint64_t id, int64_t now_ns) {
   if (id > member.last_ping) return;
   member.last_pong = std::max(member.last_pong, id);
-  const bool all_answered = member.last_pong == member.last_ping;
-  member.pong_until = all_answered ? Deadline::never() : Deadline::at_ns(now_ns + seconds_to_ns(options_.lost_after_s));
+  end_silence(member, now_ns);
+  if (member.last_pong == member.last_ping) {
+    member.warn_at = member.pong_until = Deadline::never();
+  } else {
+    expect_pong(member, now_ns);
+  }
   std::vector<FailureReport> answered;
   std::erase_if(reports_, [&](const FailureReport& one) {
     const bool is_answered = one.culprit == member.hello.rank && one.ping <= member.last_pong;
@@ -113,6 +125,60 @@ void JobMembership::pong(Member& member, uint64_t id, int64_t now_ns) {
     decide(one.comm, Status(std::move(error)));
   }
 }
+
+// ---- Silence ----
+// A process that ends is lost at once. One that does not answer may continue, so all ranks are warned first.
+
+void JobMembership::warn_of_silence(Member& member) {
+  member.is_silent = true;
+  CoordinatorMessage warning{.kind = Kind::silent};
+  warning.rank = member.hello.rank;
+  warning.why = silence_warning(name_of(member), options_.silence_warning_s, options_.lost_after_s);
+  send_to_all(warning);
+}
+
+void JobMembership::end_silence(Member& member, int64_t now_ns) {
+  if (!std::exchange(member.is_silent, false)) return;
+  CoordinatorMessage news{.kind = Kind::answers_again};
+  news.rank = member.hello.rank;
+  news.why = Status(Code::transport, fmt::format("{} answers again after {:.1f} s", name_of(member),
+                                                 static_cast<double>(now_ns - member.asked_ns) / 1e9));
+  send_to_all(news);
+}
+
+Status JobMembership::end_by_silence(const Member& member) const {
+  return Status::blame(member.hello.rank, member.hello.host_name, Code::peer_lost,
+                       fmt::format("{} was lost: it has not answered for {:g} s (stopped, swapped out or cut off)",
+                                   name_of(member), options_.lost_after_s));
+}
+
+// Time in which the coordinator itself did not run, because it was stopped or its machine was paused, is no silence of
+// a rank: the pong may be on its way, and gets kPause_ns more. Such a tick comes late.
+void JobMembership::discount_own_pause(int64_t now_ns) {
+  constexpr int64_t kPause_ns = 200'000'000;
+  const int64_t late_ns = now_ns - due_ns_;
+  if (due_ns_ == std::numeric_limits<int64_t>::max() || late_ns < kPause_ns) return;
+  for (Member& member : members_) {
+    if (member.pong_until.is_never() || member.asked_ns > due_ns_) continue;
+    member.asked_ns += late_ns + kPause_ns;
+    member.warn_at = member.warn_at.shifted_by_ns(late_ns + kPause_ns);
+    member.pong_until = member.pong_until.shifted_by_ns(late_ns + kPause_ns);
+  }
+}
+
+// A rank had no answer from the coordinator for lost_after_s and has given up. If the coordinator has not run for
+// most of that time, the rank that serves it is lost, with the text that the other ranks have. If it has run, it
+// answered, and the rank that gave up was cut off.
+void JobMembership::given_up_by(Member& from, const Status& why, int64_t now_ns) {
+  const bool was_paused = now_ns - ticked_ns_ >= seconds_to_ns(options_.lost_after_s) / 2;
+  if (!was_paused) return lose(from, "it was cut off from the coordinator");
+  from.end = why;
+  vacate(from, Member::State::left, Kind::left);
+  Member& server = *member_at(0);
+  if (serves_the_coordinator(server) && why.error().culprit_rank == 0) lose_and_notify(server, why);
+}
+
+// ---- Failure reports ----
 
 // The first report of a communicator determines the failure decision that all ranks receive. If it names another rank
 // that seems to be present, that rank is pinged first, with a new ping: it may have died after an earlier pong. A rank

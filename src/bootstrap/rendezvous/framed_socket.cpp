@@ -67,4 +67,6 @@ bool FramedSocket::flush() {
   return true;
 }
 
+void FramedSocket::shut_down() { ::shutdown(fd_.get(), SHUT_RDWR); }
+
 }  // namespace fdl

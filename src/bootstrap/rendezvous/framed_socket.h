@@ -31,6 +31,8 @@ class FramedSocket {
   // Writes as much as the socket accepts now. Returns false if the connection has ended; receive() then reports it.
   bool flush();
   std::size_t unsent_bytes() const { return outgoing_.size() - sent_; }
+  // Ends both directions; the other end still receives what was written before.
+  void shut_down();
 
  private:
   UniqueFd fd_;

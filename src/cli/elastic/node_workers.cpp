@@ -18,6 +18,7 @@ namespace fdl {
 namespace {
 
 constexpr double kRound_s = 0.5;
+constexpr double kNodeAnswer_s = 1;  // how long a queried node may take to answer, at most
 
 // With fixed ports the launcher listens on the first one, and the coordinator on one of the others.
 Result<std::string> coordinator_address_of(const RunPlan& plan, const Config& config) {
@@ -91,7 +92,8 @@ Result<std::unique_ptr<WorkerGroup>> make_node_workers(const RunPlan& plan, cons
     several.limits.most = plan.nodes;
     several.limits.start_s = timeout_s;
     several.limits.timeout_s = leading.timeout_s;
-    several.limits.lost_after_s = config.lost_after_s;
+    // A node is queried when its ranks are lost already, or when its successor has arrived.
+    several.limits.lost_after_s = std::min(config.lost_after_s, kNodeAnswer_s);
     several.limits.names = plan.pods;
     several.limits.where = plan.rendezvous;
     several.rendezvous = plan.rendezvous;

@@ -66,6 +66,7 @@ CoordinatorOptions coordinator_options(const Config& config, const std::string& 
           .interfaces = config.interfaces,
           .port_base = static_cast<int>(config.port_base),
           .start_timeout_s = config.start_timeout_s,
+          .silence_warning_s = config.silence_warning_s,
           .lost_after_s = config.lost_after_s,
           .server_name = "farandole run on " + host_facts().host_name};
 }

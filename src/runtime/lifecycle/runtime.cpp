@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "agree/wire/wire.h"
 #include "base/log.h"
 #include "runtime/lifecycle/assemble.h"
 #include "runtime/lifecycle/store_exchange.h"
+#include "system/poller.h"
 
 namespace fdl {
 namespace {
@@ -115,6 +117,7 @@ void Runtime::shut_down() {
 
 Result<std::unique_ptr<Communicator>> Runtime::connect(const std::string& id, const std::vector<Member>& members,
                                                        int rank, std::function<void()> watch) {
+  FDL_ASSIGN_OR_RETURN(const SetUp set_up, begin_set_up(others(members)));
   StoreExchange exchange(*coordinator_client_, "comm");
   const Membership membership{.id = id,
                               .rank = rank,
@@ -123,15 +126,40 @@ Result<std::unique_ptr<Communicator>> Runtime::connect(const std::string& id, co
                               .config = &config_,
                               .memory = memory_,
                               .exchange = &exchange,
-                              .deadline = Deadline::after_seconds(config_.start_timeout_s)};
+                              .deadline = set_up.deadline};
   const auto suspect = [this](Communicator& waiting, int64_t waited_ns) {
     check_interrupt(waiting);
     on_suspect(waiting, waited_ns);
   };
   const auto find_library = [devices = devices_.get()] { return devices->library(); };
   auto comm = assemble(membership, suspect, &tuning_.table, find_library, std::move(watch));
-  if (!comm.ok()) return comm.status().while_doing("connecting " + id);
+  if (!comm.ok()) return set_up.outcome(comm.status()).while_doing("connecting " + id);
   return comm;
+}
+
+// While a set-up is watched, the progress thread probes its ranks, so that one that is stopped is found too.
+Result<Runtime::SetUp> Runtime::begin_set_up(const std::vector<int>& others) {
+  FDL_ASSIGN_OR_RETURN(auto watch, coordinator_client_->watch(others));
+  const Deadline deadline = Deadline::after_seconds(config_.start_timeout_s).interrupted_by(watch->interrupt());
+  progress_thread_->watch();
+  return SetUp{std::move(watch), deadline, config_.suspect_after_s};
+}
+
+// An error that concerns this rank alone stays: the cause is here, and not in the rank that has gone meanwhile. A
+// connection that breaks is often noticed before the coordinator's news of the rank that was at its other end.
+Status Runtime::SetUp::outcome(const Status& failure) const {
+  const bool is_own = failure.code() != Code::timeout && failure.code() != Code::transport &&
+                      failure.code() != Code::peer_lost && failure.code() != Code::authentication;
+  if (is_own) return failure;
+  wait_readable(watch->interrupt().fd, Deadline::after_seconds(news_s));
+  const Status gone = watch->why();
+  return gone.ok() ? failure : gone;
+}
+
+int64_t Runtime::watch_set_ups(int64_t now_ns) {
+  return coordinator_client_->probe_watched()
+             ? now_ns + std::max<int64_t>(seconds_to_ns(config_.suspect_after_s), 1'000'000)
+             : std::numeric_limits<int64_t>::max();
 }
 
 Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world_ranks) {
@@ -187,9 +215,11 @@ Result<Group*> Runtime::split(Group& group, int color, int key) {
   FDL_RETURN_IF_ERROR(
       exchange.publish(std::to_string(group.rank()), std::to_string(color) + " " + std::to_string(key)));
   std::vector<std::pair<int, int>> chosen;  // (key, rank in the group)
-  const Deadline deadline = Deadline::after_seconds(config_.start_timeout_s);
+  FDL_ASSIGN_OR_RETURN(const SetUp set_up, begin_set_up(others(group.members())));
   for (int rank = 0; rank < group.size(); ++rank) {
-    FDL_ASSIGN_OR_RETURN(const std::string text, exchange.fetch(std::to_string(rank), deadline));
+    const auto fetched = exchange.fetch(std::to_string(rank), set_up.deadline);
+    if (!fetched.ok()) return set_up.outcome(fetched.status()).while_doing("splitting group " + group.id());
+    const std::string& text = *fetched;
     int their_color = 0;
     int their_key = 0;
     const char* end = text.data() + text.size();
@@ -250,6 +280,10 @@ void Runtime::on_event(const CoordinatorEvent& event) {
         if (group->comm().id() == event.comm) group->named().fail_all(event.why);
       }
       interrupt_comms([&](const Communicator& comm) { return comm.id() == event.comm; }, event.why);
+      break;
+    case CoordinatorEvent::Kind::silent:
+    case CoordinatorEvent::Kind::answers_again:
+      log_warning("rank {}: {}", identity_.rank, event.why.text());
       break;
     case CoordinatorEvent::Kind::progress_query:
       answer_device_query(event);

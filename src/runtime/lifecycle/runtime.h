@@ -161,6 +161,16 @@ class Runtime {
   Result<Group*> open_group(std::string id, const std::vector<int>& world_ranks);
   Result<std::unique_ptr<Communicator>> connect(const std::string& id, const std::vector<Member>& members, int rank,
                                                 std::function<void()> watch = {});
+  // What a set-up with other ranks waits for: its end, and the news that one of them is gone.
+  struct SetUp {
+    std::shared_ptr<SetupWatch> watch;
+    Deadline deadline;
+    double news_s;  // how long outcome() may wait for the news
+    // The error of the set-up: that of the rank that is gone if there is one, else `failure`.
+    Status outcome(const Status& failure) const;
+  };
+  Result<SetUp> begin_set_up(const std::vector<int>& others);
+  int64_t watch_set_ups(int64_t now_ns);
   void on_event(const CoordinatorEvent& event);
   void on_failure_report(const std::string& comm, const Status& why);
   void on_suspect(Communicator& comm, int64_t waited_ns);

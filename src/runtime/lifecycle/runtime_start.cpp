@@ -195,6 +195,7 @@ Status Runtime::serve_coordinator() {
                                                         .interfaces = config_.interfaces,
                                                         .port_base = static_cast<int>(config_.port_base),
                                                         .start_timeout_s = config_.start_timeout_s,
+                                                        .silence_warning_s = config_.silence_warning_s,
                                                         .lost_after_s = config_.lost_after_s,
                                                         .server_name = "rank 0 on " + host_facts().host_name}));
   sigset_t all;
@@ -218,7 +219,10 @@ Status Runtime::connect_ranks() {
                                                    .process_id = mine.process_id,
                                                    .settings = compatibility_settings(config_, tuning_.table),
                                                    .numa_node = numa_node()},
-                                                  deadline));
+                                                  deadline,
+                                                  {.silence_warning_s = config_.silence_warning_s,
+                                                   .lost_after_s = config_.lost_after_s,
+                                                   .suspect_after_s = config_.suspect_after_s}));
   FDL_ASSIGN_OR_RETURN(
       progress_thread_,
       ProgressThread::start(
@@ -226,7 +230,8 @@ Status Runtime::connect_ranks() {
           {.on_event = [this](const CoordinatorEvent& event) { on_event(event); },
            .on_stuck = [this](Communicator& comm, int64_t waited_ns) { on_suspect(comm, waited_ns); },
            .on_failure_report = [this](Communicator& comm, const Status& why) { on_failure_report(comm.id(), why); },
-           .on_watch = [this](int64_t now) { return watch_devices(now); }}));
+           .on_watch = [this](int64_t now) { return std::min(watch_devices(now), watch_set_ups(now)); }}));
+  FDL_ASSIGN_OR_RETURN(SetUp set_up, begin_set_up({}));
   // The coordinator fails after start_timeout_s with a text that names the missing ranks. This deadline is 2 s later,
   // so that its text arrives first.
   FDL_ASSIGN_OR_RETURN(const auto everyone,
@@ -236,7 +241,14 @@ Status Runtime::connect_ranks() {
     facts.push_back({hello.host_name, hello.boot_id, hello.process_id, hello.numa_node});
   }
   StoreExchange exchange(*coordinator_client_, "world");
-  FDL_ASSIGN_OR_RETURN(members_, find_hosts(identity_.rank, facts, identity_.job_key, exchange, deadline));
+  std::vector<int> others;
+  for (const auto& hello : everyone) {
+    if (hello.rank != identity_.rank) others.push_back(hello.rank);
+  }
+  FDL_ASSIGN_OR_RETURN(set_up, begin_set_up(others));
+  auto members = find_hosts(identity_.rank, facts, identity_.job_key, exchange, set_up.deadline);
+  if (!members.ok()) return set_up.outcome(members.status());
+  members_ = members.take();
   return {};
 }
 
@@ -273,13 +285,16 @@ Status Runtime::compute_facts() {
 
 Status Runtime::share_memory() {
   StoreExchange exchange(*coordinator_client_, "memory");
-  FDL_ASSIGN_OR_RETURN(memory_, assemble_memory({.id = "the world's memory",
-                                                 .rank = identity_.rank,
-                                                 .members = members_,
-                                                 .job_key = identity_.job_key,
-                                                 .config = &config_,
-                                                 .exchange = &exchange,
-                                                 .deadline = Deadline::after_seconds(config_.start_timeout_s)}));
+  FDL_ASSIGN_OR_RETURN(const SetUp set_up, begin_set_up(others(members_)));
+  auto memory = assemble_memory({.id = "the world's memory",
+                                 .rank = identity_.rank,
+                                 .members = members_,
+                                 .job_key = identity_.job_key,
+                                 .config = &config_,
+                                 .exchange = &exchange,
+                                 .deadline = set_up.deadline});
+  if (!memory.ok()) return set_up.outcome(memory.status());
+  memory_ = memory.take();
   return {};
 }
 

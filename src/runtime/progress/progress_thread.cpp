@@ -187,7 +187,9 @@ void ProgressThread::drain(Group& group, Deadline deadline) {
   while (named.failure().ok() && named.running() && !deadline.passed()) {
     bool moved = group.comm().progress();
     moved |= named.progress();
-    if (!moved && named.running()) group.comm().sleep_until_ready(deadline);
+    coordinator_client_.progress();  // answers pings; its events wait until this call has ended
+    if (!moved && named.running())
+      group.comm().sleep_until_ready(deadline.earlier(Deadline::after_seconds(config_.suspect_after_s)));
   }
 }
 

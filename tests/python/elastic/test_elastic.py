@@ -29,7 +29,7 @@ class Done:
         variables = {
             name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))
         }
-        variables.update(OMP_NUM_THREADS="1")
+        variables.update(OMP_NUM_THREADS="1", FARANDOLE_LOST_AFTER_S="1")
         command = [*command, *flags.split(), "--", sys.executable, os.path.join(HERE, "elastic_tasks.py"), task]
         done = subprocess.run([*command, *map(str, arguments)], env=variables, capture_output=True, text=True,
                               timeout=timeout)  # fmt: skip

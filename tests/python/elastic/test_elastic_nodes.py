@@ -36,7 +36,8 @@ class Node:
         ]
         command += ["--", sys.executable, os.path.join(HERE, "elastic_tasks.py"), job.task, str(job.folder)]
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
-        clean.update({"OMP_NUM_THREADS": "1", "FARANDOLE_JOB_KEY": key, "FARANDOLE_START_TIMEOUT_S": "30", **variables})
+        clean.update({"OMP_NUM_THREADS": "1", "FARANDOLE_JOB_KEY": key, "FARANDOLE_START_TIMEOUT_S": "30",
+                      "FARANDOLE_LOST_AFTER_S": "1", **variables})  # fmt: skip
         self.process = subprocess.Popen(command, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.output, self.errors = [], []
         self.readers = [

@@ -267,13 +267,14 @@ TEST(CoordinatorsEnd, WakesWaitingCalls) {
 // ---- Real processes: forked before any thread exists, so that they inherit no connections of this process ----
 
 // Joins as a rank and answers the coordinator until it is killed or the coordinator ends.
-[[noreturn]] void live_as(int rank, int size, const std::string& rendezvous, bool serves) {
+[[noreturn]] void live_as(int rank, int size, const std::string& rendezvous, bool serves, double lost_after_s) {
   std::unique_ptr<Coordinator> coordinator;
   std::thread server;
   if (serves) {
     CoordinatorOptions options = options_for(size, rendezvous);
     options.job_key = kKey;
     options.server_name = "rank 0 on host-a";
+    options.lost_after_s = lost_after_s;
     coordinator = Coordinator::open(options).take();
     server = std::thread([&] { coordinator->run(); });
   }
@@ -293,12 +294,18 @@ TEST(CoordinatorsEnd, WakesWaitingCalls) {
 
 class Child {
  public:
-  Child(int rank, int size, const std::string& rendezvous, bool serves = false) : pid_(::fork()) {
-    if (pid_ == 0) live_as(rank, size, rendezvous, serves);
+  Child(int rank, int size, const std::string& rendezvous, bool serves = false, double lost_after_s = 10)
+      : pid_(::fork()) {
+    if (pid_ == 0) live_as(rank, size, rendezvous, serves, lost_after_s);
   }
   ~Child() { kill_now(); }
   int pid() const { return pid_; }
   void signal(int number) { ::kill(pid_, number); }
+  int exit_code() {
+    int status = 0;
+    ::waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
   void kill_now() {
     if (pid_ <= 0) return;
     ::kill(pid_, SIGKILL);
@@ -350,6 +357,114 @@ TEST(Processes, ProbeDetectsAStoppedProcess) {
               static_cast<double>(now_ns() - stopped) / 1e6);
   EXPECT_EQ(event->why.text(), "rank 1 on host-b (process " + std::to_string(child.pid()) +
                                    ") was lost: it has not answered for 0.3 s (stopped, swapped out or cut off)");
+}
+
+// Probes no rank, as a rank that waits does, until the next event arrives.
+std::optional<CoordinatorEvent> event_while_waiting(Rank& rank) {
+  for (int i = 0; i < 1000 && rank.waiting_events() == 0; ++i) {
+    rank->probe({});
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return rank.next_event();
+}
+
+std::unique_ptr<Rank> join_with(const CoordinatorClient::Limits& limits, const std::string& rendezvous, int rank,
+                                int size) {
+  auto link = CoordinatorClient::connect(rendezvous, kKey, hello_of(rank, size), Deadline::after_seconds(20), limits);
+  return link.ok() ? std::make_unique<Rank>(link.take()) : nullptr;
+}
+
+TEST(Processes, StopOfTheServingRankZeroIsAWarningThenALossWithOneText) {
+  const std::string rendezvous = fresh_name();
+  Child server(0, 3, rendezvous, true, 0.6);
+  const std::string name = "rank 0 on host-a (process " + std::to_string(server.pid()) + ")";
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (int rank = 1; rank < 3; ++rank) {
+    ranks.push_back(
+        join_with({.silence_warning_s = 0.2, .lost_after_s = 0.6, .suspect_after_s = 0.01}, rendezvous, rank, 3));
+    ASSERT_TRUE(ranks.back());
+  }
+  ASSERT_TRUE((*ranks[0])->wait_for_all(Deadline::after_seconds(60)).ok());
+  for (int i = 0; i < 100; ++i) (*ranks[0])->probe({});
+  EXPECT_TRUE((*ranks[0])->publish("k", "v").ok()) << "a coordinator that answers is not silent";
+  server.signal(SIGSTOP);
+  for (auto& rank : ranks) {
+    const auto silent = event_while_waiting(*rank);
+    ASSERT_TRUE(silent);
+    EXPECT_EQ(silent->kind, CoordinatorEvent::Kind::silent);
+    EXPECT_EQ(silent->why.text(),
+              name +
+                  ", which serves the coordinator, has not answered for 0.2 s (stopped, swapped out "
+                  "or cut off); after 0.6 s it is lost (FARANDOLE_LOST_AFTER_S)");
+    const auto lost = event_while_waiting(*rank);
+    ASSERT_TRUE(lost);
+    EXPECT_EQ(lost->kind, CoordinatorEvent::Kind::lost);
+    EXPECT_EQ(lost->rank, 0);
+    EXPECT_EQ(lost->why.text(), name +
+                                    " was lost: it served the rendezvous and has not answered for 0.6 s (stopped, "
+                                    "swapped out or cut off)");
+    const auto end = rank->next_event();
+    ASSERT_TRUE(end);
+    EXPECT_EQ(end->kind, CoordinatorEvent::Kind::coordinator_lost);
+  }
+  // When rank 0 continues, it receives the same decision and ends.
+  server.signal(SIGCONT);
+  EXPECT_EQ(server.exit_code(), 0);
+}
+
+TEST(Processes, ServingRankThatContinuesInTimeIsNotLost) {
+  const std::string rendezvous = fresh_name();
+  Child server(0, 2, rendezvous, true);
+  auto rank = join_with({.silence_warning_s = 0.2, .lost_after_s = 60, .suspect_after_s = 0.01}, rendezvous, 1, 2);
+  ASSERT_TRUE(rank);
+  ASSERT_TRUE((*rank)->wait_for_all(Deadline::after_seconds(60)).ok());
+  server.signal(SIGSTOP);
+  const auto silent = event_while_waiting(*rank);
+  ASSERT_TRUE(silent);
+  EXPECT_EQ(silent->kind, CoordinatorEvent::Kind::silent);
+  server.signal(SIGCONT);
+  const auto back = rank->next_event();
+  ASSERT_TRUE(back);
+  EXPECT_EQ(back->kind, CoordinatorEvent::Kind::answers_again);
+  EXPECT_THAT(back->why.text(), ::testing::HasSubstr(", which serves the coordinator, answers again after "));
+  EXPECT_TRUE((*rank)->publish("k", "v").ok());
+}
+
+// ---- Set-ups ----
+
+TEST(SetUps, LossOfARankEndsTheWaitAtOnce) {
+  RunningCoordinator coordinator(options_for(3));
+  auto ranks = join_all(coordinator->address(), 3);
+  const auto watch = (*ranks[0])->watch({1, 2}).take();
+  EXPECT_TRUE((*ranks[0])->probe_watched());
+  EXPECT_TRUE(watch->why().ok());
+  const auto pipe = Event::make().take();  // never rung
+  const Deadline deadline = Deadline::after_seconds(60).interrupted_by(watch->interrupt());
+  const int64_t began = now_ns();
+  std::thread fetching([&] { EXPECT_EQ((*ranks[0])->fetch("k", deadline).status().code(), Code::timeout); });
+  std::thread reading([&] { EXPECT_FALSE(wait_readable(pipe.fd(), deadline)); });
+  ranks[2]->disconnect();
+  fetching.join();
+  reading.join();
+  EXPECT_LT(now_ns() - began, 30 * int64_t{1'000'000'000});
+  EXPECT_EQ(watch->why().text(), "rank 2 on host-c (process 102) was lost: its process ended or its connection broke");
+  // A rank that is already gone is found when a watch begins.
+  EXPECT_FALSE((*ranks[0])->watch({2}).take()->why().ok());
+  EXPECT_TRUE((*ranks[0])->watch({1}).take()->why().ok());
+}
+
+TEST(SetUps, RankThatLeavesGivesTheOthersTimeToFinish) {
+  RunningCoordinator coordinator(options_for(2));
+  auto ranks = join_all(coordinator->address(), 2);
+  const auto watch = (*ranks[0])->watch({1}).take();
+  const Deadline deadline = Deadline::never().interrupted_by(watch->interrupt());
+  (*ranks[1])->leave();
+  ASSERT_TRUE(ranks[0]->next_event());
+  EXPECT_FALSE(deadline.is_never());
+  EXPECT_GT(deadline.moment_ns(), now_ns() - SetupWatch::kLeftGrace_ns);
+  const auto pipe = Event::make().take();
+  EXPECT_FALSE(wait_readable(pipe.fd(), deadline));
+  EXPECT_EQ(watch->why().text(), "rank 1 (host-b) has shut down");
 }
 
 TEST(Processes, LossOfTheServingRankZeroHasTheSameTextOnAllRanks) {

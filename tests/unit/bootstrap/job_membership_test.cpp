@@ -16,7 +16,7 @@ constexpr int64_t kSecond = 1'000'000'000;
 // Rank r is peer 10 + r. sent() formats messages as "rank:kind", followed by the text of a failure.
 class JobMembershipTest : public ::testing::Test {
  protected:
-  explicit JobMembershipTest(int size = 3) : membership_(options(size), "here", {}, 0) {}
+  explicit JobMembershipTest(int size = 3) : membership_(options(size), "here", {}) {}
 
   static CoordinatorOptions options(int size) {
     CoordinatorOptions options;
@@ -26,21 +26,29 @@ class JobMembershipTest : public ::testing::Test {
     options.server_name = "test";
     return options;
   }
-  void arrive(int rank) {
-    EXPECT_TRUE(membership_.greet(peer(rank), {rank, 3, "h" + std::to_string(rank), "boot", 100 + rank}));
+  void arrive(int rank, int64_t now = 0) {
+    EXPECT_TRUE(membership_.greet(peer(rank), {rank, 3, "h" + std::to_string(rank), "boot", 100 + rank}, now));
   }
   void arrive_with(int rank, std::vector<CompatibilitySetting> settings) {
-    EXPECT_TRUE(
-        membership_.greet(peer(rank), {rank, 3, "h" + std::to_string(rank), "boot", 100 + rank, std::move(settings)}));
+    EXPECT_TRUE(membership_.greet(peer(rank),
+                                  {rank, 3, "h" + std::to_string(rank), "boot", 100 + rank, std::move(settings)}, 0));
   }
   void wait_for_all(int rank) {
     CoordinatorMessage wait{.kind = Kind::wait};
-    wait.number = 100 * kSecond;
+    wait.number = 1000 * kSecond;
     EXPECT_TRUE(receive(rank, wait).ok());
   }
   void all_arrive() {
     for (int rank = 0; rank < 3; ++rank) arrive(rank);
     membership_.take_outgoing();
+  }
+  void lose_after(double seconds) { rebuild(seconds, {}); }
+  // The process of rank 0 serves the coordinator.
+  void serve_from_rank_0() { rebuild(10, {0, 3, "h0", "boot", 100}); }
+  void rebuild(double lost_after_s, const CoordinatorClient::Hello& process) {
+    CoordinatorOptions changed = options(3);
+    changed.lost_after_s = lost_after_s;
+    membership_ = JobMembership(changed, "here", process);
   }
   static JobMembership::Peer peer(int rank) { return static_cast<JobMembership::Peer>(10 + rank); }
   Status receive(int rank, CoordinatorMessage message, int64_t now = 0) {
@@ -82,6 +90,7 @@ class JobMembershipTest : public ::testing::Test {
   std::vector<std::string> sent() {
     std::vector<std::string> lines;
     for (const JobMembership::Outgoing& one : membership_.take_outgoing()) {
+      if (one.message.kind == Kind::probed) continue;  // EachProbeIsAnswered is about these
       std::string line = std::to_string(one.peer - 10) + ":" + name_of(one.message.kind);
       const CoordinatorMessage& message = one.message;
       if (message.kind == Kind::relayed_query)
@@ -114,6 +123,10 @@ class JobMembershipTest : public ::testing::Test {
         return "relayed";
       case Kind::answer:
         return "answer";
+      case Kind::silent:
+        return "silent";
+      case Kind::answers_again:
+        return "answers again";
       default:
         return "something else";
     }
@@ -152,6 +165,94 @@ TEST_F(JobMembershipTest, SilentRankIsLostExactlyAfterItsTime) {
   membership_.closed(peer(1));
   EXPECT_THAT(sent(), IsEmpty());
   EXPECT_TRUE(membership_.next().is_never());
+}
+
+TEST_F(JobMembershipTest, EachProbeIsAnswered) {
+  all_arrive();
+  for (const std::vector<int>& ranks : {std::vector<int>{}, std::vector<int>{1}, std::vector<int>{1}}) {
+    probe(0, ranks, 0);
+    int answers = 0;
+    for (const auto& [to, message] : membership_.take_outgoing()) {
+      if (message.kind == Kind::probed && to == peer(0)) ++answers;
+    }
+    EXPECT_EQ(answers, 1);
+  }
+}
+
+TEST_F(JobMembershipTest, AllRanksAreWarnedOfASilentRankOnceAndOfItsReturn) {
+  lose_after(10);
+  all_arrive();
+  probe(0, {1}, 0);
+  sent();
+  EXPECT_EQ(membership_.next().moment_ns(), kSecond);
+  membership_.tick(kSecond);
+  const std::string silent =
+      "silent rank 1 on h1 (process 101) has not answered for 1 s (stopped, swapped out or cut off); after 10 s it is "
+      "lost (FARANDOLE_LOST_AFTER_S)";
+  EXPECT_THAT(sent(), ElementsAre("0:" + silent, "1:" + silent, "2:" + silent));
+  EXPECT_EQ(membership_.next().moment_ns(), 10 * kSecond);
+  membership_.tick(5 * kSecond);
+  EXPECT_THAT(sent(), IsEmpty());
+  pong(1, 1, 5 * kSecond + kSecond / 2);
+  const std::string back = "answers again rank 1 on h1 (process 101) answers again after 5.5 s";
+  EXPECT_THAT(sent(), ElementsAre("0:" + back, "1:" + back, "2:" + back));
+  EXPECT_TRUE(membership_.next().is_never());
+  probe(0, {1}, 6 * kSecond);
+  membership_.tick(7 * kSecond);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 2", "0:" + silent, "1:" + silent, "2:" + silent));
+  membership_.tick(16 * kSecond);
+  EXPECT_EQ(sent().size(), 3u) << "it is lost";
+}
+
+TEST_F(JobMembershipTest, TimeInWhichTheCoordinatorDidNotRunIsNoSilence) {
+  all_arrive();
+  probe(0, {1}, 0);
+  membership_.tick(kSecond / 4);
+  sent();
+  // The coordinator should have run at 1 s. It is stopped until 60 s.
+  membership_.tick(60 * kSecond);
+  EXPECT_THAT(sent(), IsEmpty()) << "no rank is lost";
+  EXPECT_EQ(membership_.next().moment_ns(), 60 * kSecond + kSecond / 5) << "the pong may be on its way";
+  membership_.tick(60 * kSecond + kSecond / 5);
+  EXPECT_EQ(sent().size(), 3u) << "a rank that is silent afterwards is lost";
+}
+
+TEST_F(JobMembershipTest, RankThatGivesUpOnAStoppedCoordinatorReportsTheLossOfItsRank) {
+  serve_from_rank_0();
+  all_arrive();
+  membership_.tick(kSecond);
+  sent();
+  CoordinatorMessage message{.kind = Kind::gives_up};
+  message.why = Status::blame(0, "h0", Code::peer_lost, "rank 0 was lost: silence");
+  EXPECT_TRUE(receive(1, message, 20 * kSecond).ok());
+  EXPECT_THAT(sent(), ElementsAre("0:left rank 0 was lost: silence", "2:left rank 0 was lost: silence",
+                                  "2:lost rank 0 was lost: silence", "0:lost rank 0 was lost: silence"));
+  EXPECT_THAT(membership_.take_hang_ups(), ElementsAre(peer(0)));
+}
+
+TEST_F(JobMembershipTest, RankThatGivesUpOnACoordinatorThatRanWasCutOff) {
+  serve_from_rank_0();
+  all_arrive();
+  membership_.tick(19 * kSecond);  // for other ranks
+  sent();
+  CoordinatorMessage message{.kind = Kind::gives_up};
+  message.why = Status::blame(0, "h0", Code::peer_lost, "rank 0 was lost: silence");
+  EXPECT_TRUE(receive(1, message, 20 * kSecond).ok());
+  const std::string lost = "lost rank 1 on h1 (process 101) was lost: it was cut off from the coordinator";
+  EXPECT_THAT(sent(), ElementsAre("0:" + lost, "2:" + lost));
+  EXPECT_FALSE(receive(2, {.kind = Kind::gives_up}, 20 * kSecond).ok()) << "without a reason";
+}
+
+TEST_F(JobMembershipTest, LimitOfTheStartCountsFromTheFirstArrival) {
+  membership_.tick(100 * kSecond);
+  EXPECT_TRUE(membership_.next().is_never()) << "no rank waits for others";
+  arrive(0, 100 * kSecond);
+  wait_for_all(0);
+  sent();
+  membership_.tick(130 * kSecond - 1);
+  EXPECT_THAT(sent(), IsEmpty());
+  membership_.tick(130 * kSecond);
+  EXPECT_EQ(sent().size(), 1u);
 }
 
 TEST_F(JobMembershipTest, EarlierPongDoesNotDecideAReport) {
@@ -299,7 +400,7 @@ TEST_F(JobMembershipTest, DifferentSettingIsReportedToAllRanksAlsoLateOnes) {
   EXPECT_TRUE(receive(0, {.kind = Kind::leave}).ok());
   sent();
   EXPECT_FALSE(membership_.is_empty());
-  EXPECT_FALSE(membership_.greet(peer(1), {1, 3, "h1", "boot", 101, {}}));
+  EXPECT_FALSE(membership_.greet(peer(1), {1, 3, "h1", "boot", 101, {}}, 0));
   EXPECT_TRUE(membership_.is_empty());
   EXPECT_THAT(sent(), ElementsAre("1:something else the job did not start: " + why));
 }
@@ -444,10 +545,10 @@ TEST(JobMembershipOfPods, NamesThePodsOfMissingRanks) {
   options.size = 6;
   options.start_timeout_s = 1;
   options.expected_hosts = {"train-0", "train-0", "train-1", "train-1", "train-2", "train-2"};
-  JobMembership membership(options, "train-0:29500", {}, 0);
-  ASSERT_TRUE(membership.greet(1, {0, 6, "train-0", "boot", 1}));
-  ASSERT_TRUE(membership.greet(2, {1, 6, "train-0", "boot", 2}));
-  ASSERT_TRUE(membership.greet(3, {3, 6, "train-1", "boot", 1}));
+  JobMembership membership(options, "train-0:29500", {});
+  ASSERT_TRUE(membership.greet(1, {0, 6, "train-0", "boot", 1}, 0));
+  ASSERT_TRUE(membership.greet(2, {1, 6, "train-0", "boot", 2}, 0));
+  ASSERT_TRUE(membership.greet(3, {3, 6, "train-1", "boot", 1}, 0));
   CoordinatorMessage wait{.kind = CoordinatorMessage::Kind::wait};
   wait.number = 100'000'000'000;
   ASSERT_TRUE(membership.receive(1, wait, 0).ok());
@@ -465,9 +566,9 @@ TEST(JobMembershipOfManyJobs, ConnectionsOfAnEarlierJobDoNotAffectTheNextOne) {
   CoordinatorOptions options;
   options.size = 2;
   options.serves_again = true;
-  JobMembership membership(options, "here", {}, 0);
+  JobMembership membership(options, "here", {});
   const auto greet = [&](JobMembership::Peer peer, int rank) {
-    EXPECT_TRUE(membership.greet(peer, {rank, 2, "h", "boot", 100 + rank}));
+    EXPECT_TRUE(membership.greet(peer, {rank, 2, "h", "boot", 100 + rank}, 0));
   };
   greet(10, 0);
   greet(11, 1);
@@ -487,8 +588,8 @@ TEST(JobMembershipText, ManyMissingRanksAreCounted) {
   CoordinatorOptions options;
   options.size = 100;
   options.start_timeout_s = 1;
-  JobMembership membership(options, "here", {}, 0);
-  EXPECT_TRUE(membership.greet(7, {50, 100, "h", "b", 1}));
+  JobMembership membership(options, "here", {});
+  EXPECT_TRUE(membership.greet(7, {50, 100, "h", "b", 1}, 0));
   CoordinatorMessage wait{.kind = Kind::wait};
   EXPECT_TRUE(membership.receive(7, wait, 0).ok());
   membership.take_outgoing();

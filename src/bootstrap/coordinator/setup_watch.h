@@ -1,0 +1,58 @@
+// SetupWatch ends a set-up with other ranks early if one of them is gone.
+//
+// Everything that the set-up waits for uses a deadline that interrupt() may bring forward. A rank that is lost
+// interrupts at once. A rank that leaves in good order may have finished its part, so the others get kLeftGrace_ns
+// more.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "system/event.h"
+
+namespace fdl {
+
+class SetupWatch {
+ public:
+  static constexpr int64_t kLeftGrace_ns = 1'000'000'000;
+
+  // `ranks`: the other ranks that take part, by their number in the world.
+  static Result<std::shared_ptr<SetupWatch>> make(std::vector<int> ranks) {
+    FDL_ASSIGN_OR_RETURN(Event event, Event::make());
+    return std::shared_ptr<SetupWatch>(new SetupWatch(std::move(ranks), std::move(event)));
+  }
+
+  const std::vector<int>& ranks() const { return ranks_; }
+  // Valid as long as this object.
+  const Interrupt& interrupt() const { return interrupt_; }
+  // Why a rank is gone: the text that all ranks have for it. OK while none is. From any thread.
+  Status why() const {
+    MutexLock lock(mutex_);
+    return why_;
+  }
+  // The first call counts. From any thread.
+  void fire(const Status& why, int64_t moment_ns) {
+    MutexLock lock(mutex_);
+    if (!why_.ok()) return;
+    why_ = why;
+    interrupt_.moment_ns.store(moment_ns, std::memory_order_release);
+    event_.ring();
+  }
+
+ private:
+  SetupWatch(std::vector<int> ranks, Event event) : ranks_(std::move(ranks)), event_(std::move(event)) {
+    interrupt_.fd = event_.fd();
+  }
+
+  const std::vector<int> ranks_;
+  Event event_;
+  Interrupt interrupt_;
+  mutable Mutex mutex_;
+  Status why_ FDL_GUARDED_BY(mutex_);
+};
+
+}  // namespace fdl
