@@ -231,6 +231,31 @@ def check_names_are_counted_for_each_set_and_operation():
     assert hvd.remove_process_set(alone)
 
 
+def check_calls_without_gradients():
+    """Where no gradient can pass, autograd is not used, and the results are those with autograd."""
+    size = hvd.size()
+
+    def results(x):
+        return [
+            hvd.allreduce(x, op=hvd.Sum),
+            *hvd.grouped_allreduce([x, x], op=hvd.Sum),
+            hvd.allgather(x),
+            *hvd.grouped_allgather([x, x]),
+            hvd.broadcast(x, 0),
+            hvd.alltoall(x),
+            hvd.reducescatter(x, op=hvd.Sum),
+            *hvd.grouped_reducescatter([x, x], op=hvd.Sum),
+        ]
+
+    plain, tracked = torch.ones(size, 2), torch.ones(size, 2, requires_grad=True)
+    with torch.no_grad():
+        under_no_grad = results(tracked)
+    for expected, one, other in zip(results(tracked), results(plain), under_no_grad):
+        assert expected.grad_fn is not None and not one.requires_grad and not other.requires_grad
+        same(one, expected.detach())
+        same(other, expected.detach())
+
+
 def check_gradients():
     rank, size = hvd.rank(), hvd.size()
 

@@ -16,6 +16,22 @@ def _named_gradient(name):
     return None if name is None else f"{name}.grad"
 
 
+class _NoContext:
+    """Takes what forward() keeps for a backward pass that does not come."""
+
+    def mark_non_differentiable(self, *_):
+        pass
+
+
+def _run(function, *arguments):
+    """Calls an autograd function. Where no gradient can pass, without autograd, which costs several times the call."""
+    if torch.is_grad_enabled():
+        for one in arguments:
+            if isinstance(one, torch.Tensor) and one.requires_grad:
+                return function.apply(*arguments)
+    return function.forward(_NoContext(), *arguments)
+
+
 def _linear(op):
     if op not in (Average, Sum):
         raise NotImplementedError("gradients pass through op=Average and op=Sum only")
@@ -49,7 +65,7 @@ def allreduce(tensor, average=None, name=None, compression=Compression.none, op=
     """
     op = chosen_op(average, op)
     small, ctx = compression.compress(tensor)
-    result = _Allreduce.apply(small, name, op, prescale_factor, postscale_factor, process_set)
+    result = _run(_Allreduce, small, name, op, prescale_factor, postscale_factor, process_set)
     return compression.decompress(result, ctx)
 
 
@@ -79,8 +95,8 @@ def grouped_allreduce(tensors, average=None, name=None, compression=Compression.
     small = [compression.compress(tensor) for tensor in tensors]
     if not small:
         return []
-    results = _GroupedAllreduce.apply(
-        name, op, prescale_factor, postscale_factor, process_set, *[one for one, _ in small]
+    results = _run(
+        _GroupedAllreduce, name, op, prescale_factor, postscale_factor, process_set, *[one for one, _ in small]
     )
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small)]
 
@@ -112,7 +128,7 @@ def allgather(tensor, name=None, process_set=global_process_set):
     InvalidArgumentError, a ValueError, if the arguments cannot be used. HorovodInternalError if the operation fails,
     for example because ranks pass different shapes.
     """
-    return _Allgather.apply(tensor, name, process_set)
+    return _run(_Allgather, tensor, name, process_set)
 
 
 class _GroupedAllgather(torch.autograd.Function):
@@ -135,7 +151,7 @@ class _GroupedAllgather(torch.autograd.Function):
 def grouped_allgather(tensors, name=None, process_set=global_process_set):
     """Gathers several tensors as one unit, each as allgather does. Returns the list of results. Differentiable."""
     tensors = list(tensors)
-    return list(_GroupedAllgather.apply(name, process_set, *tensors)) if tensors else []
+    return list(_run(_GroupedAllgather, name, process_set, *tensors)) if tensors else []
 
 
 class _Broadcast(torch.autograd.Function):
@@ -159,7 +175,7 @@ def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
     InvalidArgumentError, a ValueError, if the arguments cannot be used. HorovodInternalError if the operation fails,
     for example because ranks pass different shapes.
     """
-    return _Broadcast.apply(tensor, root_rank, name, process_set)
+    return _run(_Broadcast, tensor, root_rank, name, process_set)
 
 
 class _Alltoall(torch.autograd.Function):
@@ -190,7 +206,7 @@ def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
     InvalidArgumentError, a ValueError, if the arguments cannot be used. HorovodInternalError if the operation fails,
     for example because ranks pass different shapes.
     """
-    output, received = _Alltoall.apply(tensor, splits, name, process_set)
+    output, received = _run(_Alltoall, tensor, splits, name, process_set)
     return output if splits is None else (output, received)
 
 
@@ -231,7 +247,7 @@ def reducescatter(tensor, name=None, compression=Compression.none, op=Average, p
     for example because ranks pass different shapes.
     """
     small, ctx = compression.compress(tensor)
-    (result,) = _Reducescatter.apply(name, op, process_set, prescale_factor, postscale_factor, small)
+    (result,) = _run(_Reducescatter, name, op, process_set, prescale_factor, postscale_factor, small)
     return compression.decompress(result, ctx)
 
 
@@ -244,5 +260,5 @@ def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=A
     small = [compression.compress(tensor) for tensor in tensors]
     if not small:
         return []
-    results = _Reducescatter.apply(name, op, process_set, prescale_factor, postscale_factor, *[one for one, _ in small])
+    results = _run(_Reducescatter, name, op, process_set, prescale_factor, postscale_factor, *[one for one, _ in small])
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small)]
