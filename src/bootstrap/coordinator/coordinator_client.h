@@ -44,6 +44,7 @@ class CoordinatorClient {
     // Settings that must be equal on all ranks. The coordinator compares them and sends them to no rank.
     std::vector<CompatibilitySetting> settings{};
     int numa_node = -1;
+    int8_t efa = 0;  // an EfaAnswer
   };
 
   // Finds the coordinator (with retries until the deadline), runs the handshake and sends the hello. Blocks. If a
