@@ -31,8 +31,6 @@ LAUNCHER = {
     "POD_NAME": "The name of this pod, for error texts (downward API).",
     "NODE_NAME": "The name of this pod's node, for error texts (downward API).",
     "IFACE": "The same as `FARANDOLE_INTERFACES`.",
-    "EXPECT_EFA": "How many EFA devices the pod asked for; fewer are a warning at the start.",
-    "SYSFS_ROOT": "Replaces `/sys` where EFA devices are looked for (tests).",
     "ELASTIC": "Set by the launcher of an elastic job: where its ranks reach it.",
     "WORKER": "Set by the launcher of an elastic job: the number of this process.",
     "RESTART": "Set by `farandole run`: how often all ranks have been started again.",

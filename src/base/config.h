@@ -19,7 +19,7 @@
 #define FDL_KNOBS(KNOB)                                                                                                \
   KNOB(transport,              Text,    "auto", "",                                                                    \
        "Transports that may be used, in order of preference, comma-separated: shm, tcp, mpi, ofi (libfabric), ofi:tcp "\
-       "(a provider of it), efa, loopback; auto: shm, tcp.")                                                           \
+       "(a provider of it), efa, loopback; auto: shm, and efa where all ranks have it, else tcp.")                      \
   KNOB(algorithm,              Text,    "auto", "",                                                                    \
        "The algorithm of every collective that has it (see `farandole explain`); auto chooses by size and ranks.")     \
   KNOB(tuning,                 Text,    "auto", "",                                                                    \
@@ -106,6 +106,11 @@
   KNOB(ofi_devices,            Text,    "", "",                                                                        \
        "Devices of libfabric to use, comma-separated, by the names that fi_info calls domains; empty: all of the "     \
        "provider, or for providers over IP the one with the address that TCP would use.")                              \
+  KNOB(expect_efa,             Count,   "0", "",                                                                       \
+       "How many EFA devices this pod or host must have: with fewer, the transport efa does not start. 0: the number " \
+       "of the instance type, which is compared and reported only.")                                                   \
+  KNOB(sysfs_root,             Text,    "/sys", "",                                                                    \
+       "Where EFA devices, their counters and the instance type are read (tests have trees of their own).")            \
   KNOB(pmix_library,           Text,    "", "",                                                                        \
        "The PMIx library to open under mpirun on several hosts; empty: that of the launcher, else the system's.")      \
   KNOB(log_level,              Text,    "warning", "HOROVOD_LOG_LEVEL",                                                \

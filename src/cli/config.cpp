@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "bootstrap/topology/efa.h"
 #include "bootstrap/topology/topology.h"
 #include "cli/json_line.h"
 #include "cli/numa_report.h"
@@ -53,6 +54,10 @@ int print_config(bool json) {
   }
   const DeviceDescription devices = describe_devices(*config);
   fmt::print("\ndevices: {}\ncollectives on devices: {}", devices.devices, devices.library);
+  const FabricDescription fabric = describe_fabric(*config);
+  fmt::print("\nlibfabric: {}", fabric.library);
+  if (fabric.is_there) fmt::print("; {}", fabric.providers.empty() ? "no provider that fits" : fabric.providers);
+  fmt::print("\nEFA: {}", fabric.has_efa ? "its devices can be used" : why_no_efa(efa_facts(*config), fabric.efa));
   fmt::print("\nbuilt with: {}\nthis machine: {}, {} usable\n", built_transports(), describe_machine(), usable_cores());
   fmt::print("NUMA nodes: {}\n", numa_nodes_line());
   return kExitOk;

@@ -226,7 +226,8 @@ void add_explain(CLI::App& app, Work& work) {
   command->add_option("--ranks", query->ranks, "Ranks in the group")->capture_default_str()->check(CLI::Range(1, 4096));
   command->add_option("--hosts", query->hosts, "Hosts they are on")->capture_default_str()->check(CLI::Range(1, 4096));
   command->add_option("--bytes", query->bytes, "Size of the vector: 4, 64K, 1M")->capture_default_str();
-  command->add_option("--transport", query->transport, "shm, tcp, shm+tcp; else what such ranks would have");
+  command->add_option("--transport", query->transport,
+                      "shm, tcp, shm+tcp, shm+efa, ofi:tcp, mpi; else what such ranks would have");
   command->add_option("--algorithm", query->algorithm, "Use this one instead of auto")->capture_default_str();
   command->add_flag("--deterministic", query->deterministic, "Only what folds in rank order");
   command->add_option("--nodes", query->nodes,

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 
@@ -41,6 +42,10 @@ class Transport : public Waitable {
   virtual std::optional<Ticket> send(Channel channel, uint32_t tag, ConstBytes bytes) = 0;
   virtual std::optional<Ticket> recv(Channel channel, uint32_t tag, Bytes bytes) = 0;
   virtual bool done(Ticket ticket) const = 0;
+
+  // Announces memory of the library in which slices will be. A transport whose network needs registered memory
+  // registers it once, instead of for each slice, and shares its ownership meanwhile; the others do nothing.
+  virtual void keep(std::shared_ptr<void> /*memory*/, std::size_t /*bytes*/) {}
 
   // Moves data without blocking. Returns true if anything moved or any peer's state changed.
   virtual bool progress() = 0;

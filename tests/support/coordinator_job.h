@@ -53,7 +53,8 @@ inline CoordinatorClient::Hello hello_of(int rank, int size) {
           .host_name = "host-" + std::string(1, static_cast<char>('a' + rank % 26)),
           .boot_id = "boot",
           .process_id = 100 + rank,
-          .numa_node = rank - 1};
+          .numa_node = rank - 1,
+          .efa = static_cast<int8_t>(rank % 3)};
 }
 
 // One rank: a coordinator client and the thread that drives it.

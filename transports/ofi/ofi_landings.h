@@ -4,20 +4,21 @@
 #include <cstdint>
 #include <vector>
 
-#include "transports/ofi/ofi_rail.h"
+#include "transports/ofi/ofi_memory.h"
 
 namespace fdl {
 
 struct OfiLanding {
   std::size_t stream = 0;
   uint64_t position = 0;
-  std::size_t missing = 0;         // segments that have not arrived
-  std::vector<OfiRegion> regions;  // by rail
+  std::size_t missing = 0;  // segments that have not arrived
+  OfiMemory::Lease memory;
 };
 
 class OfiLandings {
  public:
-  // Returns the number of a new landing, without regions. find() gives it. The memory of former landings is used again.
+  // Returns the number of a new landing, without registered memory. find() gives it. The memory of former landings is
+  // used again.
   uint32_t open(std::size_t stream, uint64_t position, std::size_t segments) {
     if (free_.empty()) {
       free_.push_back(static_cast<uint32_t>(slots_.size()));
@@ -44,7 +45,7 @@ class OfiLandings {
   void close(uint32_t number) {
     if (find(number) == nullptr) return;
     const uint32_t place = number & ((1u << kPlaceBits) - 1);
-    slots_[place].landing.regions.clear();
+    slots_[place].landing.memory.end();
     slots_[place].is_open = false;
     slots_[place].generation = (slots_[place].generation + 1) & kGenerations;
     free_.push_back(place);

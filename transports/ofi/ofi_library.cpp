@@ -14,7 +14,8 @@ namespace fdl {
 namespace {
 
 constexpr const char* kSoname = "libfabric.so.1";
-constexpr uint32_t kInterface = FI_VERSION(1, 9);  // what this code was written for
+constexpr uint32_t kInterface = FI_VERSION(1, 9);      // what this code was written for
+constexpr uint32_t kNewInterface = FI_VERSION(1, 18);  // asked for by it, the provider efa uses the device's own writes
 
 template <typename Function>
 bool look_up(void* library, const char* name, const char* version, Function& function) {
@@ -40,6 +41,8 @@ Status OfiLibrary::open(const Config& config) {
   }
   // The providers psm and psm2 would install handlers of SIGSEGV that write files into the current folder.
   for (const char* name : {"HFI_NO_BACKTRACE", "IPATH_NO_BACKTRACE"}) ::setenv(name, "1", 0);
+  // Kernels before 5.15 copy registered pages after a fork, so that the device writes into pages of the child.
+  ::setenv("FI_EFA_FORK_SAFE", "1", 0);
   void* library = config.ofi_library.empty() ? ::dlopen(kSoname, RTLD_NOW | RTLD_NOLOAD) : nullptr;
   std::string tried;
   for (std::size_t i = 0; library == nullptr && i < files.size(); ++i) {
@@ -64,6 +67,7 @@ Status OfiLibrary::open(const Config& config) {
   const uint32_t version = version_of_();
   version_ = fmt::format("{}.{}", FI_MAJOR(version), FI_MINOR(version));
   description_ = fmt::format("libfabric {} ({})", version_, file_of(reinterpret_cast<void*>(find_)));
+  interface_ = FI_VERSION_LT(version, kNewInterface) ? kInterface : kNewInterface;
   if (FI_VERSION_LT(version, kInterface)) {
     return Status(Code::unsupported, fmt::format("ofi: {} is too old; farandole needs 1.9 or newer", description_));
   }
@@ -72,7 +76,7 @@ Status OfiLibrary::open(const Config& config) {
 
 Result<OfiLibrary::Infos> OfiLibrary::find(const fi_info* hints) const {
   fi_info* found = nullptr;
-  const int code = find_(kInterface, nullptr, nullptr, 0, hints, &found);
+  const int code = find_(interface_, nullptr, nullptr, 0, hints, &found);
   if (code != 0) return Status(Code::unsupported, fmt::format("fi_getinfo: {} ({})", text_of(code), code));
   return Infos(found, free_);
 }

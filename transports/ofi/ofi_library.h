@@ -38,6 +38,7 @@ class OfiLibrary {
 
   std::string description_;
   std::string version_;
+  uint32_t interface_ = 0;  // the version that this library is asked for
   uint32_t (*version_of_)() = nullptr;
   const char* (*text_of_)(int) = nullptr;
   fi_info* (*duplicate_)(const fi_info*) = nullptr;

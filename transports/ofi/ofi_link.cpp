@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "transports/ofi/ofi_errors.h"
 
@@ -26,6 +27,7 @@ Result<std::unique_ptr<OfiLink>> OfiLink::make(const OfiLibrary& library, const 
   link->operations_ = std::make_unique<OfiOperation[]>(kWrites);
   for (std::size_t i = 0; i < kWrites; ++i) link->free_operations_.push_back(&link->operations_[i]);
   link->longest_write_ = kLongestWrite;
+  link->sends_to_.resize(static_cast<std::size_t>(size));
   link->writes_to_.resize(static_cast<std::size_t>(size));
   const std::size_t receives =
       std::clamp(static_cast<std::size_t>(size - 1) * kReceives / devices.size(), kLeastReceives, kMostReceives);
@@ -46,7 +48,10 @@ Status OfiLink::add(const fi_info* device, std::size_t receives) {
   Pool pool;
   pool.memory = std::make_unique<std::byte[]>(count * kPacketBytes);
   pool.packets = std::make_unique<OfiPacket[]>(count);
-  FDL_ASSIGN_OR_RETURN(pool.region, rail->register_source(ConstBytes(pool.memory.get(), count * kPacketBytes)));
+  if (rail->registers_sources()) {
+    const ConstBytes all(pool.memory.get(), count * kPacketBytes);
+    FDL_ASSIGN_OR_RETURN(pool.region, rail->register_memory(all, false, true));
+  }
   for (std::size_t i = 0; i < count; ++i) {
     OfiPacket& packet = pool.packets[i];
     packet.bytes = pool.memory.get() + i * kPacketBytes;
@@ -80,6 +85,7 @@ OfiPacket* OfiLink::take(int peer) {
 
 void OfiLink::recycle(OfiPacket* packet) {
   --sends_;
+  --sends_to_[static_cast<std::size_t>(packet->operation.peer)];
   pools_[packet->operation.rail].free.push_back(packet);
 }
 
@@ -88,6 +94,7 @@ void OfiLink::send(OfiPacket* packet, std::size_t length, int peer, bool flush) 
   packet->length = length;
   packet->operation.peer = peer;
   ++sends_;
+  ++sends_to_[static_cast<std::size_t>(peer)];
   Pool& pool = pools_[packet->operation.rail];
   if (!pool.refused.empty() || !try_send(packet)) pool.refused.push_back(packet);
 }
@@ -97,6 +104,7 @@ bool OfiLink::send_now(OfiPacket* packet, std::size_t length, int peer) {
   packet->length = length;
   packet->operation.peer = peer;
   ++sends_;
+  ++sends_to_[static_cast<std::size_t>(peer)];
   if (pools_[packet->operation.rail].refused.empty() && try_send(packet)) return true;
   recycle(packet);
   return false;
@@ -111,9 +119,8 @@ bool OfiLink::try_send(OfiPacket* packet) {
                            : ::fi_send(rail.endpoint(), packet->bytes, packet->length, packet->descriptor,
                                        rail.peer(peer), &packet->operation.context);
   if (code == -FI_EAGAIN) return false;
-  if (code != 0) {
-    failures_.push_back({peer, ofi_failure(library_, "send", static_cast<int>(code), 0, {}, rail.provider())});
-  }
+  if (code != 0) note_failure(peer, packet->operation.rail, "send", code);
+  if (code == 0) bytes_given().fetch_add(packet->length, std::memory_order_relaxed);
   if (code != 0 || inject) recycle(packet);
   return true;
 }
@@ -143,10 +150,11 @@ OfiLink::Outcome OfiLink::write(std::size_t rail, int peer, ConstBytes bytes, vo
                                    target.address + offset, target.key, &operation->context);
   if (code == -FI_EAGAIN) return Outcome::again;
   if (code != 0) {
-    failures_.push_back({peer, ofi_failure(library_, "write", static_cast<int>(code), 0, {}, on.provider())});
+    note_failure(peer, rail, "write", code);
     return Outcome::failed;
   }
   free_operations_.pop_back();
+  bytes_given().fetch_add(bytes.size(), std::memory_order_relaxed);
   ++writes_;
   ++writes_to_[static_cast<std::size_t>(peer)];
   return Outcome::begun;
@@ -158,6 +166,33 @@ void OfiLink::end_write(OfiOperation* operation) {
   free_operations_.push_back(operation);
 }
 
+// ---- Failures ----
+
+namespace {
+
+// Codes that are about this rank's device and no peer.
+bool is_of_device(int64_t code) { return code == -FI_ENODEV || code == -ENXIO || code == -FI_ENETDOWN; }
+
+}  // namespace
+
+Status OfiLink::failure(std::size_t rail, const char* what, int64_t code, int detail, std::string_view words) const {
+  const std::string where = fmt::format("{} on {}", what, rails_[rail]->device());
+  return ofi_failure(library_, where, static_cast<int>(code), detail, words, rails_[rail]->provider());
+}
+
+void OfiLink::note_failure(int peer, std::size_t rail, const char* what, int64_t code) {
+  // A receive that cannot be posted is this rank's own affair.
+  if (peer < 0 || is_of_device(code)) pools_[rail].is_lost = true;
+  failures_.push_back({is_of_device(code) ? -1 : peer, failure(rail, what, code)});
+}
+
+// EFA waits in fi_close() until its device has ended what is in flight; tcp closes its connections. ofi_rxd goes on
+// using the memory of what it has not finished.
+bool OfiLink::can_cancel() const {
+  const std::string_view provider = rails_.front()->provider();
+  return provider.starts_with("efa") || provider.starts_with("tcp");
+}
+
 // ---- Completions ----
 
 void OfiLink::post_receives(std::size_t rail) {
@@ -167,11 +202,7 @@ void OfiLink::post_receives(std::size_t rail) {
     const auto code = ::fi_recv(rails_[rail]->endpoint(), packet->bytes, kPacketBytes, packet->descriptor,
                                 FI_ADDR_UNSPEC, &packet->operation.context);
     if (code == -FI_EAGAIN) return;
-    if (code != 0) {
-      failures_.push_back(
-          {-1, ofi_failure(library_, "receive", static_cast<int>(code), 0, {}, rails_[rail]->provider())});
-      return;
-    }
+    if (code != 0) return note_failure(-1, rail, "receive", code);
     unposted.pop_back();
   }
 }
@@ -179,6 +210,7 @@ void OfiLink::post_receives(std::size_t rail) {
 bool OfiLink::poll(Events& events) {
   bool any = false;
   for (std::size_t rail = 0; rail < rails_.size(); ++rail) {
+    if (pools_[rail].is_lost) continue;  // each call would fail again
     fi_cq_data_entry entries[kBatch];
     while (true) {
       const auto count = ::fi_cq_read(rails_[rail]->completions(), entries, kBatch);
@@ -189,13 +221,14 @@ bool OfiLink::poll(Events& events) {
         continue;
       }
       if (count < 0) {
-        events.on_failure(
-            -1, ofi_failure(library_, "completion queue", static_cast<int>(count), 0, {}, rails_[rail]->provider()));
+        pools_[rail].is_lost = true;
+        events.on_failure(-1, failure(rail, "the completion queue", count));
         break;
       }
-      for (int64_t i = 0; i < count; ++i) complete(entries[i], events);
+      for (int64_t i = 0; i < count; ++i) complete(rail, entries[i], events);
       if (static_cast<std::size_t>(count) < kBatch) break;
     }
+    if (pools_[rail].is_lost) continue;
     post_receives(rail);
     any |= send_refused(rail);
   }
@@ -207,11 +240,17 @@ bool OfiLink::poll(Events& events) {
   return any;
 }
 
-void OfiLink::complete(const fi_cq_data_entry& entry, Events& events) {
-  // A peer has written; the context belongs to no operation. The provider `sockets` marks own writes with
+void OfiLink::complete(std::size_t rail, const fi_cq_data_entry& entry, Events& events) {
+  // A peer has written; the context belongs to no operation of its own. The provider `sockets` marks own writes with
   // FI_REMOTE_CQ_DATA too, so that flag does not tell.
-  if ((entry.flags & FI_REMOTE_WRITE) != 0) return events.on_landed(static_cast<uint32_t>(entry.data));
   auto* operation = static_cast<OfiOperation*>(entry.op_context);
+  if ((entry.flags & FI_REMOTE_WRITE) != 0) {
+    // Where writes consume receives, the context is that of the receive.
+    if (operation != nullptr && rails_[rail]->loses_receives()) {
+      pools_[rail].unposted.push_back(reinterpret_cast<OfiPacket*>(operation));
+    }
+    return events.on_landed(static_cast<uint32_t>(entry.data));
+  }
   if (operation == nullptr) return;
   switch (operation->kind) {
     case OfiOperation::Kind::receive: {
@@ -241,10 +280,9 @@ void OfiLink::complete_error(std::size_t rail, Events& events) {
                      : operation->kind == OfiOperation::Kind::receive ? "receive"
                      : operation->kind == OfiOperation::Kind::send    ? "send"
                                                                       : "write";
-  const Status why = ofi_failure(library_, what, -entry.err, entry.prov_errno, words == nullptr ? "" : words,
-                                 rails_[rail]->provider());
+  const Status why = failure(rail, what, -entry.err, entry.prov_errno, words == nullptr ? "" : words);
   if (operation == nullptr) return events.on_failure(-1, why);
-  const int peer = operation->peer;
+  const int peer = is_of_device(-entry.err) ? -1 : operation->peer;
   if (operation->kind == OfiOperation::Kind::receive) {
     pools_[operation->rail].unposted.push_back(reinterpret_cast<OfiPacket*>(operation));
     if (entry.err == FI_ECANCELED) return;

@@ -2,11 +2,13 @@
 // what libfabric refuses for now (FI_EAGAIN), and has no notion of slices.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "transports/ofi/ofi_memory.h"
 #include "transports/ofi/ofi_packet.h"
 #include "transports/ofi/ofi_rail.h"
 
@@ -22,7 +24,7 @@ class OfiLink {
     virtual void on_landed(uint32_t landing) = 0;
     // A segment has left this rank; its bytes are not read any more.
     virtual void on_written(std::size_t stream, uint64_t position) = 0;
-    // What was to go to `peer` failed. -1: this rank's own device.
+    // What was to go to `peer` failed. -1: this rank's own device has failed.
     virtual void on_failure(int peer, const Status& why) = 0;
 
    protected:
@@ -41,6 +43,9 @@ class OfiLink {
 
   std::size_t rails() const { return rails_.size(); }
   OfiRail& rail(std::size_t i) const { return *rails_[i]; }
+  OfiMemory& memory() { return memory_; }
+  // What all links of this process have given to libfabric.
+  static uint64_t bytes_of_process() { return bytes_given().load(std::memory_order_relaxed); }
   // The longest segment that write() takes.
   std::size_t longest_write() const { return longest_write_; }
 
@@ -61,6 +66,9 @@ class OfiLink {
   // Whether nothing of this rank is in flight.
   bool is_idle() const { return sends_ == 0 && writes_ == 0; }
   int writes_to(int peer) const { return writes_to_[static_cast<std::size_t>(peer)]; }
+  int sends_to(int peer) const { return sends_to_[static_cast<std::size_t>(peer)]; }
+  // Whether the provider ends an endpoint safely while operations are in flight. They are cancelled then.
+  bool can_cancel() const;
   bool has_refused() const;
   // The descriptor to wait for completions; -1 if the provider has none, or there are several rails. A set of several
   // descriptors is not made: those of providers are sets themselves, and the kernel limits how deep sets nest.
@@ -77,6 +85,7 @@ class OfiLink {
     std::vector<OfiPacket*> free;      // to send
     std::deque<OfiPacket*> refused;    // to send again, in order
     std::vector<OfiPacket*> unposted;  // receives to post again
+    bool is_lost = false;              // the device has failed
   };
   struct Failure {
     int peer;
@@ -84,17 +93,24 @@ class OfiLink {
   };
 
   OfiLink(const OfiLibrary& library) : library_(library) {}
+  static std::atomic<uint64_t>& bytes_given() {
+    static std::atomic<uint64_t> only{0};
+    return only;
+  }
   Status add(const fi_info* device, std::size_t receives);
   void post_receives(std::size_t rail);
   bool send_refused(std::size_t rail);
   bool try_send(OfiPacket* packet);
   void recycle(OfiPacket* packet);
   void end_write(OfiOperation* operation);
-  void complete(const fi_cq_data_entry& entry, Events& events);
+  void complete(std::size_t rail, const fi_cq_data_entry& entry, Events& events);
   void complete_error(std::size_t rail, Events& events);
+  Status failure(std::size_t rail, const char* what, int64_t code, int detail = 0, std::string_view words = {}) const;
+  void note_failure(int peer, std::size_t rail, const char* what, int64_t code);
 
   const OfiLibrary& library_;
   std::vector<std::unique_ptr<OfiRail>> rails_;
+  OfiMemory memory_{rails_};
   std::vector<Pool> pools_;  // by rail
   std::unique_ptr<OfiOperation[]> operations_;
   std::vector<OfiOperation*> free_operations_;  // of writes
@@ -102,7 +118,8 @@ class OfiLink {
   std::size_t longest_write_ = 0;
   int sends_ = 0;
   int writes_ = 0;
-  std::vector<int> writes_to_;  // by peer
+  std::vector<int> sends_to_;  // by peer
+  std::vector<int> writes_to_;
 };
 
 }  // namespace fdl

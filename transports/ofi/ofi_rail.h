@@ -1,5 +1,4 @@
-// OfiRail is one device of libfabric: an endpoint with its completion queue and addresses. choose_rails() finds the
-// provider and the devices.
+// OfiRail is one device of libfabric: an endpoint with its completion queue and addresses.
 #pragma once
 
 #include <rdma/fi_cm.h>
@@ -50,6 +49,11 @@ class OfiRail {
 
   std::string_view provider() const { return info_->fabric_attr->prov_name; }
   std::string_view device() const { return info_->domain_attr->name; }
+  // The provider, or "efa-direct", the other fabric of the provider efa.
+  std::string_view fabric() const {
+    const char* name = info_->fabric_attr->name;
+    return name != nullptr && std::string_view(name) == "efa-direct" ? name : provider();
+  }
   const fi_info& info() const { return *info_; }
   const std::string& address() const { return address_; }  // as bytes
   fid_ep* endpoint() const { return endpoint_; }
@@ -58,12 +62,16 @@ class OfiRail {
 
   // Learns the addresses of all members, by rank. An empty address is skipped.
   Status learn(const std::vector<std::string>& addresses);
-  // Registers memory: for peers to write into, or as the source of messages where the provider demands it.
-  Result<OfiRegion> register_target(Bytes bytes);
-  Result<OfiRegion> register_source(ConstBytes bytes);
-  // What a peer names as the beginning of registered memory.
-  uint64_t remote_address(const void* begin) const {
-    return (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0 ? reinterpret_cast<uintptr_t>(begin) : 0;
+  // Registers memory: for peers to write into, or as the source of messages and writes. RESOURCE: no room for it.
+  Result<OfiRegion> register_memory(ConstBytes memory, bool is_target, bool is_source);
+  // Whether the writes of peers consume posted receives.
+  bool loses_receives() const { return (info_->mode & FI_RX_CQ_DATA) != 0; }
+  // Whether sources must be registered. Else the provider does it.
+  bool registers_sources() const { return (info_->domain_attr->mr_mode & FI_MR_LOCAL) != 0; }
+  // What a peer names as an address in registered memory that begins at `region`.
+  uint64_t remote_address(const std::byte* address, const std::byte* region) const {
+    const bool is_virtual = (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
+    return is_virtual ? reinterpret_cast<uintptr_t>(address) : static_cast<uint64_t>(address - region);
   }
 
   // Readable when there is a completion; -1 if this provider has none, or needs calls while nothing arrives.
@@ -77,7 +85,6 @@ class OfiRail {
   explicit OfiRail(const OfiLibrary& library, OfiLibrary::Infos info) : library_(library), info_(std::move(info)) {}
   Status start(std::size_t receives);
   Status open_completions(std::size_t receives);
-  Result<OfiRegion> register_memory(const void* begin, std::size_t bytes, uint64_t access);
   Status failed(const char* call, int64_t code) const;
 
   const OfiLibrary& library_;
@@ -92,11 +99,5 @@ class OfiRail {
   uint64_t next_key_ = 1;
   int wake_fd_ = -1;
 };
-
-// Returns the descriptions of the devices to use, all of one provider. `provider` is libfabric's name ("efa", "tcp",
-// "udp;ofi_rxd"); empty: the first one that reaches other hosts. A device list in FARANDOLE_OFI_DEVICES is obeyed;
-// else one device is used of providers over IP, the one with the address that TCP would use, and all of others.
-Result<std::vector<OfiLibrary::Infos>> choose_devices(const OfiLibrary& library, std::string_view provider,
-                                                      const Config& config);
 
 }  // namespace fdl

@@ -63,18 +63,17 @@ bool OfiReceiver::announce(std::size_t at, uint64_t position) {
   if (packet == nullptr) return false;
   slice.landing = landings_.open(at, position, post_.segments_of(slice.bytes.size()).count());
   slice.announced = true;
-  auto& regions = landings_.find(slice.landing)->regions;
-  for (std::size_t rail = 0; rail < link_.rails(); ++rail) {
-    auto region = link_.rail(rail).register_target(slice.bytes);
-    if (!region.ok()) {
-      link_.give_back(packet);
-      post_.fail(channel.peer, region.status());
-      return true;
-    }
-    const OfiTarget target{link_.rail(rail).remote_address(slice.bytes.data()), region->key()};
-    std::memcpy(packet->payload() + rail * sizeof target, &target, sizeof target);
-    regions.push_back(region.take());
+  auto memory = link_.memory().target(slice.bytes);
+  if (!memory.ok()) {
+    link_.give_back(packet);
+    post_.fail(channel.peer, memory.status());
+    return true;
   }
+  for (std::size_t rail = 0; rail < link_.rails(); ++rail) {
+    const OfiTarget target{link_.rail(rail).remote_address(slice.bytes.data(), memory->begin()), memory->key(rail)};
+    std::memcpy(packet->payload() + rail * sizeof target, &target, sizeof target);
+  }
+  landings_.find(slice.landing)->memory = memory.take();
   head.tag = slice.tag;
   head.position = position;
   head.bytes = slice.bytes.size();

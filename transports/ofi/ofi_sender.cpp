@@ -77,10 +77,7 @@ bool OfiSender::send_long(std::size_t at, uint64_t position, Sending& slice) {
 }
 
 Status OfiSender::begin_writing(Sending& slice, uint32_t landing) {
-  for (std::size_t rail = 0; rail < link_.rails(); ++rail) {
-    FDL_ASSIGN_OR_RETURN(OfiRegion source, link_.rail(rail).register_source(slice.bytes));
-    slice.sources.push_back(std::move(source));
-  }
+  FDL_ASSIGN_OR_RETURN(slice.source, link_.memory().source(slice.bytes));
   slice.landing = landing;
   slice.state = Sending::State::writing;
   return {};
@@ -94,9 +91,8 @@ bool OfiSender::write_segments(std::size_t at, uint64_t position, Sending& slice
   while (slice.begun < segments.count()) {
     const std::size_t rail = slice.begun % link_.rails();
     const std::size_t begin = segments.begin(slice.begun);
-    const auto outcome =
-        link_.write(rail, peer, slice.bytes.subspan(begin, segments.length(slice.begun)),
-                    slice.sources[rail].descriptor(), targets[rail], begin, slice.landing, at, position);
+    const auto outcome = link_.write(rail, peer, slice.bytes.subspan(begin, segments.length(slice.begun)),
+                                     slice.source.descriptor(rail), targets[rail], begin, slice.landing, at, position);
     if (outcome != OfiLink::Outcome::begun) break;
     ++slice.begun;
     moved = true;
@@ -107,7 +103,7 @@ bool OfiSender::write_segments(std::size_t at, uint64_t position, Sending& slice
 void OfiSender::on_written(std::size_t at, uint64_t position) {
   Sending& slice = out_[at / 2]->slices[position % kOfiDepth];
   if (slice.state != Sending::State::writing || ++slice.written < post_.segments_of(slice.bytes.size()).count()) return;
-  slice.sources.clear();
+  slice.source.end();
   out_[at / 2]->ready[position % kOfiAhead].valid = false;
   slice.state = Sending::State::done;
   push(at);

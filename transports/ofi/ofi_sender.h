@@ -39,7 +39,7 @@ class OfiSender {
     std::size_t begun = 0;  // segments
     std::size_t written = 0;
     ConstBytes bytes;
-    std::vector<OfiRegion> sources;  // by rail
+    OfiMemory::Lease source;
   };
   // What a peer has announced: a receive of a long slice.
   struct Ready {

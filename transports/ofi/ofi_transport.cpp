@@ -16,6 +16,7 @@
 #include "base/mutex.h"
 #include "system/poll_timer.h"
 #include "transports/ofi/ofi_agreement.h"
+#include "transports/ofi/ofi_devices.h"
 #include "transports/ofi/ofi_receiver.h"
 #include "transports/ofi/ofi_sender.h"
 
@@ -24,6 +25,7 @@ namespace {
 
 constexpr int64_t kFarewell_ns = 2'000'000'000;  // at the end, for what is still in flight
 constexpr int64_t kDoubt_ns = 50'000'000;        // from an error of a packet until its peer has failed
+constexpr int64_t kSilence_ns = 500'000'000;     // at the start, until a peer without a greeting is looked up
 constexpr int64_t kPoliteness_ns = 200'000'000;  // at the end, for the goodbyes of the peers
 
 class OfiTransport final : public Transport, private OfiLink::Events {
@@ -43,7 +45,7 @@ class OfiTransport final : public Transport, private OfiLink::Events {
     name_ = provider.starts_with("efa") ? "efa" : fmt::format("ofi:{}", provider.substr(0, provider.find(';')));
   }
 
-  Status start(Deadline deadline) { return greet(deadline); }
+  Status start(const Membership& membership) { return greet(membership); }
 
   ~OfiTransport() override { leave(); }
 
@@ -68,6 +70,8 @@ class OfiTransport final : public Transport, private OfiLink::Events {
   }
 
   bool done(Ticket ticket) const override { return ledger_.done(ticket); }
+
+  void keep(std::shared_ptr<void> memory, std::size_t bytes) override { link_.memory().keep(std::move(memory), bytes); }
 
   bool progress() override {
     bool moved = link_.poll(*this);
@@ -168,8 +172,13 @@ class OfiTransport final : public Transport, private OfiLink::Events {
 
   void on_failure(int peer, const Status& why) override {
     if (peer >= 0) return suspects_.push_back({peer, Deadline::after_ns(kDoubt_ns), ledger_.blame(peer, why)});
+    if (std::exchange(has_lost_device_, true)) return;
+    const Member& me = ledger_.member(ledger_.rank());
+    const Status lost = Status::blame(me.world_rank, me.host_name, why.code(),
+                                      fmt::format("{}; the device of {} is gone, or its driver has stopped it",
+                                                  why.text(), ledger_.name_of(ledger_.rank())));
     for (int each = 0; each < ledger_.size(); ++each) {
-      if (ledger_.joins(each)) post_->fail(each, why);
+      if (ledger_.joins(each)) post_->fail(each, lost);
     }
   }
 
@@ -194,14 +203,19 @@ class OfiTransport final : public Transport, private OfiLink::Events {
   // ---- The beginning and the end ----
 
   // A greeting in each direction connects providers that connect when first used.
-  Status greet(Deadline deadline) {
+  Status greet(const Membership& membership) {
+    const Deadline deadline = membership.deadline;
+    Deadline next_look = Deadline::after_ns(kSilence_ns);
     for (int peer = 0; peer < ledger_.size(); ++peer) {
       while (ledger_.joins(peer) && !post_->tell(OfiKind::hello, {peer, 0}) && !deadline.passed()) progress();
     }
     leaving_ = true;  // look for packets all the time
     while (true) {
       const bool moved = progress();
-      FDL_RETURN_IF_ERROR(ledger_.status());
+      if (!ledger_.status().ok()) {
+        FDL_RETURN_IF_ERROR(ask_the_silent(membership));
+        return ledger_.status();
+      }
       std::string names;
       for (int peer = 0; peer < ledger_.size(); ++peer) {
         if (ledger_.joins(peer) && !greeted_[index(peer)]) names += (names.empty() ? "" : ", ") + ledger_.name_of(peer);
@@ -209,14 +223,28 @@ class OfiTransport final : public Transport, private OfiLink::Events {
       // This rank may make no more progress for a long time, so its own greetings must have gone.
       if (names.empty() && link_.is_idle()) break;
       if (deadline.passed()) return no_greeting(names);
-      if (!moved) sleep_until_ready(deadline);
+      if (next_look.passed()) {
+        FDL_RETURN_IF_ERROR(ask_the_silent(membership));
+        next_look = Deadline::after_ns(kSilence_ns);
+      }
+      if (!moved) sleep_until_ready(deadline.earlier(next_look));
     }
     leaving_ = false;
     return {};
   }
 
+  // A peer may have failed to start, after it had published its address.
+  Status ask_the_silent(const Membership& membership) const {
+    for (int peer = 0; peer < ledger_.size(); ++peer) {
+      if (ledger_.joins(peer) && !greeted_[index(peer)]) FDL_RETURN_IF_ERROR(fetch_ofi_failure(membership, peer));
+    }
+    return {};
+  }
+
   Status no_greeting(const std::string& names) const {
-    const char* remedy = name_ == "efa" ? " (the security group must allow all traffic to itself, in and out)" : "";
+    const char* remedy = name_ == "efa" ? " (the security group must allow all traffic to itself, in and out; "
+                                          "FARANDOLE_TRANSPORT=shm,tcp goes without EFA)"
+                                        : "";
     return Status(Code::timeout, fmt::format("ofi: {} did not answer over {} in time; are its packets let through?{}",
                                              names.empty() ? "a peer" : names, name_, remedy));
   }
@@ -228,12 +256,21 @@ class OfiTransport final : public Transport, private OfiLink::Events {
            }) > 0;
   }
 
+  // Whether nothing is in flight to peers that live. What goes to a lost peer may never end.
+  bool is_idle_with_the_living() const {
+    if (has_lost_device_ || link_.is_idle()) return true;
+    for (int peer = 0; peer < ledger_.size(); ++peer) {
+      if (!ledger_.has_failed(peer) && link_.sends_to(peer) + link_.writes_to(peer) > 0) return false;
+    }
+    return true;
+  }
+
   // Some providers cannot end an endpoint on which writes are in flight, so both ends stop writing first.
   void leave() {
     leaving_ = true;
     sender_->stop();
     timer_.note_move();
-    run_until(Deadline::after_ns(kFarewell_ns), [this] { return link_.is_idle(); });
+    run_until(Deadline::after_ns(kFarewell_ns), [this] { return is_idle_with_the_living(); });
     say_goodbye();
     run_until(Deadline::after_ns(kPoliteness_ns), [this] {
       for (int peer = 0; peer < ledger_.size(); ++peer) {
@@ -241,9 +278,10 @@ class OfiTransport final : public Transport, private OfiLink::Events {
           return false;
         }
       }
-      return link_.is_idle();
+      return is_idle_with_the_living();
     });
-    if (link_.is_idle()) return link_.close();
+    // The end of the endpoint cancels what is in flight, before its memory is given back.
+    if (link_.is_idle() || link_.can_cancel()) return link_.close();
     log_info("ofi: {} leaves while messages are in flight; its endpoint stays until the process ends",
              ledger_.name_of(ledger_.rank()));
     struct Kept {
@@ -298,20 +336,54 @@ class OfiTransport final : public Transport, private OfiLink::Events {
   const int wake_fd_;     // -1: only the timer wakes this rank
   bool leaving_ = false;  // packets are expected soon
   bool has_rejected_ = false;
+  bool has_lost_device_ = false;
 };
 
 }  // namespace
 
 namespace {
 
-// Once in a job: rank 0 names what carries the data.
-void log_devices(const OfiLibrary& library, const OfiLink& link, int world_rank) {
+// Once in a process: the first rank of each host names what carries the data.
+void log_devices(const OfiLibrary& library, const OfiChoice& choice, const OfiLink& link,
+                 const Membership& membership) {
   static std::atomic<bool> done = false;
   if (done.exchange(true)) return;
   std::string devices;
   for (std::size_t i = 0; i < link.rails(); ++i) devices += (i == 0 ? "" : ", ") + std::string(link.rail(i).device());
-  log_at(world_rank == 0 ? LogLevel::info : LogLevel::debug, "ofi: {} on {}, {}", link.rail(0).provider(), devices,
+  const auto first = std::ranges::find_if(
+      membership.members, [&](const Member& member) { return member.host_id == membership.me().host_id; });
+  const bool is_first = first - membership.members.begin() == membership.rank;
+  log_at(is_first ? LogLevel::info : LogLevel::debug, "ofi: {} on {} ({} of {} devices{}{}), {}", link.rail(0).fabric(),
+         devices, link.rails(), choice.present, choice.unused.empty() ? "" : "; ", choice.unused,
          library.description());
+}
+
+// The first word of FARANDOLE_TRANSPORT that is for this transport.
+std::string_view word_in(std::string_view list) {
+  while (!list.empty()) {
+    std::string_view next = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(list.size(), next.size() + 1));
+    while (next.starts_with(' ')) next.remove_prefix(1);
+    while (next.ends_with(' ')) next.remove_suffix(1);
+    if (is_ofi(next)) return next;
+  }
+  return {};
+}
+
+// What a rank has before it meets the others.
+struct Opened {
+  const OfiLibrary* library = nullptr;
+  OfiChoice choice;
+  std::unique_ptr<OfiLink> link;
+};
+
+Status open_devices(const Membership& membership, Opened& opened) {
+  const Config& config = *membership.config;
+  FDL_ASSIGN_OR_RETURN(opened.library, OfiLibrary::of_process(config));
+  FDL_ASSIGN_OR_RETURN(opened.choice, choose_devices(*opened.library, ofi_provider_in(word_in(config.transport)),
+                                                     config, place_in(membership)));
+  FDL_ASSIGN_OR_RETURN(opened.link, OfiLink::make(*opened.library, opened.choice.devices, membership.size()));
+  return {};
 }
 
 }  // namespace
@@ -323,23 +395,28 @@ std::string_view ofi_provider_in(std::string_view word) {
   return word.starts_with("ofi:") ? word.substr(4) : std::string_view();
 }
 
+uint64_t bytes_over_ofi() { return OfiLink::bytes_of_process(); }
+
+OfiDescription describe_ofi(const Config& config) {
+  const auto library = OfiLibrary::of_process(config);
+  if (!library.ok()) return {.library = library.status().text(), .providers = {}, .efa = library.status()};
+  const auto efa = choose_devices(**library, "efa", config, {});
+  return {.is_there = true,
+          .library = (*library)->description(),
+          .providers = list_providers(**library),
+          .efa = efa.ok() ? Status() : efa.status()};
+}
+
 Result<std::unique_ptr<Transport>> connect_ofi(const Membership& membership, const std::vector<bool>& peers) {
-  std::string_view word;
-  for (std::string_view rest = membership.config->transport; !rest.empty() && word.empty();) {
-    std::string_view next = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(rest.size(), next.size() + 1));
-    while (next.starts_with(' ')) next.remove_prefix(1);
-    while (next.ends_with(' ')) next.remove_suffix(1);
-    if (is_ofi(next)) word = next;
-  }
-  FDL_ASSIGN_OR_RETURN(const OfiLibrary* library, OfiLibrary::of_process(*membership.config));
-  FDL_ASSIGN_OR_RETURN(const auto devices, choose_devices(*library, ofi_provider_in(word), *membership.config));
-  FDL_ASSIGN_OR_RETURN(auto link, OfiLink::make(*library, devices, membership.size()));
-  FDL_RETURN_IF_ERROR(agree_over_ofi(*library, *link, membership, peers));
-  log_devices(*library, *link, membership.me().world_rank);
-  FDL_ASSIGN_OR_RETURN(PollTimer timer, PollTimer::make());
-  auto transport = std::make_unique<OfiTransport>(std::move(link), membership, peers, std::move(timer));
-  FDL_RETURN_IF_ERROR(transport->start(membership.deadline));
+  Opened opened;
+  const Status mine = open_devices(membership, opened);
+  FDL_RETURN_IF_ERROR(agree_over_ofi(mine, opened.library, opened.link.get(), membership, peers));
+  log_devices(*opened.library, opened.choice, *opened.link, membership);
+  auto timer = PollTimer::make();
+  if (!timer.ok()) publish_ofi_failure(membership, timer.status());
+  FDL_RETURN_IF_ERROR(timer.status());
+  auto transport = std::make_unique<OfiTransport>(std::move(opened.link), membership, peers, timer.take());
+  FDL_RETURN_IF_ERROR(transport->start(membership));
   return std::unique_ptr<Transport>(std::move(transport));
 }
 

@@ -47,6 +47,7 @@ class CoordinatorClient {
     // Settings that must be equal on all ranks. The coordinator compares them and sends them to no rank.
     std::vector<CompatibilitySetting> settings{};
     int numa_node = -1;
+    int8_t efa = 0;  // an EfaAnswer
   };
 
   // When a coordinator that does not answer is reported, and lost; and how often a waiting rank queries it.

@@ -138,7 +138,7 @@ std::string encode(const CoordinatorMessage& message) {
     const auto boot = builder.CreateString(member.boot_id);
     const auto settings = encode_settings(builder, member.settings);
     members.push_back(coordinator_wire::CreateMember(builder, member.rank, member.size, host, boot, member.process_id,
-                                                     settings, member.numa_node));
+                                                     settings, member.numa_node, member.efa));
   }
   const auto all_members = builder.CreateVector(members);
   const auto ranks = builder.CreateVector(message.ranks);
@@ -175,7 +175,7 @@ Result<CoordinatorMessage> decode(std::string_view payload) {
       if (!budget.spend()) break;
       message.members.push_back({member->rank(), member->size(), budget.text_of(member->host_name()),
                                  budget.text_of(member->boot_id()), member->process_id(),
-                                 decode_settings(*member, budget), member->numa_node()});
+                                 decode_settings(*member, budget), member->numa_node(), member->efa()});
     }
   }
   if (budget.is_exceeded())

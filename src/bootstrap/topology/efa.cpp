@@ -1,47 +1,20 @@
-// This file reads EFA devices and counters from sysfs.
+// The reasons come in the order in which a user would look for them.
 #include "bootstrap/topology/efa.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
+#include <map>
 
 #include "base/log.h"
+#include "bootstrap/topology/efa_instances.h"
 
 namespace fdl {
 namespace {
 
 namespace files = std::filesystem;
-
-constexpr std::string_view kAmazon = "0x1d0f";
-
-std::string word_in(const files::path& path) {
-  std::ifstream file(path);
-  std::string word;
-  file >> word;
-  return word;
-}
-
-// Identifies EFA by the driver. If the pod has no access to the driver's link, the vendor decides, and then the usual
-// names.
-bool is_efa(const files::path& device) {
-  std::error_code none;
-  const files::path driver = files::read_symlink(device / "device" / "driver", none);
-  if (!none) return driver.filename() == "efa";
-  if (const std::string vendor = word_in(device / "device" / "vendor"); !vendor.empty()) return vendor == kAmazon;
-  const std::string name = device.filename();
-  return name.starts_with("efa_") || name.starts_with("rdmap");
-}
-
-uint64_t counter(const files::path& device, const char* name) {
-  std::ifstream file(device / "ports" / "1" / "hw_counters" / name);
-  uint64_t value = 0;
-  file >> value;
-  return file ? value : 0;
-}
 
 std::string find_libfabric(const std::string& root) {
   for (const char* folder : {"/opt/amazon/efa/lib", "/opt/amazon/efa/lib64", "/usr/local/lib", "/usr/lib64",
@@ -63,86 +36,118 @@ bool has_device_nodes(const std::string& root) {
 
 }  // namespace
 
-RdmaDevices rdma_devices(const std::string& sysfs) {
-  RdmaDevices found;
-  std::error_code none;
-  const files::path folder = sysfs + "/class/infiniband";
-  found.has_class = files::exists(folder, none);
-  for (const auto& entry : files::directory_iterator(folder, none)) {
-    (is_efa(entry.path()) ? found.efa : found.others).push_back(entry.path().filename());
+EfaFacts efa_facts(const Config& config, const std::string& root) {
+  EfaFacts facts;
+  facts.devices = rdma_devices(config.sysfs_root);
+  facts.device_nodes = has_device_nodes(root);
+  facts.libfabric = find_libfabric(root);
+  facts.is_demanded = config.expect_efa > 0;
+  if (facts.is_demanded) {
+    facts.expected = static_cast<int>(config.expect_efa);
+    facts.expected_by = "FARANDOLE_EXPECT_EFA";
+    return facts;
   }
-  std::sort(found.efa.begin(), found.efa.end());
-  std::sort(found.others.begin(), found.others.end());
-  return found;
+  facts.expected_by = machine_model(config.sysfs_root);
+  facts.expected = efa_devices_of(facts.expected_by);
+  return facts;
 }
 
-EfaCounters efa_counters(const std::string& sysfs, std::string_view device) {
-  const files::path path = files::path(sysfs + "/class/infiniband") / device;
-  return {counter(path, "tx_bytes"), counter(path, "rx_bytes"), counter(path, "rdma_read_bytes"),
-          counter(path, "rdma_write_bytes")};
-}
-
-EfaFacts efa_facts(const std::string& sysfs, int expected, const std::string& root) {
-  return {rdma_devices(sysfs), expected, has_device_nodes(root), find_libfabric(root)};
-}
-
-EfaFacts efa_facts(const Environment& environment) {
-  const std::string expected = environment.get("FARANDOLE_EXPECT_EFA").value_or("0");
-  return efa_facts(environment.get("FARANDOLE_SYSFS_ROOT").value_or("/sys"),
-                   static_cast<int>(std::strtol(expected.c_str(), nullptr, 10)));
-}
-
-void log_efa(const Environment& environment, std::string_view transports) {
-  const EfaFacts facts = efa_facts(environment);
-  const bool any = !facts.devices.efa.empty() || !facts.devices.others.empty();
-  if (facts.expected == 0 && !any) return;
-  log_at(facts.expected > 0 ? LogLevel::warning : LogLevel::info, "{}", transport_line(facts, transports));
-}
-
-std::string why_no_efa(const EfaFacts& facts) {
+std::string why_no_efa(const EfaFacts& facts, std::string_view else_why) {
   const std::vector<std::string>& efa = facts.devices.efa;
+  const std::vector<std::string>& others = facts.devices.others;
   if (!facts.devices.has_class) {
     return "there is no /sys/class/infiniband: this node type has no EFA, or its driver is not loaded";
   }
-  if (efa.empty() && facts.devices.others.empty()) {
+  if (efa.empty() && others.empty()) {
     return "no device: the pod must request vpc.amazonaws.com/efa, and the device plugin must run on this node";
   }
-  if (efa.empty()) {
+  if (efa.empty() || !others.empty()) {
     return fmt::format(
-        "{} is not an EFA device: a hostPath mount of /dev/infiniband shows foreign devices; request "
-        "vpc.amazonaws.com/efa instead",
-        fmt::join(facts.devices.others, ", "));
-  }
-  if (!facts.devices.others.empty()) {
-    return fmt::format(
-        "{} and {} are mixed: a hostPath mount of /dev/infiniband shows foreign devices; request "
-        "vpc.amazonaws.com/efa instead",
-        fmt::join(efa, ", "), fmt::join(facts.devices.others, ", "));
+        "{} {}: a hostPath mount of /dev/infiniband shows foreign devices; request vpc.amazonaws.com/efa instead",
+        efa.empty() ? fmt::format("{}", fmt::join(others, ", "))
+                    : fmt::format("{} and {}", fmt::join(efa, ", "), fmt::join(others, ", ")),
+        efa.empty() ? "is not an EFA device" : "are mixed");
   }
   if (!facts.device_nodes) {
     return fmt::format("{} is on the node, but /dev/infiniband is not in this pod: request vpc.amazonaws.com/efa",
                        fmt::join(efa, ", "));
   }
-  if (static_cast<int>(efa.size()) < facts.expected) {
+  if (facts.is_demanded && static_cast<int>(efa.size()) < facts.expected) {
     return fmt::format(
-        "{} of the {} devices that FARANDOLE_EXPECT_EFA counts: request equals limit for "
-        "vpc.amazonaws.com/efa? the launch template's interfaces?",
-        efa.size(), facts.expected);
+        "{} of the {} devices that {} counts: request equals limit for vpc.amazonaws.com/efa? the launch template's "
+        "interfaces?",
+        efa.size(), facts.expected, facts.expected_by);
   }
   if (facts.libfabric.empty())
     return "libfabric.so.1 is not in this image (Debian: libfabric1, from trixie on with efa)";
-  return "FARANDOLE_TRANSPORT does not name it; set FARANDOLE_TRANSPORT=shm,efa";
+  return std::string(else_why);
 }
 
-std::string transport_line(const EfaFacts& facts, std::string_view transports) {
+EfaAnswer efa_answer(const EfaFacts& facts) {
+  if (!facts.devices.has_class) return EfaAnswer::no_class;
+  if (facts.devices.efa.empty()) {
+    return facts.devices.others.empty() ? EfaAnswer::no_device : EfaAnswer::foreign_devices;
+  }
+  if (facts.is_demanded && static_cast<int>(facts.devices.efa.size()) < facts.expected) return EfaAnswer::too_few;
+  return EfaAnswer::usable;
+}
+
+std::string_view text_of(EfaAnswer answer) {
+  switch (answer) {
+    case EfaAnswer::usable:
+      return "it can use EFA";
+    case EfaAnswer::no_class:
+      return "there is no /sys/class/infiniband";
+    case EfaAnswer::no_device:
+      return "it has no EFA device";
+    case EfaAnswer::foreign_devices:
+      return "its RDMA devices are not EFA's";
+    case EfaAnswer::no_provider:
+      return "its libfabric offers no provider efa";
+    case EfaAnswer::too_few:
+      return "it has fewer devices than FARANDOLE_EXPECT_EFA";
+    case EfaAnswer::not_asked:
+      break;
+  }
+  return "it does not take part in the choice";
+}
+
+std::string who_lacks_efa(std::span<const Member> members, std::span<const EfaAnswer> answers) {
+  constexpr std::size_t kNamed = 8;
+  std::map<EfaAnswer, std::vector<std::string>> lacking;
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    if (answers[i] == EfaAnswer::usable) continue;
+    lacking[answers[i]].push_back(fmt::format("rank {} ({})", members[i].world_rank, members[i].host_name));
+  }
+  std::string text;
+  for (auto& [answer, names] : lacking) {
+    const std::size_t more = names.size() > kNamed ? names.size() - kNamed : 0;
+    names.resize(names.size() - more);
+    text += fmt::format("{}{}{}: {}", text.empty() ? "" : "; ", fmt::join(names, ", "),
+                        more > 0 ? fmt::format(" and {} more", more) : "", text_of(answer));
+  }
+  return text;
+}
+
+std::string transport_line(const EfaFacts& facts, std::string_view transports, std::string_view else_why) {
   std::string text = fmt::format("transport: {}", transports);
   if (!facts.devices.efa.empty() || facts.expected > 0) {
     text += fmt::format("; {} of {} EFA devices", facts.devices.efa.size(),
                         std::max<std::size_t>(facts.devices.efa.size(), static_cast<std::size_t>(facts.expected)));
+    if (facts.expected > 0) text += fmt::format(" ({})", facts.expected_by);
   }
-  if (!facts.libfabric.empty()) text += "; " + facts.libfabric;
   if (transports.find("efa") != std::string_view::npos) return text;
-  return text + "; EFA not used: " + why_no_efa(facts);
+  if (!facts.libfabric.empty()) text += "; " + facts.libfabric;
+  return text + "; EFA not used: " + why_no_efa(facts, else_why);
+}
+
+void log_efa(const EfaFacts& facts, std::string_view transports, std::string_view else_why) {
+  const bool any = !facts.devices.efa.empty() || !facts.devices.others.empty();
+  if (facts.expected == 0 && !any) return;
+  const bool is_used = transports.find("efa") != std::string_view::npos;
+  const bool is_short = static_cast<int>(facts.devices.efa.size()) < facts.expected;
+  log_at(facts.is_demanded && (is_short || !is_used) ? LogLevel::warning : LogLevel::info, "{}",
+         transport_line(facts, transports, else_why));
 }
 
 }  // namespace fdl

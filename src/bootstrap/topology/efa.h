@@ -1,53 +1,46 @@
-// This header reports the EFA devices of the node, their counters, and the reason why they are not used.
+// This header reports whether the node has EFA devices, as many as expected, and why they are not used.
 #pragma once
 
-#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/config.h"
+#include "contract/membership.h"
+#include "system/rdma_devices.h"
 
 namespace fdl {
 
-struct RdmaDevices {
-  bool has_class = false;           // <sysfs>/class/infiniband exists
-  std::vector<std::string> efa;     // sorted
-  std::vector<std::string> others;  // of other kinds; a hostPath mount of /dev/infiniband shows all of them
-};
-
-// `sysfs`: usually "/sys".
-RdmaDevices rdma_devices(const std::string& sysfs);
-
-struct EfaCounters {
-  uint64_t sent_bytes = 0;
-  uint64_t received_bytes = 0;
-  uint64_t read_bytes = 0;   // by remote reads
-  uint64_t wrote_bytes = 0;  // by remote writes
-};
-// Returns the counters since the device was created; a counter that cannot be read is 0.
-EfaCounters efa_counters(const std::string& sysfs, std::string_view device);
-
 struct EfaFacts {
   RdmaDevices devices;
-  int expected = 0;           // FARANDOLE_EXPECT_EFA: the number that the manifest requests
+  int expected = 0;           // 0: nothing is expected
+  std::string expected_by;    // "FARANDOLE_EXPECT_EFA", or "p4d.24xlarge"
+  bool is_demanded = false;   // by FARANDOLE_EXPECT_EFA
   bool device_nodes = false;  // /dev/infiniband/uverbs* exist
   std::string libfabric;      // its path; empty: not found
 };
-// `root` is prepended to /dev and /usr; only tests set it.
-EfaFacts efa_facts(const std::string& sysfs, int expected, const std::string& root = {});
+// Reads `config.sysfs_root` and `config.expect_efa`. `root` is prepended to /dev and /usr; only tests set it.
+EfaFacts efa_facts(const Config& config, const std::string& root = {});
 
-// Returns why EFA is not used: the first prerequisite that is missing, else that no setting names it.
-std::string why_no_efa(const EfaFacts& facts);
+// Returns why EFA is not used: the first prerequisite that is missing, else `else_why`.
+std::string why_no_efa(const EfaFacts& facts, std::string_view else_why);
 
-// Reads FARANDOLE_SYSFS_ROOT and FARANDOLE_EXPECT_EFA.
-EfaFacts efa_facts(const Environment& environment);
+// Whether a rank can use EFA. Ranks exchange it as a number at the start.
+enum class EfaAnswer : int8_t { not_asked, usable, no_class, no_device, foreign_devices, no_provider, too_few };
 
-// Logs the transport line: as a warning if EFA was expected, as information if devices exist, else not at all. Called
-// once per node at start.
-void log_efa(const Environment& environment, std::string_view transports);
+// This rank's answer from sysfs alone; `usable` still needs the provider's agreement.
+EfaAnswer efa_answer(const EfaFacts& facts);
+std::string_view text_of(EfaAnswer answer);
 
-// "transport: shm+efa; 4 of 4 EFA devices; /opt/.../libfabric.so.1", or "transport: tcp; ...; EFA not used: ..."
-std::string transport_line(const EfaFacts& facts, std::string_view transports);
+// The ranks that cannot use EFA, with their reasons: "rank 1 (host-b): it has no EFA device". Empty if all can.
+std::string who_lacks_efa(std::span<const Member> members, std::span<const EfaAnswer> answers);
+
+// "transport: shm+tcp; 4 of 4 EFA devices (p4d.24xlarge); EFA not used: ...". `else_why`: if nothing is missing here.
+std::string transport_line(const EfaFacts& facts, std::string_view transports, std::string_view else_why);
+
+// Logs the transport line, once a host: as a warning if FARANDOLE_EXPECT_EFA is not fulfilled, as information if there
+// are devices or the instance type can have some, else not at all.
+void log_efa(const EfaFacts& facts, std::string_view transports, std::string_view else_why);
 
 }  // namespace fdl

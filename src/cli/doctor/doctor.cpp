@@ -77,7 +77,7 @@ int examine(const DoctorOptions& options) {
     const bool is_first = !identity.ok() || identity->local_rank <= 0;
     if (is_first) {
       findings = check_network(environment, *config, platform);
-      add(findings, check_pod(environment));
+      add(findings, check_pod(environment, *config));
       add(findings, check_packages(environment));
       add(findings, check_variables(environment, *config, identity.ok() ? identity->local_size : 1, usable_cores()));
     }

@@ -13,6 +13,7 @@
 
 #include "bootstrap/topology/efa.h"
 #include "bootstrap/topology/topology.h"
+#include "cli/doctor/fabric_checks.h"
 #include "cli/doctor/package_checks.h"
 #include "runtime/lifecycle/assemble.h"
 
@@ -83,7 +84,8 @@ Finding check_open_files() {
   return {Severity::warning, "open files", text, "a rank has a connection to each peer: raise ulimit -n"};
 }
 
-Finding check_huge_pages(const std::string& sysfs) {
+// libfabric's provider efa takes huge pages where it finds some, and then a forked process may lack memory.
+Finding check_huge_pages(const std::string& sysfs, bool has_efa) {
   const auto number = [&](const char* name) {
     std::ifstream file(sysfs + "/kernel/mm/hugepages/hugepages-2048kB/" + name);
     long value = 0;
@@ -91,7 +93,8 @@ Finding check_huge_pages(const std::string& sysfs) {
     return file ? value : 0;
   };
   return {Severity::note, "hugepages",
-          fmt::format("{} of {} pages of 2 MiB free", number("free_hugepages"), number("nr_hugepages")), ""};
+          fmt::format("{} of {} pages of 2 MiB free", number("free_hugepages"), number("nr_hugepages")),
+          has_efa ? "where fork() fails with ENOMEM: FI_EFA_USE_HUGE_PAGE=0, or processes that are spawned" : ""};
 }
 
 Finding check_clock() {
@@ -103,34 +106,13 @@ Finding check_clock() {
 }
 
 // Without NCCL collectives on devices work, but slowly: its absence is a warning.
-std::vector<Finding> check_devices(const Environment& environment) {
-  const auto config = Config::read(environment);
-  if (!config.ok()) return {};  // doctor.cpp has reported it
-  const DeviceDescription found = describe_devices(*config);
+std::vector<Finding> check_devices(const Config& config) {
+  const DeviceDescription found = describe_devices(config);
   if (!found.has_devices) return {{Severity::note, "devices", found.devices, ""}};
   return {
       {Severity::good, "devices", found.devices, ""},
       {found.has_library ? Severity::good : Severity::warning, "NCCL", found.library,
        found.has_library ? "" : "collectives on devices go through the host's memory: pip install nvidia-nccl-cu13"}};
-}
-
-// `facts.expected` comes from FARANDOLE_EXPECT_EFA, which manifests for EFA nodes set.
-Finding check_efa(const EfaFacts& facts) {
-  const std::string text = transport_line(facts, "shm, tcp");
-  const bool is_expected = facts.expected > 0 || !facts.devices.efa.empty() || !facts.devices.others.empty();
-  return {is_expected ? Severity::warning : Severity::note, "EFA", text, ""};
-}
-
-std::vector<Finding> check_counters(const EfaFacts& facts, const std::string& sysfs) {
-  std::vector<Finding> findings;
-  for (const std::string& device : facts.devices.efa) {
-    const EfaCounters moved = efa_counters(sysfs, device);
-    findings.push_back({Severity::note, "EFA " + device,
-                        fmt::format("{} bytes sent, {} received, {} read, {} written since it was made",
-                                    moved.sent_bytes, moved.received_bytes, moved.read_bytes, moved.wrote_bytes),
-                        ""});
-  }
-  return findings;
 }
 
 // Variables of other libraries that many published samples set, and that are harmful or have no effect.
@@ -174,20 +156,16 @@ std::vector<Finding> check_variables(const Environment& environment) {
 
 }  // namespace
 
-std::vector<Finding> check_pod(const Environment& environment, const std::string& root) {
-  const std::string sysfs = environment.get("FARANDOLE_SYSFS_ROOT").value_or("/sys");
-  const int expected =
-      static_cast<int>(std::strtol(environment.get("FARANDOLE_EXPECT_EFA").value_or("0").c_str(), nullptr, 10));
-  const EfaFacts efa = efa_facts(sysfs, expected, root);
+std::vector<Finding> check_pod(const Environment& environment, const Config& config, const std::string& root) {
+  const EfaFacts efa = efa_facts(config, root);
   std::vector<Finding> findings = {check_kernel(),
                                    check_cores(),
                                    check_shared_memory(root),
                                    check_memlock(!efa.devices.efa.empty()),
                                    check_open_files(),
-                                   check_huge_pages(sysfs),
-                                   check_clock(),
-                                   check_efa(efa)};
-  for (auto& more : {check_devices(environment), check_counters(efa, sysfs), check_variables(environment)}) {
+                                   check_huge_pages(config.sysfs_root, !efa.devices.efa.empty()),
+                                   check_clock()};
+  for (auto& more : {check_fabric(config, efa, root), check_devices(config), check_variables(environment)}) {
     findings.insert(findings.end(), more.begin(), more.end());
   }
   return findings;

@@ -10,7 +10,7 @@
 
 namespace fdl {
 
-// `root` is prepended to paths such as /dev; it is empty except in tests. FARANDOLE_SYSFS_ROOT replaces /sys.
-std::vector<Finding> check_pod(const Environment& environment, const std::string& root = {});
+// `root` is prepended to paths such as /dev; it is empty except in tests.
+std::vector<Finding> check_pod(const Environment& environment, const Config& config, const std::string& root = {});
 
 }  // namespace fdl

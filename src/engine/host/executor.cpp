@@ -37,7 +37,7 @@ void Executor::start(const BoundSchedule& bound, const Spaces& spaces, const Red
   }
 
   // Each lane with reductions is promised one slot, so plan_staging() provides at least as many as there are lanes.
-  staging_.reserve(bound.slot_bytes, bound.slot_count);
+  if (staging_.reserve(bound.slot_bytes, bound.slot_count)) transport_.keep(staging_.memory(), staging_.capacity());
   promised_slots_ = 0;
   lanes_.resize(std::max(lanes_.size(), ordered.lanes.size()));
   open_lanes_.clear();

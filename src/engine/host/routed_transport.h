@@ -26,6 +26,9 @@ class RoutedTransport final : public Transport {
   std::optional<Ticket> send(Channel channel, uint32_t tag, ConstBytes bytes) override;
   std::optional<Ticket> recv(Channel channel, uint32_t tag, Bytes bytes) override;
   bool done(Ticket ticket) const override;
+  void keep(std::shared_ptr<void> memory, std::size_t bytes) override {
+    for (const auto& part : parts_) part->keep(memory, bytes);
+  }
   bool progress() override;
   Status peer_status(int peer) const override;
   Status channel_status(Channel channel) const override;

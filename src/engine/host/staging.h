@@ -13,12 +13,14 @@ class Staging {
  public:
   static constexpr int32_t kNone = -1;
 
-  // Frees all slots and allocates only if more memory is needed. Slots start at cache lines (64 bytes).
-  void reserve(std::size_t slot_bytes, std::size_t slot_count) {
+  // Frees all slots and allocates only if more memory is needed; returns whether it did. Slots start at cache lines (64
+  // bytes).
+  bool reserve(std::size_t slot_bytes, std::size_t slot_count) {
     const std::size_t stride = (slot_bytes + 63) / 64 * 64;
-    if (stride * slot_count > capacity_) {
+    const bool grows = stride * slot_count > capacity_;
+    if (grows) {
       capacity_ = stride * slot_count;
-      memory_ = std::make_unique_for_overwrite<std::byte[]>(capacity_);
+      memory_ = std::make_shared_for_overwrite<std::byte[]>(capacity_);
     }
     stride_ = stride;
     next_.resize(slot_count);
@@ -27,7 +29,12 @@ class Staging {
     for (std::size_t i = 0; i < slot_count; ++i) {
       next_[i] = i + 1 < slot_count ? static_cast<int32_t>(i + 1) : kNone;
     }
+    return grows;
   }
+
+  // All of it, for transports that keep memory registered.
+  std::shared_ptr<void> memory() const { return {memory_, memory_.get()}; }
+  std::size_t capacity() const { return capacity_; }
 
   std::size_t free_count() const { return free_count_; }
   int32_t take() {
@@ -46,7 +53,7 @@ class Staging {
   std::byte* at(int32_t slot) { return memory_.get() + static_cast<std::size_t>(slot) * stride_; }
 
  private:
-  std::unique_ptr<std::byte[]> memory_;
+  std::shared_ptr<std::byte[]> memory_;
   std::size_t capacity_ = 0;
   std::size_t stride_ = 0;
   std::vector<int32_t> next_;

@@ -191,6 +191,38 @@ DeviceDescription describe_devices([[maybe_unused]] const Config& config) {
   return found;
 }
 
+FabricDescription describe_fabric([[maybe_unused]] const Config& config) {
+#if FDL_WITH_OFI
+  const OfiDescription found = describe_ofi(config);
+  return {found.is_there, found.efa.ok(), found.library, found.providers, found.efa.text()};
+#else
+  return {.library = "this build has no transport over libfabric", .efa = "this build has no transport over libfabric"};
+#endif
+}
+
+bool is_auto(const std::string& transports) {
+  const std::vector<std::string> words = split(transports);
+  return std::ranges::find(words, "auto") != words.end();
+}
+
+std::string with_efa(const std::string& transports) {
+  const bool has_efa = std::ranges::any_of(options(), [](const Option& option) { return option.name == "efa"; });
+  std::string line;
+  for (const std::string& word : split(transports)) {
+    const bool replaced = has_efa && word == "auto";
+    line += (line.empty() ? "" : ",") + (replaced ? std::string("shm,efa") : word);
+  }
+  return line;
+}
+
+uint64_t bytes_over_fabric() {
+#if FDL_WITH_OFI
+  return bytes_over_ofi();
+#else
+  return 0;
+#endif
+}
+
 LevelAnswer levels_between([[maybe_unused]] std::span<const int> node_of_rank, [[maybe_unused]] Collective collective,
                            [[maybe_unused]] std::size_t bytes, [[maybe_unused]] const Config& config) {
 #if FDL_WITH_SHM

@@ -41,6 +41,24 @@ struct DeviceDescription {
 };
 DeviceDescription describe_devices(const Config& config);
 
+// What libfabric offers to this process. Opens it.
+struct FabricDescription {
+  bool is_there = false;
+  bool has_efa = false;   // its provider efa has a device that the transport can use
+  std::string library;    // "libfabric 1.17 (/usr/lib/libfabric.so.1)", or why there is none
+  std::string providers;  // "tcp;ofi_rxm on eth0, lo; udp;ofi_rxd on eth0": those that the transport can use
+  std::string efa;        // why has_efa is false
+};
+FabricDescription describe_fabric(const Config& config);
+
+// A list of transports in which `auto` has become shared memory and EFA; unchanged if it has no `auto`, or this build
+// lacks EFA.
+std::string with_efa(const std::string& transports);
+bool is_auto(const std::string& transports);
+
+// Bytes that this process has given to libfabric.
+uint64_t bytes_over_fabric();
+
 // The transports that would join `rank` (an index of members) to the others: "shm", "tcp", "shm+tcp" or "none".
 std::string transports_between(const std::vector<Member>& members, int rank, const Config& config);
 

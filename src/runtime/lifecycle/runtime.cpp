@@ -90,6 +90,7 @@ void Runtime::shut_down() {
     });
     end_ordered_calls(why);
   }
+  report_traffic();
   {
     MutexLock lock(timeline_mutex_);
     static_cast<void>(finish_timeline());  // logs its failures

@@ -18,6 +18,7 @@
 #include "bootstrap/coordinator/coordinator.h"
 #include "bootstrap/coordinator/coordinator_client.h"
 #include "bootstrap/launchers/launchers.h"
+#include "bootstrap/topology/efa.h"
 #include "runtime/device/device_watch.h"
 #include "runtime/device/devices.h"
 #include "runtime/lifecycle/allocation.h"
@@ -25,6 +26,7 @@
 #include "runtime/lifecycle/tuning.h"
 #include "runtime/progress/failure_decisions.h"
 #include "runtime/progress/progress_thread.h"
+#include "runtime/telemetry/efa_traffic.h"
 #include "runtime/telemetry/metrics.h"
 #include "runtime/telemetry/metrics_server.h"
 #include "runtime/telemetry/timeline.h"
@@ -158,6 +160,11 @@ class Runtime {
   Status connect_ranks();
   Status compute_facts();
   Status share_memory();
+  EfaAnswer answer_for_efa();
+  void choose_network(const std::vector<EfaAnswer>& answers);
+  void report_network();
+  void report_traffic();
+  void count_devices(Metrics& metrics);
   Result<Group*> open_group(std::string id, const std::vector<int>& world_ranks);
   Result<std::unique_ptr<Communicator>> connect(const std::string& id, const std::vector<Member>& members, int rank,
                                                 std::function<void()> watch = {});
@@ -204,6 +211,9 @@ class Runtime {
   Identity identity_;
   WorldFacts facts_;
   std::vector<Member> members_;
+  EfaFacts efa_;
+  std::string why_no_efa_;                    // unless a prerequisite is missing on this host
+  std::unique_ptr<EfaTraffic> efa_traffic_;   // since the start; null before
   std::shared_ptr<HostMemory> memory_;        // shared by this host's ranks; null if they cannot share memory
   std::unique_ptr<Coordinator> coordinator_;  // on rank 0, unless the launcher serves it
   std::thread coordinator_thread_;

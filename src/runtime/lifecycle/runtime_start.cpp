@@ -10,7 +10,6 @@
 #include "base/version.h"
 #include "bootstrap/launcher_service/launcher_service.h"
 #include "bootstrap/rendezvous/rendezvous.h"
-#include "bootstrap/topology/efa.h"
 #include "bootstrap/topology/topology.h"
 #include "runtime/lifecycle/assemble.h"
 #include "runtime/lifecycle/compatibility_settings.h"
@@ -120,7 +119,7 @@ Status Runtime::start(const RuntimeOptions& options) {
   log_at(identity_.rank == 0 ? LogLevel::info : LogLevel::debug, "{}; {}; {} of {} on this host, {}, fusion {} MiB",
          identity_.line(), facts_.transports, facts_.local_rank, facts_.local_size, describe_machine(),
          config_.fusion_bytes >> 20);
-  if (facts_.local_rank == 0) log_efa(environment, facts_.transports);
+  report_network();
   return {};
 }
 
@@ -135,6 +134,7 @@ void Runtime::start_metrics() {
                                                            {"launcher", facts_.source},
                                                            {"transports", facts_.transports},
                                                            {"version", std::string(kVersion)}});
+  count_devices(*metrics);
   auto server = port > 65535 ? Status(Code::invalid_argument, "FARANDOLE_METRICS_PORT = '" +
                                                                   std::to_string(config_.metrics_port) +
                                                                   "' and the local rank are more than 65535")
@@ -218,7 +218,8 @@ Status Runtime::connect_ranks() {
                                                    .boot_id = mine.boot_id,
                                                    .process_id = mine.process_id,
                                                    .settings = compatibility_settings(config_, tuning_.table),
-                                                   .numa_node = numa_node()},
+                                                   .numa_node = numa_node(),
+                                                   .efa = static_cast<int8_t>(answer_for_efa())},
                                                   deadline,
                                                   {.silence_warning_s = config_.silence_warning_s,
                                                    .lost_after_s = config_.lost_after_s,
@@ -237,8 +238,10 @@ Status Runtime::connect_ranks() {
   FDL_ASSIGN_OR_RETURN(const auto everyone,
                        coordinator_client_->wait_for_all(Deadline::after_seconds(config_.start_timeout_s + 2)));
   std::vector<HostFacts> facts;
+  std::vector<EfaAnswer> answers;
   for (const auto& hello : everyone) {
     facts.push_back({hello.host_name, hello.boot_id, hello.process_id, hello.numa_node});
+    answers.push_back(static_cast<EfaAnswer>(hello.efa));
   }
   StoreExchange exchange(*coordinator_client_, "world");
   std::vector<int> others;
@@ -249,6 +252,7 @@ Status Runtime::connect_ranks() {
   auto members = find_hosts(identity_.rank, facts, identity_.job_key, exchange, set_up.deadline);
   if (!members.ok()) return set_up.outcome(members.status());
   members_ = members.take();
+  choose_network(answers);
   return {};
 }
 

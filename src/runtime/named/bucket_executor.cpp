@@ -16,7 +16,8 @@ BucketExecutor::BucketExecutor(Communicator& comm, std::string rank_name, std::s
       order_(order),
       operations_(operations),
       failure_(failure),
-      fusion_(std::move(memory)),
+      fusion_(std::move(memory),
+              [&comm](std::shared_ptr<void> grown, std::size_t bytes) { comm.keep(std::move(grown), bytes); }),
       device_(comm, std::move(rank_name)) {}
 
 bool BucketExecutor::progress() {

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -92,6 +93,15 @@ class Metrics {
   static std::string label_of(const std::vector<int>& world_ranks, int world_size);
 
   std::shared_ptr<GroupMetrics> group(const std::string& label);
+
+  // Bytes that a device of the network has counted, by what it did: "tx", "rx", "rdma_read" or "rdma_write".
+  struct DeviceBytes {
+    std::string device;
+    std::string_view operation;
+    uint64_t bytes = 0;
+  };
+  // Reads them at a scrape, in the metrics server's thread. Set before the server starts; empty if nothing is counted.
+  std::function<std::vector<DeviceBytes>()> device_bytes;
 
   // For the metrics server's threads. Inline, because that module links nothing of the library.
   const Labels& rank() const { return rank_; }

@@ -60,7 +60,8 @@ class Page final : public prometheus::Collectable {
          "Tensors that were reported because some ranks had not submitted them.",
          MetricType::Counter,
          {}},
-        {"farandole_rank_info", "This rank; always 1.", MetricType::Gauge, {}}};
+        {"farandole_rank_info", "This rank; always 1.", MetricType::Gauge, {}},
+        {"farandole_efa_bytes_total", "Bytes that each EFA device of this host has counted.", MetricType::Counter, {}}};
     for (const auto& [group, counts] : metrics_->groups()) {
       for (int row = 0; row < GroupMetrics::kRowCount; ++row) {
         add_row(families, {{"collective", metrics_->name_of_row(row)}, {"group", group}}, counts->row(row));
@@ -70,6 +71,11 @@ class Page final : public prometheus::Collectable {
     ClientMetric info;
     info.gauge.value = 1;
     put(families[6], info, metrics_->rank());
+    if (metrics_->device_bytes) {
+      for (const auto& [device, operation, bytes] : metrics_->device_bytes()) {
+        put(families[7], counter_of(bytes), {{"device", device}, {"op", std::string(operation)}});
+      }
+    }
     return families;
   }
 

@@ -23,8 +23,10 @@ namespace {
 
 constexpr std::size_t kInject = 32;
 constexpr std::size_t kLongest = 200'000;  // of a message or write: long slices have many segments
+constexpr std::size_t kMtu = 8192;         // of a message over efa-direct
 constexpr std::size_t kQueue = 48;         // receives and sends in flight of an endpoint
-constexpr int kMrMode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+constexpr int kMrMode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+constexpr const char* kDirect = "efa-direct";
 
 [[noreturn]] void accuse(const char* what) {
   std::fprintf(stderr, "hostile provider: %s\n", what);
@@ -40,6 +42,8 @@ struct Fabric {
 struct Domain {
   fid_domain fid{};
   int device = 0;
+  bool is_direct = false;
+  bool local_registration = true;
 };
 struct Completion {
   fi_cq_data_entry entry{};
@@ -49,6 +53,7 @@ struct Completion {
 };
 struct Queue {
   fid_cq fid{};
+  bool is_lost = false;
   std::vector<Completion> waiting;
   std::deque<Completion> errors;
 };
@@ -61,6 +66,7 @@ struct Region {
   const std::byte* begin = nullptr;
   std::size_t bytes = 0;
   uint64_t access = 0;
+  uint64_t file = 0;  // the number of the mapped file; 0: none
   bool enabled = false;
 };
 struct Receive {
@@ -71,7 +77,12 @@ struct Receive {
 struct Endpoint {
   fid_ep fid{};
   uint64_t id = 0;
+  int number = 0;  // in the order of opening
   int device = 0;
+  bool is_direct = false;
+  bool local_registration = true;
+  bool is_lost = false;
+  bool is_frozen = false;
   Queue* queue = nullptr;
   Table* table = nullptr;
   bool enabled = false;
@@ -111,6 +122,16 @@ struct World {
   int failures = 0;
   int code = 0;
   int refusals = 0;  // calls to refuse in the present burst
+  bool offers_efa = true;
+  bool offers_direct = false;
+  bool local_registration = true;
+  int opened = 0;  // endpoints
+  struct Fault {
+    bool is_set = false;
+    int after = 0;
+    int error = 0;
+  };
+  Fault faults[3];  // by HostileCall
 };
 World& world() {
   static World& only = *new World;
@@ -129,15 +150,47 @@ bool refuses() {
   return true;
 }
 
+// Returns the error with which this call must fail, or 0.
+int fault_of(HostileCall call) {
+  World::Fault& fault = world().faults[call];
+  if (!fault.is_set || fault.after-- > 0) return 0;
+  fault.after = 0;
+  return fault.error;
+}
+
+// The number of the file that is mapped at an address; 0 for other memory.
+uint64_t file_at(const void* address) {
+  std::FILE* maps = std::fopen("/proc/self/maps", "r");
+  if (maps == nullptr) return 0;
+  const auto wanted = reinterpret_cast<uintptr_t>(address);
+  uint64_t found = 0;
+  char line[512];
+  while (std::fgets(line, sizeof line, maps) != nullptr) {
+    unsigned long begin = 0, end = 0, file = 0;
+    if (std::sscanf(line, "%lx-%lx %*s %*s %*s %lu", &begin, &end, &file) == 3 && wanted >= begin && wanted < end) {
+      found = file;
+    }
+  }
+  std::fclose(maps);
+  return found;
+}
+
+// A device keeps the pages that it registered, whatever is mapped at their addresses later.
+void check_mapping(const Region& region) {
+  if (region.file == 0) return;
+  demand(file_at(region.begin) == region.file, "a registration of memory that has been unmapped since");
+}
+
 Endpoint* endpoint_of(fid_ep* fid) { return reinterpret_cast<Endpoint*>(fid); }
 
-void check_registered(const void* bytes, std::size_t length, void* descriptor) {
-  if (length == 0) return;
+void check_registered(const Endpoint* endpoint, const void* bytes, std::size_t length, void* descriptor) {
+  if (length == 0 || !endpoint->local_registration) return;
   for (const auto& [key, region] : world().regions) {
     if (region != descriptor) continue;
     const auto* begin = static_cast<const std::byte*>(bytes);
     demand(region->enabled, "memory is used before it is bound and enabled");
     demand(begin >= region->begin && begin + length <= region->begin + region->bytes, "a descriptor of other memory");
+    check_mapping(*region);
     return;
   }
   accuse("memory that is not registered");
@@ -177,6 +230,7 @@ bool deliver(Parcel& parcel) {
     return finish(FI_EIO), true;
   }
   Endpoint* to = found->second;
+  if (to->is_frozen || to->is_lost) return false;
   if (parcel.is_write) {
     const auto region = w.regions.find(parcel.key);
     auto* target = reinterpret_cast<std::byte*>(parcel.address);
@@ -187,8 +241,16 @@ bool deliver(Parcel& parcel) {
       ++w.counts.rejected;
       return finish(FI_EACCES), true;
     }
+    void* consumed = nullptr;
+    if (to->is_direct) {  // the number that comes with a write takes a receive
+      if (to->receives.empty()) return false;
+      const auto at = to->receives.begin() + below(static_cast<int>(to->receives.size()));
+      consumed = at->context;
+      to->receives.erase(at);
+    }
+    check_mapping(*region->second);
     std::memcpy(target, parcel.bytes, parcel.length);
-    complete(to, nullptr, FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA, parcel.length, parcel.data, 0);
+    complete(to, consumed, FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA, parcel.length, parcel.data, 0);
     ++w.counts.writes;
   } else {
     if (to->receives.empty()) return false;
@@ -236,8 +298,9 @@ ssize_t post(Endpoint* endpoint, Parcel parcel, fi_addr_t to) {
 ssize_t receive(fid_ep* fid, void* buffer, size_t length, void* descriptor, fi_addr_t, void* context) {
   const std::lock_guard lock(world().mutex);
   Endpoint* endpoint = endpoint_of(fid);
+  if (endpoint->is_lost) return -FI_ENODEV;
   if (endpoint->receives.size() == kQueue || refuses()) return -FI_EAGAIN;
-  check_registered(buffer, length, descriptor);
+  check_registered(endpoint, buffer, length, descriptor);
   begin_context(context);
   endpoint->receives.push_back({static_cast<std::byte*>(buffer), length, context});
   return 0;
@@ -246,9 +309,10 @@ ssize_t receive(fid_ep* fid, void* buffer, size_t length, void* descriptor, fi_a
 ssize_t send(fid_ep* fid, const void* buffer, size_t length, void* descriptor, fi_addr_t to, void* context) {
   const std::lock_guard lock(world().mutex);
   Endpoint* endpoint = endpoint_of(fid);
-  demand(length <= kLongest, "a message that is too long");
+  demand(length <= (endpoint->is_direct ? kMtu : kLongest), "a message that is too long");
+  if (endpoint->is_lost) return -FI_ENODEV;
   if (endpoint->in_flight == static_cast<int>(kQueue) || refuses()) return -FI_EAGAIN;
-  check_registered(buffer, length, descriptor);
+  check_registered(endpoint, buffer, length, descriptor);
   begin_context(context);
   ++endpoint->in_flight;
   Parcel parcel;
@@ -262,6 +326,7 @@ ssize_t send(fid_ep* fid, const void* buffer, size_t length, void* descriptor, f
 ssize_t inject(fid_ep* fid, const void* buffer, size_t length, fi_addr_t to) {
   const std::lock_guard lock(world().mutex);
   demand(length <= kInject, "an injected message that is too long");
+  if (endpoint_of(fid)->is_lost) return -FI_ENODEV;
   if (refuses()) return -FI_EAGAIN;
   Parcel parcel;
   parcel.copy.assign(static_cast<const std::byte*>(buffer), static_cast<const std::byte*>(buffer) + length);
@@ -275,8 +340,9 @@ ssize_t write_data(fid_ep* fid, const void* buffer, size_t length, void* descrip
   Endpoint* endpoint = endpoint_of(fid);
   demand(length <= kLongest, "a write that is too long");
   demand(data >> 32 == 0, "immediate data of more than 4 bytes");
+  if (endpoint->is_lost) return -FI_ENODEV;
   if (endpoint->in_flight == static_cast<int>(kQueue) || refuses()) return -FI_EAGAIN;
-  check_registered(buffer, length, descriptor);
+  check_registered(endpoint, buffer, length, descriptor);
   begin_context(context);
   ++endpoint->in_flight;
   Parcel parcel;
@@ -296,6 +362,7 @@ ssize_t write_data(fid_ep* fid, const void* buffer, size_t length, void* descrip
 ssize_t read_completions(fid_cq* fid, void* buffer, size_t count) {
   const std::lock_guard lock(world().mutex);
   auto* queue = reinterpret_cast<Queue*>(fid);
+  if (queue->is_lost) return -FI_ENODEV;
   deliver_some();
   auto* entries = static_cast<fi_cq_data_entry*>(buffer);
   std::size_t read = 0;
@@ -342,7 +409,11 @@ int close_endpoint(fid* fid) {
   const std::lock_guard lock(world().mutex);
   World& w = world();
   auto* endpoint = reinterpret_cast<Endpoint*>(fid);
-  demand(endpoint->in_flight == 0, "an endpoint ends while its operations are in flight");
+  w.counts.cancelled += std::erase_if(w.parcels, [&](const Parcel& parcel) {
+    if (parcel.from != endpoint->id || parcel.context == nullptr) return false;
+    w.contexts.erase(parcel.context);
+    return true;
+  });
   for (const Receive& one : endpoint->receives) w.contexts.erase(one.context);
   w.endpoints.erase(endpoint->id);
   delete endpoint;
@@ -400,9 +471,13 @@ int open_endpoint(fid_domain* domain, fi_info*, fid_ep** made, void*) {
   static fi_ops_rma writes = {.size = sizeof(fi_ops_rma), .writedata = write_data};
   static fi_ops_cm names = {.size = sizeof(fi_ops_cm), .getname = name_of};
   const std::lock_guard lock(world().mutex);
+  if (const int error = fault_of(hostile_open_endpoint); error != 0) return error;
   auto* endpoint = new Endpoint;
   endpoint->id = world().next++;
+  endpoint->number = world().opened++;
   endpoint->device = reinterpret_cast<Domain*>(domain)->device;
+  endpoint->is_direct = reinterpret_cast<Domain*>(domain)->is_direct;
+  endpoint->local_registration = reinterpret_cast<Domain*>(domain)->local_registration;
   endpoint->fid.fid = {FI_CLASS_EP, nullptr, common<close_endpoint, bind_endpoint, control_endpoint>()};
   endpoint->fid.msg = &messages;
   endpoint->fid.rma = &writes;
@@ -425,6 +500,10 @@ int open_queue(fid_domain*, fi_cq_attr* attributes, fid_cq** made, void*) {
 
 int insert(fid_av* fid, const void* addresses, size_t count, fi_addr_t* made, uint64_t, void*) {
   auto* table = reinterpret_cast<Table*>(fid);
+  {
+    const std::lock_guard lock(world().mutex);
+    if (const int error = fault_of(hostile_insert); error != 0) return error;
+  }
   for (size_t i = 0; i < count; ++i) {
     uint64_t id = 0;
     std::memcpy(&id, static_cast<const std::byte*>(addresses) + i * sizeof id, sizeof id);
@@ -448,7 +527,10 @@ int register_memory(fid*, const void* begin, size_t bytes, uint64_t access, uint
                     void*) {
   const std::lock_guard lock(world().mutex);
   if (bytes == 0) return -FI_EINVAL;
+  if (const int error = fault_of(hostile_register); error != 0) return error;
+  ++world().counts.registrations;
   auto* region = new Region;
+  region->file = file_at(begin);
   region->begin = static_cast<const std::byte*>(begin);
   region->bytes = bytes;
   region->access = access;
@@ -466,6 +548,8 @@ int open_domain(fid_fabric*, fi_info* info, fid_domain** made, void*) {
   static fi_ops_mr memory = {.size = sizeof(fi_ops_mr), .reg = register_memory};
   auto* domain = new Domain;
   domain->device = std::atoi(info->domain_attr->name + std::strlen("hostile"));
+  domain->is_direct = info->fabric_attr->name != nullptr && kDirect == std::string(info->fabric_attr->name);
+  domain->local_registration = (info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
   domain->fid.fid = {FI_CLASS_DOMAIN, nullptr, common<close_plain<Domain>>()};
   domain->fid.ops = &ops;
   domain->fid.mr = &memory;
@@ -482,32 +566,44 @@ int open_fabric(fi_fabric_attr*, fid_fabric** made, void*) {
   return 0;
 }
 
-int get_info(uint32_t, const char*, const char*, uint64_t, const fi_info* hints, fi_info** found) {
-  const std::lock_guard lock(world().mutex);
-  if (hints == nullptr || (hints->domain_attr->mr_mode & kMrMode) != kMrMode || (hints->mode & FI_CONTEXT2) == 0 ||
-      hints->ep_attr->type != FI_EP_RDM || (hints->caps & ~(FI_MSG | FI_RMA)) != 0) {
-    return -FI_ENODATA;
+// Appends the offers of one fabric, if the hints allow them.
+void offer(const fi_info* hints, const char* fabric, bool local_registration, std::vector<fi_info*>& offers) {
+  const int mode = kMrMode | (local_registration ? FI_MR_LOCAL : 0);
+  if (hints != nullptr) {
+    const char* wanted = hints->fabric_attr->name;
+    if (wanted != nullptr && std::string(wanted) != fabric) return;
+    if ((hints->domain_attr->mr_mode & mode) != mode || (hints->mode & FI_CONTEXT2) == 0) return;
+    if (fabric == std::string(kDirect) && (hints->mode & FI_RX_CQ_DATA) == 0) return;
+    if (hints->ep_attr->type != FI_EP_RDM || (hints->caps & ~(FI_MSG | FI_RMA)) != 0) return;
   }
-  fi_info* first = nullptr;
-  for (int device = world().devices - 1; device >= 0; --device) {
+  for (int device = 0; device < world().devices; ++device) {
     fi_info* info = fi_allocinfo();
     info->caps = FI_MSG | FI_RMA | FI_SEND | FI_RECV | FI_WRITE | FI_REMOTE_WRITE;
-    info->mode = FI_CONTEXT2;
+    const bool is_direct = fabric == std::string(kDirect);
+    info->mode = FI_CONTEXT2 | (is_direct ? FI_RX_CQ_DATA : 0);
     info->addr_format = FI_FORMAT_UNSPEC;
     info->ep_attr->type = FI_EP_RDM;
     info->ep_attr->max_msg_size = kLongest;
     info->tx_attr->size = info->rx_attr->size = kQueue;
     info->tx_attr->inject_size = kInject;
     info->domain_attr->name = ::strdup(("hostile" + std::to_string(device)).c_str());
-    info->domain_attr->mr_mode = kMrMode;
+    info->domain_attr->mr_mode = mode;
     info->domain_attr->av_type = FI_AV_TABLE;
     info->domain_attr->cq_data_size = 4;
     info->domain_attr->threading = FI_THREAD_SAFE;
-    info->fabric_attr->name = ::strdup("hostile");
-    info->next = first;
-    first = info;
+    info->fabric_attr->name = ::strdup(fabric);
+    offers.push_back(info);
   }
-  *found = first;
+}
+
+int get_info(uint32_t, const char*, const char*, uint64_t, const fi_info* hints, fi_info** found) {
+  const std::lock_guard lock(world().mutex);
+  std::vector<fi_info*> offers;
+  if (world().offers_direct) offer(hints, kDirect, true, offers);  // libfabric lists it first
+  if (world().offers_efa) offer(hints, "efa", world().local_registration, offers);
+  if (offers.empty()) return -FI_ENODATA;
+  for (std::size_t i = 0; i + 1 < offers.size(); ++i) offers[i]->next = offers[i + 1];
+  *found = offers.front();
   return 0;
 }
 
@@ -532,6 +628,36 @@ __attribute__((visibility("default"))) void hostile_begin(uint64_t seed, int dev
   w.devices = devices;
   w.counts = {};
   w.failures = 0;
+  w.opened = 0;
+  w.offers_efa = true;
+  w.offers_direct = false;
+  w.local_registration = true;
+  for (World::Fault& fault : w.faults) fault = {};
+}
+
+__attribute__((visibility("default"))) void hostile_offer(int efa, int direct, int local_registration) {
+  const std::lock_guard lock(world().mutex);
+  world().offers_efa = efa != 0;
+  world().offers_direct = direct != 0;
+  world().local_registration = local_registration != 0;
+}
+
+__attribute__((visibility("default"))) void hostile_break(HostileCall call, int after, int error) {
+  const std::lock_guard lock(world().mutex);
+  world().faults[call] = {true, after, error};
+}
+
+__attribute__((visibility("default"))) void hostile_lose_device(int device) {
+  const std::lock_guard lock(world().mutex);
+  for (auto& [id, endpoint] : world().endpoints) {
+    if (endpoint->device != device) continue;
+    endpoint->is_lost = endpoint->queue->is_lost = true;
+  }
+}
+
+__attribute__((visibility("default"))) void hostile_freeze(int number) {
+  const std::lock_guard lock(world().mutex);
+  for (auto& [id, endpoint] : world().endpoints) endpoint->is_frozen |= endpoint->number == number;
 }
 
 __attribute__((visibility("default"))) void hostile_fail(int count, int efa_code) {

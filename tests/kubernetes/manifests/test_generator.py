@@ -235,6 +235,18 @@ def test_h12_all_pods_are_in_one_zone_named_or_not():
     assert "affinity" not in spec and spec["nodeSelector"] == {"topology.kubernetes.io/zone": "us-east-1a"}
 
 
+def test_h17_the_library_expects_the_devices_that_the_generator_requests():
+    rows = re.findall(r'\{"([\w.-]+)", (\d+)\}', (ROOT / "src/bootstrap/topology/efa_instances.cpp").read_text())
+    assert len(rows) > 40
+    for name, count in rows:
+        types = [other for other in instances.TABLE if other == name or (name.endswith(".") and other.startswith(name))]
+        assert types or name in ("hpc8a.", "inf1.24xlarge", "dl2q.24xlarge"), f"{name} is not in the generator's table"
+        assert {instances.TABLE[other][2] for other in types} <= {int(count)}, name
+    listed = [name for name, _ in rows]
+    for name, (_, _, efa) in instances.TABLE.items():
+        assert (name in listed or any(row.endswith(".") and name.startswith(row) for row in listed)) == (efa > 0), name
+
+
 def test_h17_e13_the_table_of_instances_has_gpus_and_efa():
     efa = {name: count for name, (_, _, count) in instances.TABLE.items()}
     assert (

@@ -393,6 +393,8 @@ def test_h5_the_image_is_not_root_and_starts_no_fixed_number_of_ranks():
         text = "\n".join(lines)
         for package in ("openssh-server", "openmpi-bin", "libfabric1", "EXPOSE 2222 29500-29563"):
             assert package in text
+        # Without its headers the wheel that the image builds would have no transport over libfabric.
+        assert "libfabric-dev" in text.split("FROM ")[1]
     assert "Port 2222" in (KUBERNETES / "docker" / "sshd_config").read_text()
 
 

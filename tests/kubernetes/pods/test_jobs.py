@@ -3,6 +3,7 @@
 import json
 
 import builders
+import efa_devices
 import pytest
 from farandole.integrations.kubernetes import generate
 from training_jobs import assert_trained, field, starter, train
@@ -29,6 +30,21 @@ def test_libfabric_carries_the_data_between_pods_and_shared_memory_inside_them(s
     assert set(sim.results.values()) == {"Complete"}, sim.logs()
     assert_trained(sim, 4, ["train-0", "train-1"])
     assert f"; {transport}+shm;" in sim.pods[0].output, sim.logs()
+
+
+def test_k7_pods_with_efa_devices_use_them_between_each_other(simulate, tmp_path):
+    """No variable names a transport. A provider of libfabric and a tree in place of /sys imitate the devices."""
+    devices = efa_devices.efa(efa_devices.make_tree(tmp_path, 2, model="p4d.24xlarge"), 2)
+    env = {"FARANDOLE_EXPECT_EFA": "2", "FARANDOLE_LOG_LEVEL": "info", **devices}
+    sim = simulate(
+        builders.indexed_job(2, starter(2, "$(JOB_COMPLETION_INDEX)", "train-0.train:29500"), env=env, **SHM)
+    )
+    sim.wait(60)
+    assert set(sim.results.values()) == {"Complete"}, sim.logs()
+    assert_trained(sim, 4, ["train-0", "train-1"])
+    for pod in sim.pods:
+        assert "transport: efa+shm; 2 of 2 EFA devices (FARANDOLE_EXPECT_EFA)" in pod.output, sim.logs()
+        assert "ofi: efa on efa_0-rdm (1 of 2 devices; " in pod.output, sim.logs()
 
 
 def test_a_stateful_set_trains_with_the_ordinal_as_node(simulate):

@@ -28,6 +28,7 @@ TEST_P(EveryRendezvous, ConnectsAllRanks) {
     EXPECT_EQ((*all)[2].host_name, "host-c");
     EXPECT_EQ((*all)[2].process_id, 102);
     EXPECT_EQ((*all)[2].numa_node, 1);
+    EXPECT_EQ((*all)[2].efa, 2);
   });
   EXPECT_EQ(coordinator->strangers(), 0);
 }

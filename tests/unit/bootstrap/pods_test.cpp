@@ -10,6 +10,7 @@
 #include "bootstrap/launchers/node_launchers.h"
 #include "bootstrap/launchers/platform.h"
 #include "bootstrap/topology/efa.h"
+#include "bootstrap/topology/efa_instances.h"
 #include "tests/support/variables.h"
 
 namespace fdl {
@@ -504,7 +505,17 @@ class EfaTree : public ::testing::Test {
     std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
     std::ofstream(root_ + path) << "";
   }
-  std::string why(int expected = 0) { return why_no_efa(efa_facts(root_ + "/sys", expected, root_)); }
+  EfaFacts facts(int expected = 0) {
+    Config config;
+    config.sysfs_root = root_ + "/sys";
+    config.expect_efa = expected;
+    return efa_facts(config, root_);
+  }
+  std::string why(int expected = 0) { return why_no_efa(facts(expected), "no setting names it"); }
+  void model(const std::string& name) {
+    put("/sys/devices/virtual/dmi/id/product_name");
+    std::ofstream(root_ + "/sys/devices/virtual/dmi/id/product_name") << name << "\n";
+  }
 
   const std::string root_;
 };
@@ -524,12 +535,42 @@ TEST_F(EfaTree, ReportsTheFirstMissingPrerequisite) {
   EXPECT_THAT(why(4), HasSubstr("1 of the 4 devices that FARANDOLE_EXPECT_EFA counts"));
   EXPECT_THAT(why(1), HasSubstr("libfabric.so.1 is not in this image"));
   put("/opt/amazon/efa/lib/libfabric.so.1");
-  EXPECT_THAT(why(1), HasSubstr("set FARANDOLE_TRANSPORT=shm,efa"));
-  EXPECT_THAT(
-      transport_line(efa_facts(root_ + "/sys", 4, root_), "tcp"),
-      MatchesRegex("transport: tcp; 1 of 4 EFA devices; .*/opt/amazon/efa/lib/libfabric.so.1; EFA not used: .*"));
-  EXPECT_THAT(transport_line(efa_facts(root_ + "/sys", 1, root_), "efa+shm"),
-              MatchesRegex("transport: efa.shm; 1 of 1 EFA devices; .*/opt/amazon/efa/lib/libfabric.so.1"));
+  EXPECT_EQ(why(1), "no setting names it");
+  EXPECT_THAT(transport_line(facts(4), "tcp", "x"),
+              MatchesRegex("transport: tcp; 1 of 4 EFA devices .FARANDOLE_EXPECT_EFA.; "
+                           ".*/opt/amazon/efa/lib/libfabric.so.1; EFA not used: 1 of the 4 .*"));
+  EXPECT_EQ(transport_line(facts(1), "efa+shm", "x"), "transport: efa+shm; 1 of 1 EFA devices (FARANDOLE_EXPECT_EFA)");
+}
+
+TEST_F(EfaTree, ExpectsTheDevicesOfTheInstanceType) {
+  EXPECT_EQ(efa_devices_of("p5.48xlarge"), 32);
+  EXPECT_EQ(efa_devices_of("p5.4xlarge"), 1);
+  EXPECT_EQ(efa_devices_of("hpc7a.96xlarge"), 2);
+  EXPECT_EQ(efa_devices_of("m5.xlarge"), 0);
+  model("p4d.24xlarge");
+  EXPECT_EQ(facts().expected, 4);
+  EXPECT_EQ(facts().expected_by, "p4d.24xlarge");
+  EXPECT_FALSE(facts().is_demanded);
+  EXPECT_EQ(facts(2).expected, 2);
+  EXPECT_TRUE(facts(2).is_demanded);
+}
+
+TEST_F(EfaTree, TheAnswersOfRanksNameThoseWithoutEfa) {
+  EXPECT_EQ(efa_answer(facts()), EfaAnswer::no_class);
+  std::filesystem::create_directories(root_ + "/sys/class/infiniband");
+  EXPECT_EQ(efa_answer(facts()), EfaAnswer::no_device);
+  device("mlx5_0", "0x15b3");
+  EXPECT_EQ(efa_answer(facts()), EfaAnswer::foreign_devices);
+  device("rdmap16s27", "0x1d0f");
+  EXPECT_EQ(efa_answer(facts()), EfaAnswer::usable);
+  EXPECT_EQ(efa_answer(facts(2)), EfaAnswer::too_few);
+  const std::vector<Member> members = {{0, "a", "host-a"}, {1, "b", "host-b"}, {2, "b", "host-b"}};
+  const auto usable = EfaAnswer::usable, none = EfaAnswer::no_device;
+  EXPECT_EQ(who_lacks_efa(members, std::vector{usable, usable, usable}), "");
+  EXPECT_EQ(who_lacks_efa(members, std::vector{usable, none, none}),
+            "rank 1 (host-b), rank 2 (host-b): it has no EFA device");
+  EXPECT_EQ(who_lacks_efa(members, std::vector{EfaAnswer::no_provider, none, usable}),
+            "rank 1 (host-b): it has no EFA device; rank 0 (host-a): its libfabric offers no provider efa");
 }
 
 TEST_F(EfaTree, ReadsTheCountersOfADevice) {
@@ -538,6 +579,8 @@ TEST_F(EfaTree, ReadsTheCountersOfADevice) {
   EXPECT_EQ(moved.sent_bytes, 4096u);
   EXPECT_EQ(moved.read_bytes, 77u);
   EXPECT_EQ(moved.received_bytes, 0u);
+  EXPECT_EQ((moved - EfaCounters{.sent_bytes = 4000, .read_bytes = 100}).sent_bytes, 96u);
+  EXPECT_EQ((moved - EfaCounters{.sent_bytes = 4000, .read_bytes = 100}).read_bytes, 77u) << "it was reset";
 }
 
 }  // namespace

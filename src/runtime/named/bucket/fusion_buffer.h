@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
 
 #include "base/status.h"
 #include "runtime/lifecycle/allocation.h"
@@ -13,7 +16,10 @@ class FusionBuffer {
  public:
   // `host`: memory that all ranks of the host map, or null. In such memory the collective runs without staging, so that
   // packing is the only copy.
-  explicit FusionBuffer(std::shared_ptr<HostMemory> host = nullptr) : host_(std::move(host)) {}
+  // `on_growth` gets the new memory, of which it may share the ownership.
+  using OnGrowth = std::function<void(std::shared_ptr<void>, std::size_t bytes)>;
+  explicit FusionBuffer(std::shared_ptr<HostMemory> host = nullptr, OnGrowth on_growth = {})
+      : host_(std::move(host)), on_growth_(std::move(on_growth)) {}
 
   // Growing discards the contents and moves the buffer.
   Result<std::byte*> at_least(std::size_t bytes) {
@@ -27,13 +33,15 @@ class FusionBuffer {
       }
       memory_ = grown.take();
       capacity_ = bytes;
+      if (on_growth_) on_growth_(memory_, bytes);
     }
     return static_cast<std::byte*>(memory_.get());
   }
 
  private:
   std::shared_ptr<HostMemory> host_;
-  Allocation memory_;
+  OnGrowth on_growth_;
+  std::shared_ptr<void> memory_;
   std::size_t capacity_ = 0;
 };
 

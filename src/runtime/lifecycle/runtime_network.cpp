@@ -1,0 +1,66 @@
+// Runtime, part 4: whether `auto` means EFA, and what the log says about the network at the start and at the end.
+#include <algorithm>
+
+#include "base/log.h"
+#include "runtime/lifecycle/assemble.h"
+#include "runtime/lifecycle/runtime.h"
+
+namespace fdl {
+
+// Only a host with devices opens libfabric: elsewhere the answer is known without it.
+EfaAnswer Runtime::answer_for_efa() {
+  efa_ = efa_facts(config_);
+  if (!is_auto(config_.transport)) return EfaAnswer::not_asked;
+  const EfaAnswer answer = efa_answer(efa_);
+  if (answer != EfaAnswer::usable) return answer;
+  const FabricDescription fabric = describe_fabric(config_);
+  if (fabric.has_efa) return answer;
+  log_info("EFA not used: {}", fabric.efa);
+  return EfaAnswer::no_provider;
+}
+
+// All ranks have the same answers, so they make the same choice.
+void Runtime::choose_network(const std::vector<EfaAnswer>& answers) {
+  if (!is_auto(config_.transport)) {
+    why_no_efa_ = "FARANDOLE_TRANSPORT does not name it; set FARANDOLE_TRANSPORT=shm,efa";
+    return;
+  }
+  const bool one_host = std::ranges::all_of(
+      members_, [this](const Member& member) { return member.host_id == members_.front().host_id; });
+  why_no_efa_ = one_host ? "all ranks are on one host" : who_lacks_efa(members_, answers);
+  if (why_no_efa_.empty()) config_.transport = with_efa(config_.transport);
+}
+
+void Runtime::report_network() {
+  efa_traffic_ = std::make_unique<EfaTraffic>(config_);
+  if (facts_.local_rank == 0) log_efa(efa_, facts_.transports, why_no_efa_);
+}
+
+void Runtime::report_traffic() {
+  if (!efa_traffic_ || facts_.transports.find("efa") == std::string::npos) return;
+  const uint64_t bytes = bytes_over_fabric();
+  const std::string line = efa_traffic_->end_line(bytes);
+  if (line.empty()) return;
+  constexpr uint64_t kWorthAWarning = 1 << 20;
+  const bool is_wrong = bytes >= kWorthAWarning && efa_traffic_->is_flat(bytes);
+  const LogLevel usual = facts_.local_rank == 0 ? LogLevel::info : LogLevel::debug;
+  log_at(is_wrong ? LogLevel::warning : usual, "{}", line);
+}
+
+// The devices belong to the host, so only its first rank counts them.
+void Runtime::count_devices(Metrics& metrics) {
+  auto traffic = std::make_shared<EfaTraffic>(config_);
+  if (facts_.local_rank != 0 || traffic->now().empty()) return;
+  metrics.device_bytes = [traffic] {
+    std::vector<Metrics::DeviceBytes> rows;
+    for (const auto& [device, moved] : traffic->now()) {
+      rows.push_back({device, "tx", moved.sent_bytes});
+      rows.push_back({device, "rx", moved.received_bytes});
+      rows.push_back({device, "rdma_read", moved.read_bytes});
+      rows.push_back({device, "rdma_write", moved.wrote_bytes});
+    }
+    return rows;
+  };
+}
+
+}  // namespace fdl
