@@ -90,7 +90,9 @@ def check_indexed_slices():
     mine = tf.IndexedSlices(tf.fill([1, 2], float(rank)), tf.constant([rank]), tf.constant([size, 2]))
     for run in eager_and_graph(lambda: hvd.allreduce(mine, op=hvd.Sum)):
         same(tf.convert_to_tensor(run()), np.arange(size)[:, None] * np.ones((1, 2)))
-    same(hvd.allreduce(mine).values, np.repeat(np.arange(size, dtype=np.float32) / np.float32(size), 2).reshape(size, 2))
+    same(
+        hvd.allreduce(mine).values, np.repeat(np.arange(size, dtype=np.float32) / np.float32(size), 2).reshape(size, 2)
+    )
     sparse, dense = hvd.grouped_allreduce([mine, tf.ones([2])], op=hvd.Sum)
     assert isinstance(sparse, tf.IndexedSlices)
     same(dense, [size, size])

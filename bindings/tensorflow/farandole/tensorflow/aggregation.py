@@ -1,5 +1,7 @@
 """Accumulation of gradients on one rank over several backward passes, before they are reduced."""
 
+import contextlib
+
 import tensorflow as tf
 
 
@@ -16,6 +18,7 @@ class LocalGradientAggregationHelper:
         self._reduce = allreduce_func
         self._averages = average_aggregated_gradients
         self._counter = None
+        self._is_last = None
         self._sums = {}
 
     def variables(self):
@@ -37,7 +40,7 @@ class LocalGradientAggregationHelper:
         present = [index for index, one in enumerate(sums) if one is not None]
         with tf.control_dependencies([sums[index] for index in present] if not tf.executing_eagerly() else []):
             passed = self._counter.assign_add(1, read_value=True)
-        is_last = tf.equal(passed % self.backward_passes_per_step, 0)
+        self._is_last = tf.equal(passed % self.backward_passes_per_step, 0)
         totals = [tf.convert_to_tensor(sums[index]) for index in present]
 
         def reduced():
@@ -45,35 +48,32 @@ class LocalGradientAggregationHelper:
             return self._reduce([one * tf.cast(factor, one.dtype) for one in totals],
                                 [variables[index] for index in present])  # fmt: skip
 
-        results = tf.cond(is_last, reduced, lambda: totals)
+        results = tf.cond(self._is_last, reduced, lambda: totals)
         for index, one in zip(present, results):
             sums[index] = one
         return sums
 
     def apply_gradients(self, apply):
-        """Calls `apply` in a call that has reduced."""
+        """Calls `apply` if the call of compute_gradients before has reduced."""
 
         def applied():
             done = apply()
             with tf.control_dependencies([] if done is None or tf.executing_eagerly() else [done]):
                 return tf.constant(True)
 
-        is_last = tf.equal(self._counter % self.backward_passes_per_step, 0)
-        return tf.cond(is_last, applied, lambda: tf.constant(False))
+        return tf.cond(self._is_last, applied, lambda: tf.constant(False))
 
     def _make_variables(self, gradients, variables):
-        # Lifted out of a tf.function, which must not make variables at each trace.
-        with tf.init_scope() if tf.compat.v1.executing_eagerly_outside_functions() else tf.name_scope("aggregation"):
+        # Lifted out of a tf.function, which may make variables at its first trace only.
+        with tf.init_scope() if tf.compat.v1.executing_eagerly_outside_functions() else contextlib.nullcontext():
             if self._counter is None:
-                self._counter = tf.compat.v1.get_variable("farandole_passes", [], tf.int64,
-                                                          tf.compat.v1.zeros_initializer, trainable=False,
-                                                          use_resource=True) if not _is_eager() else tf.Variable(
-                    0, dtype=tf.int64, trainable=False)  # fmt: skip
+                self._counter = _local_variable(tf.zeros([], tf.int64))
             for gradient, variable in zip(gradients, variables):
                 if gradient is not None and variable.ref() not in self._sums:
-                    zeros = tf.zeros(variable.shape, variable.dtype)
-                    self._sums[variable.ref()] = tf.Variable(zeros, trainable=False)
+                    self._sums[variable.ref()] = _local_variable(tf.zeros(variable.shape, variable.dtype))
 
 
-def _is_eager():
-    return tf.compat.v1.executing_eagerly_outside_functions()
+def _local_variable(value):
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        return tf.Variable(value, trainable=False)
+    return tf.compat.v1.Variable(value, trainable=False, use_resource=True)

@@ -61,6 +61,8 @@ def DistributedGradientTape(gradtape, device_dense="", device_sparse="", compres
     kind = type(gradtape)
     if not isinstance(gradtape, tf.GradientTape):
         raise ValueError(f"DistributedGradientTape takes a tf.GradientTape, not {kind.__name__}")
+    if isinstance(gradtape, _Distributed):
+        raise ValueError("DistributedGradientTape: this tape is distributed already, and would reduce gradients twice")
     tape = object.__new__(type(kind.__name__, (_Distributed, kind), {"__doc__": kind.__doc__}))
     tape.__dict__.update(gradtape.__dict__)
     tape._reduction = GradientReduction("DistributedGradientTape", compression, sparse_as_dense, op,
