@@ -45,7 +45,7 @@ __all__ = basics.__all__ + [
     "HorovodInternalError",
     "LocalGradientAggregationHelper",
     "PartialDistributedGradientTape",
-    "SyncBatchNormalization",
+    "SyncBatchNormalization",  # noqa: F405 (by __getattr__)
     "allgather",
     "allgather_object",
     "allreduce",
