@@ -10,6 +10,7 @@ import jax
 import jaxlib
 
 from .. import core, errors, world
+from . import names
 
 TARGET = "farandole_collective"  # the name of the handler in compiled programs
 _PATH = os.path.join(os.path.dirname(__file__), "libfarandole_jax.so")
@@ -51,7 +52,6 @@ def register():
 _lock = threading.Lock()
 _groups = {}  # number: group. The reference keeps the native group alive while compiled programs may use it.
 _numbers = itertools.count(1)
-_counts = {}  # (number, operation): the unnamed calls that were traced
 
 
 def number_of(group):
@@ -65,14 +65,6 @@ def number_of(group):
         library().farandole_jax_set_group(number, native.address)
         _groups[number] = group
         return number
-
-
-def next_count(number, operation):
-    """Counts the unnamed calls of a group that are traced: 0, 1, ..."""
-    with _lock:
-        count = _counts.get((number, operation), 0)
-        _counts[number, operation] = count + 1
-        return count
 
 
 def _forget(group):
@@ -90,9 +82,9 @@ def _forget_all():
     with _lock:
         for number in _groups:
             library().farandole_jax_set_group(number, None)
-        stale = bool(_counts or _groups)
+        stale = bool(_groups)
         _groups.clear()
-        _counts.clear()
+    names.forget()
     if stale:
         jax.clear_caches()
 
