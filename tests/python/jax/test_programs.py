@@ -1,6 +1,5 @@
 """farandole.jax in JAX's own forms: scan, cond, vmap, remat, tokens, shard_map, and many calls at once."""
 
-import functools
 import random
 import sys
 

@@ -34,7 +34,7 @@ def refuse_distributed():
         )
 
 
-def call(kind, group, operation, name, arrays, shapes, token=None, *, op, root=0, prescale=1.0, postscale=1.0,
+def call(kind, process_set, operation, name, arrays, shapes, token=None, *, op, root=0, prescale=1.0, postscale=1.0,
          splits=None, keep=False):  # fmt: skip
     """One unit of operations on arrays. Returns the list of results, which have `shapes`, and the token or None.
 
@@ -42,7 +42,7 @@ def call(kind, group, operation, name, arrays, shapes, token=None, *, op, root=0
     """
     refuse_distributed()
     native.register()
-    number = native.number_of(group)
+    number = native.number_of(process_set)
     base = names.full_name(number, operation, name)
     all_names = [base] if len(arrays) == 1 else member_names(base, len(arrays))
     results = [jax.ShapeDtypeStruct(shape, array.dtype) for shape, array in zip(shapes, arrays)]

@@ -71,7 +71,8 @@ def _run(call, leaves, token):
     if not is_traced([*leaves, token]):
         return direct.call(call.kind, group, operation, call.name, leaves, **options)[0], token
     shapes = [_compiled_shape(call, group, leaf.shape) for leaf in leaves]
-    return compiled.call(call.kind, group, operation, call.name, leaves, shapes, token, keep=call.keep, **options)
+    return compiled.call(call.kind, call.process_set, operation, call.name, leaves, shapes, token, keep=call.keep,
+                         **options)  # fmt: skip
 
 
 # ---- Gradients ------------------------------------------------------------------------------------------------------
