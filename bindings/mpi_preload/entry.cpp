@@ -6,13 +6,6 @@
 
 using namespace fdl::mpi_preload;
 
-// One row a collective: name, our function, parameters, arguments.
-#define FDL_COLLECTIVE(name, function, parameters, arguments)  \
-  int MPI_##name parameters {                                  \
-    if (const Outcome code = function arguments) return *code; \
-    return real().name arguments;                              \
-  }
-
 extern "C" {
 
 int MPI_Init(int* argc, char*** argv) {
@@ -32,43 +25,35 @@ int MPI_Finalize() {
   return real().Finalize();
 }
 
-#define FDL_REDUCTION const void *input, void *output, int count, MPI_Datatype datatype, MPI_Op op
-#define FDL_BLOCKS \
-  const void *input, int send_count, MPI_Datatype send_type, void *output, int recv_count, MPI_Datatype recv_type
-#define FDL_BLOCKS_GIVEN input, send_count, send_type, output, recv_count, recv_type
-
-// clang-format off
-FDL_COLLECTIVE(Allreduce, allreduce, (FDL_REDUCTION, MPI_Comm comm), (input, output, count, datatype, op, comm))
-FDL_COLLECTIVE(Reduce, reduce, (FDL_REDUCTION, int root, MPI_Comm comm),
-               (input, output, count, datatype, op, root, comm))
-FDL_COLLECTIVE(Reduce_scatter_block, reduce_scatter_block, (FDL_REDUCTION, MPI_Comm comm),
-               (input, output, count, datatype, op, comm))
-FDL_COLLECTIVE(Reduce_scatter, reduce_scatter,
-               (const void* input, void* output, const int* counts, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm),
-               (input, output, counts, datatype, op, comm))
-FDL_COLLECTIVE(Barrier, barrier, (MPI_Comm comm), (comm))
-FDL_COLLECTIVE(Bcast, broadcast, (void* buffer, int count, MPI_Datatype datatype, int root, MPI_Comm comm),
-               (buffer, count, datatype, root, comm))
-FDL_COLLECTIVE(Gather, gather, (FDL_BLOCKS, int root, MPI_Comm comm), (FDL_BLOCKS_GIVEN, root, comm))
-FDL_COLLECTIVE(Scatter, scatter, (FDL_BLOCKS, int root, MPI_Comm comm), (FDL_BLOCKS_GIVEN, root, comm))
-FDL_COLLECTIVE(Allgather, allgather, (FDL_BLOCKS, MPI_Comm comm), (FDL_BLOCKS_GIVEN, comm))
-FDL_COLLECTIVE(Alltoall, alltoall, (FDL_BLOCKS, MPI_Comm comm), (FDL_BLOCKS_GIVEN, comm))
-FDL_COLLECTIVE(Gatherv, gatherv,
-               (const void* input, int send_count, MPI_Datatype send_type, void* output, const int* recv_counts,
-                const int* places, MPI_Datatype recv_type, int root, MPI_Comm comm),
-               (input, send_count, send_type, output, recv_counts, places, recv_type, root, comm))
-FDL_COLLECTIVE(Scatterv, scatterv,
-               (const void* input, const int* send_counts, const int* places, MPI_Datatype send_type, void* output,
-                int recv_count, MPI_Datatype recv_type, int root, MPI_Comm comm),
-               (input, send_counts, places, send_type, output, recv_count, recv_type, root, comm))
-FDL_COLLECTIVE(Allgatherv, allgatherv,
-               (const void* input, int send_count, MPI_Datatype send_type, void* output, const int* recv_counts,
-                const int* places, MPI_Datatype recv_type, MPI_Comm comm),
-               (input, send_count, send_type, output, recv_counts, places, recv_type, comm))
-FDL_COLLECTIVE(Alltoallv, alltoallv,
-               (const void* input, const int* send_counts, const int* send_places, MPI_Datatype send_type, void* output,
-                const int* recv_counts, const int* recv_places, MPI_Datatype recv_type, MPI_Comm comm),
-               (input, send_counts, send_places, send_type, output, recv_counts, recv_places, recv_type, comm))
-// clang-format on
+int MPI_Barrier(MPI_Comm comm) {
+  if (const Outcome code = barrier(comm)) return *code;
+  return real().Barrier(comm);
+}
 
 }  // extern "C"
+
+#define FDL_VISIBLE __attribute__((visibility("default")))
+
+namespace with_ints {
+using Count = int;
+using Place = int;
+#define FDL_ROW(name, function, parameters, arguments)         \
+  extern "C" FDL_VISIBLE int MPI_##name parameters {           \
+    if (const Outcome code = function arguments) return *code; \
+    return real().name arguments;                              \
+  }
+#include "collective_rows.h"
+}  // namespace with_ints
+
+#if MPI_VERSION >= 4
+namespace with_long_numbers {
+using Count = MPI_Count;
+using Place = MPI_Aint;
+#define FDL_ROW(name, function, parameters, arguments)         \
+  extern "C" FDL_VISIBLE int MPI_##name##_c parameters {       \
+    if (const Outcome code = function arguments) return *code; \
+    return real().name##_c arguments;                          \
+  }
+#include "collective_rows.h"
+}  // namespace with_long_numbers
+#endif

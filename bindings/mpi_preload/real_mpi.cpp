@@ -50,15 +50,25 @@ void check_abi() {
   }
 }
 
+template <typename Function>
+void look_up(Function& function, const char* name, bool is_needed) {
+  function = reinterpret_cast<Function>(find_symbol(name));
+  if (function == nullptr && is_needed) end_process("the program has loaded no MPI with %s; MPI 3 is needed", name);
+}
+
 RealMpi load() {
   check_abi();
   RealMpi all{};
-#define ROW(name)                                                              \
-  all.name = reinterpret_cast<decltype(all.name)>(find_symbol("PMPI_" #name)); \
-  if (all.name == nullptr) end_process("the program has loaded no MPI with PMPI_%s; MPI 3 is needed", #name);
+#define ROW(name) look_up(all.name, "PMPI_" #name, true);
   FDL_REAL_SUPPORT(ROW)
-  FDL_REAL_COLLECTIVES(ROW)
 #undef ROW
+#define FDL_ROW(name, function, parameters, arguments) look_up(all.name, "PMPI_" #name, true);
+#include "collective_rows.h"
+#if MPI_VERSION >= 4
+  // An older library has none, and then the program calls none.
+#define FDL_ROW(name, function, parameters, arguments) look_up(all.name##_c, "PMPI_" #name "_c", false);
+#include "collective_rows.h"
+#endif
   all.world = MPI_COMM_WORLD;
   all.self = MPI_COMM_SELF;
   all.no_comm = MPI_COMM_NULL;

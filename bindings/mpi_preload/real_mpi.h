@@ -36,30 +36,20 @@ namespace fdl::mpi_preload {
   ROW(Add_error_class)        \
   ROW(Add_error_code)         \
   ROW(Add_error_string)       \
-  ROW(Iprobe)
-
-// The collectives that this library takes over.
-#define FDL_REAL_COLLECTIVES(ROW) \
-  ROW(Allreduce)                  \
-  ROW(Reduce)                     \
-  ROW(Reduce_scatter_block)       \
-  ROW(Reduce_scatter)             \
-  ROW(Barrier)                    \
-  ROW(Bcast)                      \
-  ROW(Gather)                     \
-  ROW(Gatherv)                    \
-  ROW(Scatter)                    \
-  ROW(Scatterv)                   \
-  ROW(Allgather)                  \
-  ROW(Allgatherv)                 \
-  ROW(Alltoall)                   \
-  ROW(Alltoallv)
+  ROW(Iprobe)                 \
+  ROW(Barrier)
 
 struct RealMpi {
 #define ROW(name) decltype(&::PMPI_##name) name = nullptr;
   FDL_REAL_SUPPORT(ROW)
-  FDL_REAL_COLLECTIVES(ROW)
 #undef ROW
+  // The collectives, and in MPI 4 those with long counts.
+#define FDL_ROW(name, function, parameters, arguments) decltype(&::PMPI_##name) name = nullptr;
+#include "collective_rows.h"
+#if MPI_VERSION >= 4
+#define FDL_ROW(name, function, parameters, arguments) decltype(&::PMPI_##name##_c) name##_c = nullptr;
+#include "collective_rows.h"
+#endif
   // Constants of MPI, looked up once.
   MPI_Comm world, self, no_comm;
   MPI_Datatype integer, byte;

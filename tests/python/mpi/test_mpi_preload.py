@@ -32,3 +32,9 @@ def test_without_it_mpi_runs_alone(kind, random_collectives):
 def test_messages_move_while_a_rank_waits_in_a_collective(kind, tmp_path):
     code, output = run(kind, [compiled(kind, "progress.c", str(tmp_path))])
     assert code == 0 and "20 messages are right" in output and "farandole ran 18 collectives" in output, output
+
+
+@pytest.mark.parametrize("age, ran", [("old", 33), ("new", 18)])
+def test_fortran_programs(kind, tmp_path, age, ran):
+    code, output = run(kind, [compiled(kind, f"{age}_fortran.f90", str(tmp_path))])
+    assert code == 0 and f"{age} Fortran is right" in output and f"farandole ran {ran} collectives" in output, output
