@@ -133,7 +133,7 @@ Result<std::unique_ptr<Communicator>> Runtime::connect(const std::string& id, co
     on_suspect(waiting, waited_ns);
   };
   const auto find_library = [devices = devices_.get()] { return devices->library(); };
-  auto comm = assemble(membership, suspect, &tuning_.table, find_library, std::move(watch));
+  auto comm = assemble(membership, suspect, &tuning_.table, find_library, std::move(watch), waiting_);
   if (!comm.ok()) return set_up.outcome(comm.status()).while_doing("connecting " + id);
   return comm;
 }
