@@ -191,6 +191,11 @@ typedef struct fdl_world_options {
    * for a rank. It must not call the library. */
   int (*interrupted)(void* context);
   void* interrupted_context;
+  /* May be NULL. A thread that waits in an ordered call, and has nothing left to do but sleep, calls it about every
+   * 200 us instead of sleeping longer: so that it keeps another library moving, such as MPI, on which the rank that it
+   * waits for may depend. It must return soon and must not call the library. Waits for handles do not call it. */
+  void (*waiting)(void* context);
+  void* waiting_context;
 } fdl_world_options;
 
 /* Sets all members to their defaults; options must not be NULL. */

@@ -55,6 +55,9 @@ Result<RuntimeOptions> translate(const fdl_world_options* given) {
       return function(context) != 0;
     };
   }
+  if (known.waiting != nullptr) {
+    options.waiting = [function = known.waiting, context = known.waiting_context] { function(context); };
+  }
   if (known.option_count > 0 && known.options == nullptr) {
     return Status(Code::invalid_argument, "fdl_world_options.options is NULL, but option_count is not 0");
   }

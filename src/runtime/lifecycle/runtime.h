@@ -42,6 +42,7 @@ struct RuntimeOptions {
   std::string job_key;
   std::map<std::string, std::string> knobs;
   std::function<bool()> interrupted;  // called by threads that wait in ordered calls: true ends the call; may be empty
+  std::function<void()> waiting;  // called by threads that wait in ordered calls, between short sleeps; may be empty
 };
 
 struct WorldFacts {
@@ -206,6 +207,7 @@ class Runtime {
   std::atomic<bool> shut_down_{false};
   Config config_;
   std::function<bool()> interrupted_;  // RuntimeOptions::interrupted
+  std::function<void()> waiting_;      // RuntimeOptions::waiting
   std::shared_ptr<Devices> devices_;
   Tuning tuning_;
   Identity identity_;
