@@ -14,6 +14,8 @@ from .values import allreduce, broadcast_variables, state_of
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives all ranks the weights and the optimizer state of rank `root_rank` before the first batch.
 
+    A model that is built by its first batch, which TensorFlow does with subclasses of Model, gets them after that batch.
+
     `local_variables`: variables that each rank keeps, such as those of the local layers of a
     PartialDistributedOptimizer, with the optimizer's state of them.
     """
@@ -25,13 +27,18 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._done = False
 
     def on_train_begin(self, logs=None):
-        model = self.model
-        check_model(model)
+        check_model(self.model)
+        if self.model.built:
+            self._broadcast()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if not self._done:
+            self._broadcast()
+
+    def _broadcast(self):
         if self._done:
             return
-        if not model.built:
-            raise ValueError("the model has no weights to broadcast yet: call model.build(input_shape) before fit")
-        broadcast_variables([one for one in state_of(model) if not self._is_local(one)], self.root_rank)
+        broadcast_variables([one for one in state_of(self.model) if not self._is_local(one)], self.root_rank)
         self._done = True
 
     def _is_local(self, variable):
