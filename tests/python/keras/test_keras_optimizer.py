@@ -92,8 +92,8 @@ def check_a_gradient_that_one_rank_lacks():
 
 
 def check_local_layers():
-    shared, own = keras.layers.Dense(1, use_bias=False), keras.layers.Dense(1, use_bias=False)
     for scale, expected in ((True, 4), (False, 8)):
+        shared, own = keras.layers.Dense(1, use_bias=False), keras.layers.Dense(1, use_bias=False)
         optimizer = hvd.PartialDistributedOptimizer(sgd(1.0), local_layers=own, scale_local_gradients=scale)
         for layer in (shared, own):
             layer.build((None, 2))
@@ -140,7 +140,15 @@ def check_a_rank_that_overflows():
     scaled = keras.optimizers.LossScaleOptimizer(sgd(1.0), initial_scale=4.0)
     values = [4.0 * (hvd.rank() + 1)] * 3
     values[1] = float("inf") if hvd.rank() == 1 else values[1]
-    assert after_steps(hvd.DistributedOptimizer(scaled), *values) == [-1.5, -1.5, -4.5]
+    optimizer = hvd.DistributedOptimizer(scaled)
+    if BACKEND != "jax":
+        assert after_steps(optimizer, *values) == [-1.5, -1.5, -4.5]
+        return
+    optimizer.build([weight()])  # on JAX, Keras has only a stateless form of this optimizer
+    weights, state = [keras.ops.zeros(2)], [one.value for one in optimizer.variables]
+    for value, expected in zip(values, [-1.5, -1.5, -4.5]):
+        weights, state = optimizer.stateless_apply(state, [gradient(value)], weights)
+        assert first(weights[0]) == expected
 
 
 def check_the_state_of_a_built_optimizer_is_kept():
@@ -250,7 +258,7 @@ def check_values():
     fails(ValueError, "root rank 7", action=lambda: hvd.broadcast(1, 7))
     part = hvd.reducescatter(np.arange(4.0), op=hvd.Sum).tolist()
     assert part == ([0, 2] if rank == 0 else [4, 6])
-    fails(hvd.elastic.HorovodInternalError, "numbers", action=lambda: hvd.allreduce(np.zeros(rank + 1), name="numbers"))
+    fails(hvd.HorovodInternalError, "numbers", action=lambda: hvd.allreduce(np.zeros(rank + 1), name="numbers"))
 
 
 def check_states():

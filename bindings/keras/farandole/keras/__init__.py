@@ -6,6 +6,7 @@ require_keras()
 
 from .. import basics  # noqa: E402
 from ..basics import *  # noqa: E402, F403 (basics.__all__ lists the names that all frameworks share)
+from ..errors import HorovodInternalError  # noqa: E402
 from . import callbacks, elastic  # noqa: E402
 from .compression import Compression  # noqa: E402
 from .optimizer import DistributedOptimizer, PartialDistributedOptimizer, load_model  # noqa: E402
@@ -14,6 +15,7 @@ from .values import allgather, allreduce, broadcast, broadcast_global_variables,
 __all__ = basics.__all__ + [
     "Compression",
     "DistributedOptimizer",
+    "HorovodInternalError",
     "PartialDistributedOptimizer",
     "allgather",
     "allreduce",

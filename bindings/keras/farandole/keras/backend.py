@@ -22,10 +22,7 @@ def require_keras():
 
 
 def module():
-    """The module for this process's backend.
-
-    All have the same functions: reduce, fill_missing, only_when, check_model and failure_of.
-    """
+    """The module for this process's backend. The three modules have the same functions."""
     import keras
 
     return importlib.import_module(f".on_{keras.config.backend()}", __package__)

@@ -1,27 +1,14 @@
 """Gradients of Keras on JAX: arrays, reduced by one call of the compiled step."""
 
 import jax
-import jax.numpy as jnp
 
-from .. import core
-from ..basics import native_op
+from .. import jax as hvd
 
 
-def reduce(gradients, name, op, prescale, postscale, compression, process_set):
+def reduce(reduction, gradients, name):
     """Returns the reductions of gradients over the ranks of the set, by one grouped allreduce."""
-    packed = [compression.compress(jnp.asarray(gradient)) for gradient in gradients]
-    sent = [array for array, _ in packed]
-    native = native_op(op)
-
-    def reduced(arrays):
-        import numpy as np
-
-        return core.grouped_allreduce([np.asarray(one) for one in arrays], native, name=name,
-                                      group=process_set.group("Allreduce"), prescale=prescale, postscale=postscale)
-
-    shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in sent]
-    outputs = jax.experimental.io_callback(reduced, shapes, sent, ordered=False)
-    return [compression.decompress(array, context) for array, (_, context) in zip(outputs, packed)]
+    return hvd.allreduce(list(gradients), name, reduction.op, reduction.prescale, reduction.postscale,
+                         reduction.compression, reduction.process_set)  # fmt: skip
 
 
 def fill_missing(gradients, variables, name, process_set):
@@ -31,7 +18,7 @@ def fill_missing(gradients, variables, name, process_set):
 
 def scaled(gradient, factor):
     """The gradient times a number."""
-    return gradient * factor
+    return gradient if factor == 1 else gradient * factor
 
 
 def only_when(condition, reduce, gradients):
@@ -40,7 +27,7 @@ def only_when(condition, reduce, gradients):
 
 
 def refuse_strategy():
-    """There is no other distribution inside a process to refuse."""
+    """keras.distribution is the only other distribution on JAX."""
 
 
 def check_model(model):
@@ -59,4 +46,4 @@ def abandon_step(model):
 
 def failure_of(error):
     """The farandole.Error that made a compiled step fail, or None."""
-    return None
+    return hvd.error_of(error)

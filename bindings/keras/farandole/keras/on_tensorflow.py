@@ -1,28 +1,30 @@
-"""Gradients of Keras on TensorFlow: tensors and IndexedSlices, reduced by one operation of the graph."""
+"""Gradients of Keras on TensorFlow: tensors and IndexedSlices, reduced by ops of the graph."""
 
 import tensorflow as tf
 
-from .. import core
-from ..basics import native_op
+from .. import tensorflow as hvd
+from ..tensorflow.library import last_loss
 
 
-def _reduced_arrays(name, op, prescale, postscale, process_set):
-    def reduced(*arrays):
-        return core.grouped_allreduce(arrays, op, name=name, group=process_set.group("Allreduce"),
-                                      prescale=prescale, postscale=postscale)  # fmt: skip
+def reduce(reduction, gradients, name):
+    """Returns the reductions of gradients over the ranks of the set, by one grouped allreduce.
 
-    return reduced
-
-
-def reduce(gradients, name, op, prescale, postscale, compression, process_set):
-    """Returns the reductions of gradients over the ranks of the set, by one grouped allreduce."""
-    packed = [compression.compress(tf.convert_to_tensor(gradient)) for gradient in gradients]
-    sent = [tensor for tensor, _ in packed]
-    function = _reduced_arrays(name, native_op(op), prescale, postscale, process_set)
-    outputs = tf.numpy_function(function, sent, [tensor.dtype for tensor in sent])
-    for tensor, output in zip(sent, outputs):
-        output.set_shape(tensor.shape)
-    return [compression.decompress(tensor, context) for tensor, (_, context) in zip(outputs, packed)]
+    Gradients with few rows, which embeddings have, are gathered by another group, unless the caller wants them dense.
+    """
+    if reduction.sparse_as_dense:
+        gradients = [tf.convert_to_tensor(one) for one in gradients]
+    sparse = [index for index, one in enumerate(gradients) if isinstance(one, tf.IndexedSlices)]
+    dense = [index for index in range(len(gradients)) if index not in sparse]
+    options = dict(op=reduction.op, process_set=reduction.process_set, name=name, ignore_name_scope=True)
+    results = list(gradients)
+    for index, one in zip(sparse, hvd.grouped_allreduce([gradients[index] for index in sparse], **options)):
+        results[index] = scaled(one, reduction.passes_factor)  # rows cannot be scaled while they travel
+    reduced = hvd.grouped_allreduce([gradients[index] for index in dense], compression=reduction.compression,
+                                    prescale_factor=reduction.prescale, postscale_factor=reduction.postscale,
+                                    **options)  # fmt: skip
+    for index, one in zip(dense, reduced):
+        results[index] = one
+    return results
 
 
 def fill_missing(gradients, variables, name, process_set):
@@ -32,7 +34,7 @@ def fill_missing(gradients, variables, name, process_set):
 
 def scaled(gradient, factor):
     """The gradient times a number."""
-    return tf.math.scalar_mul(factor, gradient)
+    return gradient if factor == 1 else tf.math.scalar_mul(factor, gradient)
 
 
 def only_when(condition, reduce, gradients):
@@ -51,14 +53,10 @@ def refuse_strategy():
 
 def check_model(model):
     """ValueError if the training step of `model` is compiled by XLA."""
-    if model.jit_compile:
+    if model.jit_compile and not model.run_eagerly:
         raise ValueError(
             "jit_compile=True: farandole's operations cannot be compiled by XLA; give compile(jit_compile=False)"
         )
-
-
-def failure_of(error):
-    return None
 
 
 def attach_state(model):
@@ -67,3 +65,9 @@ def attach_state(model):
 
 def abandon_step(model):
     """An interrupted step leaves nothing behind."""
+
+
+def failure_of(error):
+    """The farandole.Error that made an op fail, or None."""
+    loss = last_loss() if isinstance(error, tf.errors.OpError) else None
+    return loss if loss is not None and loss.text in str(error) else None

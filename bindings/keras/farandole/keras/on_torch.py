@@ -1,17 +1,18 @@
-"""Gradients of Keras on PyTorch: tensors, reduced in place of their copies as one unit."""
+"""Gradients of Keras on PyTorch: tensors, reduced as one unit."""
 
 import torch
 
 from .. import torch as hvd
 from ..basics import Max
 
-def reduce(gradients, name, op, prescale, postscale, compression, process_set):
-    """Returns the reductions of dense gradients over the ranks of the set, by one grouped allreduce."""
+
+def reduce(reduction, gradients, name):
+    """Returns the reductions of gradients over the ranks of the set, by one grouped allreduce."""
+    compression = reduction.compression
     packed = [compression.compress(gradient.detach().contiguous()) for gradient in gradients]
-    sent = [tensor for tensor, _ in packed]
-    reduced = hvd.synchronize(
-        hvd.grouped_allreduce_async(sent, None, name, op, prescale, postscale, process_set)
-    )
+    handle = hvd.grouped_allreduce_async([tensor for tensor, _ in packed], None, name, reduction.op, reduction.prescale,
+                                         reduction.postscale, reduction.process_set)  # fmt: skip
+    reduced = hvd.synchronize(handle)
     return [compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, packed)]
 
 
@@ -30,7 +31,7 @@ def fill_missing(gradients, variables, name, process_set):
 
 def scaled(gradient, factor):
     """The gradient times a number."""
-    return gradient.detach() * factor
+    return gradient if factor == 1 else gradient.detach() * factor
 
 
 def only_when(condition, reduce, gradients):
@@ -39,7 +40,7 @@ def only_when(condition, reduce, gradients):
 
 
 def refuse_strategy():
-    """There is no other distribution inside a process to refuse."""
+    """keras.distribution is the only other distribution on PyTorch."""
 
 
 def check_model(model):

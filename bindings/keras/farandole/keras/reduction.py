@@ -16,7 +16,7 @@ class Reduction:
 
     def __init__(self, name, compression, op, predivide, process_set, passes_factor, groups, scale_local, sparse_as_dense):
         self.name, self.compression, self.op, self.process_set = name, compression, op, process_set
-        self.predivide, self.passes_factor = predivide, passes_factor
+        self.prescale, self.postscale, self.passes_factor = 1.0 / predivide, predivide * passes_factor, passes_factor
         self.groups, self.sparse_as_dense = groups, sparse_as_dense
         self.local, self.scale_local = None, scale_local  # the LocalVariables, if there are any
 
@@ -46,28 +46,23 @@ class Reduction:
             gradients[number] = one
         factor = self.passes_factor / (self.process_set.size() if self.local and self.local.scale else 1)
         for number in local:
-            gradients[number] = _scaled(gradients[number], factor)
+            gradients[number] = _on.scaled(gradients[number], factor)
         return gradients
 
     def _reduced(self, gradients, optimizer_name):
         if not gradients or not self.is_needed():
-            return [_scaled(one, self.passes_factor) for one in gradients]
+            return [_on.scaled(one, self.passes_factor) for one in gradients]
         name = self.name or optimizer_name
         parts = min(self.groups, len(gradients))
         bounds = [len(gradients) * part // parts for part in range(parts + 1)]
         reduced = []
         for part, (begin, end) in enumerate(zip(bounds, bounds[1:])):
-            reduced += _on.reduce(gradients[begin:end], f"{name}.{part}", self.op, 1.0 / self.predivide,
-                                  self.predivide * self.passes_factor, self.compression, self.process_set)  # fmt: skip
+            reduced += _on.reduce(self, gradients[begin:end], f"{name}.{part}")
         return reduced
 
     def only_when(self, condition, gradients, optimizer_name):
         """The reduced gradients of an update step. In other steps of an accumulation their values do not matter."""
         return _on.only_when(condition, lambda these: self.reduce(these, None, optimizer_name), list(gradients))
-
-
-def _scaled(gradient, factor):
-    return gradient if factor == 1 else _on.scaled(gradient, factor)
 
 
 class LocalVariables:
