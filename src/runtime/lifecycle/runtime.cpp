@@ -147,14 +147,16 @@ Result<Runtime::SetUp> Runtime::begin_set_up(const std::vector<int>& others) {
 }
 
 // An error that concerns this rank alone stays: the cause is here, and not in the rank that has gone meanwhile. A
-// connection that breaks is often noticed before the coordinator's news of the rank that was at its other end.
+// connection that breaks is often noticed before the coordinator's news of the rank that was at its other end. A rank
+// that left in good order has often failed for a reason that it told the others, so an error of the transport stays.
 Status Runtime::SetUp::outcome(const Status& failure) const {
   const bool is_own = failure.code() != Code::timeout && failure.code() != Code::transport &&
                       failure.code() != Code::peer_lost && failure.code() != Code::authentication;
   if (is_own) return failure;
   wait_readable(watch->interrupt().fd, Deadline::after_seconds(news_s));
   const Status gone = watch->why();
-  return gone.ok() ? failure : gone;
+  const bool is_told = gone.code() == Code::shut_down && failure.code() == Code::transport;
+  return gone.ok() || is_told ? failure : gone;
 }
 
 int64_t Runtime::watch_set_ups(int64_t now_ns) {
