@@ -17,7 +17,7 @@ namespace {
 
 // How long a kernel's thread waits for its own operation, before another thread completes it: longer than a small
 // collective takes on one host, and short beside the hand-off to another thread, which costs about as much.
-constexpr int64_t kSoonNs = 50'000;
+constexpr int64_t kSoonNs = 200'000;
 
 // Calls that have begun and not ended. A thread waits for its operation only while there is no other, because the
 // others could otherwise start meanwhile: the ops of a graph overlap.

@@ -39,7 +39,7 @@ def unique_name(full_name):
 def _name_in_graph(kind, name, tensor, ignore_name_scope):
     graph = tf.compat.v1.get_default_graph()
     if name is None:
-        name = re.sub(r":0$", "", tensor.name)
+        name = re.sub(r":0$", "", getattr(tensor, "name", "captured"))  # eager tensors have no names
     elif not ignore_name_scope:
         scope = graph.get_name_scope()
         name = f"{scope}/{name}" if scope else name
