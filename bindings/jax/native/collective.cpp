@@ -159,7 +159,13 @@ void Collective::start(const ffi::Promise& promise) {
          Failure::of(result, flight->name + ": the group of this compiled program does not exist; call "
                                             "farandole.jax.init(), and add process sets again, before it runs"));
   } else {
-    fail(flight->promise, Failure::last());
+    Failure failure = Failure::last();
+    if (result == FDL_INVALID_ARGUMENT && failure.text.find("is in flight already") != std::string::npos) {
+      failure.text +=
+          "; in a compiled function each call needs a name of its own, or a token that orders it after the other, and "
+          "a nested jit that is called twice is one call with one name";
+    }
+    fail(flight->promise, std::move(failure));
   }
 }
 

@@ -116,14 +116,6 @@ def on_shutdown(hook):
     _shutdown_hooks.append(hook)
 
 
-_free_hooks = []
-
-
-def on_free(hook):
-    """Registers `hook(group)`, which runs before Group.free() ends a group, as on_shutdown does for a world."""
-    _free_hooks.append(hook)
-
-
 def is_initialized():
     """Whether this process has a world. False in a forked child."""
     return _state is not None and _state.pid == os.getpid()
@@ -259,8 +251,6 @@ class Group:
 
     def free(self):
         """Ends the group. Operations on it fail afterwards."""
-        for hook in list(_free_hooks):
-            hook(self)
         if self.native:
             self.native.close()
 

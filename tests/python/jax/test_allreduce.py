@@ -8,28 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arrays_of_ranks import TYPES, mine, same, total
 from expect import fails
 from launch import checks_of, require
-
-TYPES = ["uint8", "int8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16", "float32"]
-
-
-def same(result, expected, dtype=None):
-    """Asserts equal type, shape and elements."""
-    assert isinstance(result, jax.Array), type(result)
-    expected = jnp.asarray(expected, dtype or result.dtype)
-    assert result.dtype == expected.dtype and result.shape == expected.shape, (result, expected)
-    assert (np.asarray(result) == np.asarray(expected)).all(), (result, expected)
-
-
-def total():
-    """The sum over ranks of rank + 1."""
-    return hvd.size() * (hvd.size() + 1) // 2
-
-
-def mine(shape=(3,), dtype="float32"):
-    """This rank's input: all elements are rank + 1."""
-    return jnp.full(shape, hvd.rank() + 1, dtype)
 
 
 def check_outside_of_compiled_functions():

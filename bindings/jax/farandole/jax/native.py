@@ -9,7 +9,9 @@ import threading
 import jax
 import jaxlib
 
-from .. import core, errors, world
+from .. import core, errors
+from ..basics import watch_process_sets
+from . import names
 
 TARGET = "farandole_collective"  # the name of the handler in compiled programs
 _PATH = os.path.join(os.path.dirname(__file__), "libfarandole_jax.so")
@@ -48,57 +50,50 @@ def register():
 
 # ---- Groups ---------------------------------------------------------------------------------------------------------
 
+# A compiled program names its group by a number: 0 for the group of all ranks in every world, so that the program stays
+# valid, and a new number for each other process set. The ids of process sets are used again, and would not do.
 _lock = threading.Lock()
-_groups = {}  # number: group. The reference keeps the native group alive while compiled programs may use it.
-_numbers = itertools.count(1)
-_counts = {}  # (number, operation): the unnamed calls that were traced
+_numbers = {0: 0}  # by the id of a process set
+_next_number = itertools.count(1)
+_is_stale = False
 
 
-def number_of(group):
-    """The number of a group in compiled programs: 0 for the group of all ranks."""
-    native = group.member()
+def number_of(process_set):
+    """The number of a registered process set in compiled programs."""
+    global _is_stale
+    _is_stale = True  # programs are compiled for this world
+    return _numbers[process_set.process_set_id]
+
+
+def _watch(process_set_id, process_set):
+    """Keeps the groups that programs find in step with the process sets. None: the set ends."""
+    if not os.path.exists(_PATH):
+        return
     with _lock:
-        for number, known in _groups.items():
-            if known is group:
-                return number
-        number = 0 if group is core.world_group() else next(_numbers)
-        library().farandole_jax_set_group(number, native.address)
-        _groups[number] = group
-        return number
+        if process_set is not None:
+            number = 0 if process_set_id == 0 else next(_next_number)
+            _numbers[process_set_id] = number
+            if process_set.included():
+                library().farandole_jax_set_group(number, process_set.group("farandole.jax").member().address)
+        elif process_set_id in _numbers:
+            # Returns when no program submits to the group any more.
+            library().farandole_jax_set_group(_numbers[process_set_id], None)
 
 
-def next_count(number, operation):
-    """Counts the unnamed calls of a group that are traced: 0, 1, ..."""
-    with _lock:
-        count = _counts.get((number, operation), 0)
-        _counts[number, operation] = count + 1
-        return count
-
-
-def _forget(group):
-    with _lock:
-        for number in [number for number, known in _groups.items() if known is group]:
-            library().farandole_jax_set_group(number, None)
-            del _groups[number]
-
-
-def _forget_all():
-    """Drops the groups of a world that ends, with the programs that were compiled for it.
+def _forget_names():
+    """Drops what was compiled for a world that ends, where it knows the number of ranks and counts of calls.
 
     All ranks of the next world trace their functions again, and so count unnamed calls alike.
     """
-    with _lock:
-        for number in _groups:
-            library().farandole_jax_set_group(number, None)
-        stale = bool(_counts or _groups)
-        _groups.clear()
-        _counts.clear()
-    if stale:
+    global _is_stale
+    names.forget()
+    if _is_stale:
         jax.clear_caches()
+    _is_stale = False
 
 
-world.on_free(_forget)
-core.on_shutdown(_forget_all)
+watch_process_sets(_watch)
+core.on_shutdown(_forget_names)
 
 
 # ---- Failures -------------------------------------------------------------------------------------------------------
