@@ -1,5 +1,3 @@
-"""Not offered by this version."""
+"""horovod.tensorflow: the interface for TensorFlow 2."""
 
-from .._alone import not_offered
-
-raise not_offered("horovod.tensorflow", "use horovod.torch, or Keras 3 on PyTorch (horovod.keras)")
+from farandole.tensorflow import *  # noqa: F403
