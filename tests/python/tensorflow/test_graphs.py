@@ -231,10 +231,10 @@ import farandole.tensorflow
 
 
 def test_farandole_alone_loads_no_framework():
-    program = "import sys, farandole; print([name for name in ('tensorflow', 'keras', 'torch', 'jax') if name in sys.modules])"
-    assert run_python(program).stdout.strip() == "[]"
-    program = "import sys, farandole.tensorflow; print([name for name in ('torch', 'jax') if name in sys.modules])"
-    assert run_python(program).stdout.strip() == "[]"
+    names = "[name for name in ('tensorflow', 'keras', 'torch', 'jax') if name in sys.modules]"
+    assert run_python(f"import sys, farandole; print({names})").stdout.strip() == "[]"
+    frameworks = run_python(f"import sys, farandole.tensorflow, horovod.tensorflow; print({names})").stdout
+    assert frameworks.strip() in ("['tensorflow']", "['tensorflow', 'keras']")  # some releases import Keras themselves
 
 
 def test_the_library_needs_nothing_of_tensorflow():
