@@ -11,6 +11,7 @@ import os
 ROOTS = (
     ("farandole.torch", "bindings/torch/farandole/torch"),
     ("farandole.keras", "bindings/keras/farandole/keras"),
+    ("farandole.tensorflow", "bindings/tensorflow/farandole/tensorflow"),
     ("farandole", "bindings/python/farandole"),
 )
 
@@ -23,6 +24,8 @@ MODULES = (
     ("farandole.keras", "Horovod's API for Keras 3 on PyTorch"),
     ("farandole.keras.callbacks", "callbacks for Keras"),
     ("farandole.keras.elastic", "elastic jobs with Keras"),
+    ("farandole.tensorflow", "Horovod's API for TensorFlow"),
+    ("farandole.tensorflow.elastic", "elastic jobs with TensorFlow"),
     ("farandole.elastic", "elastic jobs"),
     ("farandole.checkpoint", "checkpoints"),
     ("farandole.errors", "errors"),

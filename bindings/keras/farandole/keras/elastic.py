@@ -8,10 +8,32 @@ def train(state):
               callbacks=[hvd.elastic.CommitStateCallback(state), hvd.elastic.UpdateEpochStateCallback(state)])
 """
 
+import functools
+
 import keras
 
-from ..elastic import ObjectState, run  # noqa: F401
+from .. import elastic
+from ..elastic import ObjectState
+from . import backend
 from .values import broadcast_variables, state_of
+
+_on = backend.module()
+
+
+def run(func):
+    """farandole.elastic.run for Keras: it recognises failures inside TensorFlow's and JAX's compiled steps too."""
+
+    @functools.wraps(func)
+    def with_own_errors(state, *args, **kwargs):
+        try:
+            return func(state, *args, **kwargs)
+        except Exception as error:
+            failure = _on.failure_of(error)
+            if failure is None:
+                raise
+            raise failure from error
+
+    return elastic.run(with_own_errors)
 
 
 class KerasState(ObjectState):
@@ -37,7 +59,9 @@ class KerasState(ObjectState):
         return state_of(self.model, self.optimizer)
 
     def _save_weights(self):
-        self._weights = [variable.value.detach().clone() for variable in self._variables()]
+        if self.model is not None:
+            _on.attach_state(self.model)
+        self._weights = [_copy_of(variable.value) for variable in self._variables()]
 
     def save(self):
         """Saves the weights and the other values in memory."""
@@ -46,15 +70,25 @@ class KerasState(ObjectState):
 
     def restore(self):
         """Restores the last save()."""
+        _on.abandon_step(self.model)
         for variable, value in zip(self._variables(), self._weights):
-            variable.assign(value)
+            variable.assign(_copy_of(value))  # JAX's steps take the memory of variables over
         super().restore()
+
+    def reset(self):
+        """Drops the compiled training step: it may contain the number of ranks of the former world."""
+        self.model.train_function = None
+        super().reset()
 
     def sync(self):
         """Gives all ranks the state of rank 0."""
         broadcast_variables(self._variables(), 0)
         super().sync()
         self.save()
+
+
+def _copy_of(value):
+    return keras.ops.copy(keras.ops.stop_gradient(value))
 
 
 class CommitStateCallback(keras.callbacks.Callback):

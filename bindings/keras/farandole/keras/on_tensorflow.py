@@ -1,0 +1,73 @@
+"""Gradients of Keras on TensorFlow: tensors and IndexedSlices, reduced by ops of the graph."""
+
+import tensorflow as tf
+
+from .. import tensorflow as hvd
+from ..tensorflow.library import last_loss
+
+
+def reduce(reduction, gradients, name):
+    """Returns the reductions of gradients over the ranks of the set, by one grouped allreduce.
+
+    Gradients with few rows, which embeddings have, are gathered by another group, unless the caller wants them dense.
+    """
+    if reduction.sparse_as_dense:
+        gradients = [tf.convert_to_tensor(one) for one in gradients]
+    sparse = [index for index, one in enumerate(gradients) if isinstance(one, tf.IndexedSlices)]
+    dense = [index for index in range(len(gradients)) if index not in sparse]
+    options = dict(op=reduction.op, process_set=reduction.process_set, name=name, ignore_name_scope=True)
+    results = list(gradients)
+    for index, one in zip(sparse, hvd.grouped_allreduce([gradients[index] for index in sparse], **options)):
+        results[index] = scaled(one, reduction.passes_factor)  # rows cannot be scaled while they travel
+    reduced = hvd.grouped_allreduce([gradients[index] for index in dense], compression=reduction.compression,
+                                    prescale_factor=reduction.prescale, postscale_factor=reduction.postscale,
+                                    **options)  # fmt: skip
+    for index, one in zip(dense, reduced):
+        results[index] = one
+    return results
+
+
+def fill_missing(gradients, variables, name, process_set):
+    """Returns the gradients: all ranks trace the same graph, so they have gradients of the same variables."""
+    return gradients
+
+
+def scaled(gradient, factor):
+    """The gradient times a number."""
+    return gradient if factor == 1 else tf.math.scalar_mul(factor, gradient)
+
+
+def only_when(condition, reduce, gradients):
+    """reduce(gradients): TensorFlow executes this in update steps only."""
+    return reduce(gradients)
+
+
+def refuse_strategy():
+    """ValueError inside a strategy of tf.distribute."""
+    if tf.distribute.has_strategy():
+        raise ValueError(
+            "tf.distribute and farandole would both average the gradients: leave tf.distribute's strategy, and start "
+            "one process for each device with `farandole run`"
+        )
+
+
+def check_model(model):
+    """ValueError if the training step of `model` is compiled by XLA."""
+    if model.jit_compile and not model.run_eagerly:
+        raise ValueError(
+            "jit_compile=True: farandole's operations cannot be compiled by XLA; give compile(jit_compile=False)"
+        )
+
+
+def attach_state(model):
+    """Variables always have the current values."""
+
+
+def abandon_step(model):
+    """An interrupted step leaves nothing behind."""
+
+
+def failure_of(error):
+    """The farandole.Error that made an op fail, or None."""
+    loss = last_loss() if isinstance(error, tf.errors.OpError) else None
+    return loss if loss is not None and loss.text in str(error) else None
