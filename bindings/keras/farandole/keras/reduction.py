@@ -14,7 +14,9 @@ _on = backend.module()
 class Reduction:
     """The arguments of a DistributedOptimizer, and the reduction of its gradients."""
 
-    def __init__(self, name, compression, op, predivide, process_set, passes_factor, groups, scale_local, sparse_as_dense):
+    def __init__(
+        self, name, compression, op, predivide, process_set, passes_factor, groups, scale_local, sparse_as_dense
+    ):
         self.name, self.compression, self.op, self.process_set = name, compression, op, process_set
         self.prescale, self.postscale, self.passes_factor = 1.0 / predivide, predivide * passes_factor, passes_factor
         self.groups, self.sparse_as_dense = groups, sparse_as_dense
