@@ -9,7 +9,8 @@ def require_keras_on_tensorflow():
     if int(version.split(".")[0]) < 3:
         raise ImportError(
             f"farandole.tensorflow.keras needs Keras 3, and tf.keras is {version}: install TensorFlow 2.16 or newer, "
-            "and unset TF_USE_LEGACY_KERAS; with Keras 2 train in a loop with farandole.tensorflow.DistributedGradientTape"
+            "and unset TF_USE_LEGACY_KERAS; with Keras 2 train in a loop with "
+            "farandole.tensorflow.DistributedGradientTape"
         )
     if tf.keras.config.backend() != "tensorflow":
         raise ImportError(
