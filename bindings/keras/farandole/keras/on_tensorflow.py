@@ -79,6 +79,11 @@ def abandon_step(model):
     """An interrupted step leaves nothing behind."""
 
 
+def copies_of(tensors):
+    """The values in memory of their own."""
+    return [tf.identity(tensor) for tensor in tensors]
+
+
 def failure_of(error):
     """The farandole.Error that made an op fail, or None."""
     return loss_of(error) if isinstance(error, tf.errors.OpError) else None
