@@ -21,7 +21,7 @@ MODULES = (
     ("farandole.torch", "Horovod's API for PyTorch"),
     ("farandole.torch.distributed", "a backend for torch.distributed"),
     ("farandole.torch.elastic", "elastic jobs with PyTorch"),
-    ("farandole.keras", "Horovod's API for Keras 3 on PyTorch"),
+    ("farandole.keras", "Horovod's API for Keras 3"),
     ("farandole.keras.callbacks", "callbacks for Keras"),
     ("farandole.keras.elastic", "elastic jobs with Keras"),
     ("farandole.tensorflow", "Horovod's API for TensorFlow"),
