@@ -69,21 +69,24 @@ def repeated(action, count):
     return run
 
 
+def times_of(way, name, x, length, repeats):
+    """The times of a call in a chain of `length` calls, and of one in a compiled function of its own."""
+
+    @jax.jit
+    def chain(x):
+        for index in range(length):
+            x = way(x, f"{name}.{index}") * 0.5  # one more operation, so that values stay in range
+        return x
+
+    single = jax.jit(lambda x: way(x, f"{name}.single"))
+    in_chain = best(lambda: chain(x), length, repeats)
+    return in_chain, best(repeated(lambda: jax.block_until_ready(single(x)), 20), 20, repeats)
+
+
 def measure(count):
     x = jax.numpy.ones(count, "float32")
     length, repeats = (100, 20) if count < 1000 else (10, 10)
-    rows = []
-    for name, way in WAYS.items():
-
-        @jax.jit
-        def chain(x, way=way, name=name):
-            for index in range(length):
-                x = way(x, f"{name}.{index}") * 0.5  # one more operation, so that values stay in range
-            return x
-
-        single = jax.jit(lambda x, way=way, name=name: way(x, f"{name}.single"))
-        rows.append((name, best(lambda: chain(x), length, repeats),  # noqa: B023 (measured in this pass)
-                     best(repeated(lambda: jax.block_until_ready(single(x)), 20), 20, repeats)))  # fmt: skip # noqa: B023
+    rows = [(name, *times_of(way, name, x, length, repeats)) for name, way in WAYS.items()]
     direct = best(repeated(lambda: hvd.allreduce(x, "direct", hvd.Sum), 20), 20, repeats)
     array = np.asarray(x)
     core = best(repeated(lambda: farandole.allreduce(array, "sum", name="core"), 20), 20, repeats)

@@ -11,6 +11,7 @@ import os
 ROOTS = (
     ("farandole.torch", "bindings/torch/farandole/torch"),
     ("farandole.keras", "bindings/keras/farandole/keras"),
+    ("farandole.jax", "bindings/jax/farandole/jax"),
     ("farandole", "bindings/python/farandole"),
 )
 
@@ -23,6 +24,8 @@ MODULES = (
     ("farandole.keras", "Horovod's API for Keras 3 on PyTorch"),
     ("farandole.keras.callbacks", "callbacks for Keras"),
     ("farandole.keras.elastic", "elastic jobs with Keras"),
+    ("farandole.jax", "Horovod's functions for JAX"),
+    ("farandole.jax.elastic", "elastic jobs with JAX"),
     ("farandole.elastic", "elastic jobs"),
     ("farandole.checkpoint", "checkpoints"),
     ("farandole.errors", "errors"),
