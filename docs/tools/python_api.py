@@ -12,6 +12,7 @@ ROOTS = (
     ("farandole.torch", "bindings/torch/farandole/torch"),
     ("farandole.keras", "bindings/keras/farandole/keras"),
     ("farandole.tensorflow", "bindings/tensorflow/farandole/tensorflow"),
+    ("farandole.jax", "bindings/jax/farandole/jax"),
     ("farandole", "bindings/python/farandole"),
 )
 
@@ -26,6 +27,8 @@ MODULES = (
     ("farandole.keras.elastic", "elastic jobs with Keras"),
     ("farandole.tensorflow", "Horovod's API for TensorFlow"),
     ("farandole.tensorflow.elastic", "elastic jobs with TensorFlow"),
+    ("farandole.jax", "Horovod's functions for JAX"),
+    ("farandole.jax.elastic", "elastic jobs with JAX"),
     ("farandole.elastic", "elastic jobs"),
     ("farandole.checkpoint", "checkpoints"),
     ("farandole.errors", "errors"),

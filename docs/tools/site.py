@@ -24,11 +24,12 @@ HTML = os.path.join(BUILD, "html")
 
 # The order of the pages in the sidebar. A pattern may match no page; each page is listed once.
 CONTENTS = (
-    ("First steps", ["docs/quickstart/pytorch", "docs/quickstart/horovod", "docs/quickstart/numpy",
-                     "docs/quickstart/cpp", "docs/quickstart/kubernetes", "docs/quickstart/*"]),
+    ("First steps", ["docs/quickstart/pytorch", "docs/quickstart/horovod", "docs/quickstart/jax",
+                     "docs/quickstart/numpy", "docs/quickstart/cpp", "docs/quickstart/kubernetes",
+                     "docs/quickstart/*"]),
     ("Coming from elsewhere", ["docs/from-*"]),
     ("Running", ["docs/install", "docs/wheels", "docs/cli", "docs/environment", "docs/launchers", "docs/kubernetes",
-                 "docs/keras", "docs/ray", "docs/spark", "docs/dask", "docs/elastic", "docs/checkpoints",
+                 "docs/keras", "docs/jax", "docs/ray", "docs/spark", "docs/dask", "docs/elastic", "docs/checkpoints",
                  "docs/metrics", "docs/gpu"]),
     ("Speed", ["docs/performance", "docs/tuning"]),
     ("When something goes wrong", ["docs/troubleshooting", "docs/faq"]),
