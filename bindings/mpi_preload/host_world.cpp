@@ -85,6 +85,17 @@ void move_messages(void*) {
   real().Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, probed, &found, MPI_STATUS_IGNORE);
 }
 
+constexpr const char* kWithout = "MPI runs all collectives of this host: %s";
+
+// Checked before the start, in which the other ranks would wait for one that fails at once.
+bool has_valid_settings() {
+  char text[512];
+  fdl_config_describe(text, sizeof text);
+  const bool is_valid = std::strncmp(text, "error: ", 7) != 0;
+  if (!is_valid) say(Level::warning, kWithout, text + 7);
+  return is_valid;
+}
+
 bool create_world(HostWorld& host, int rank) {
   Text address = text_of("unix:@farandole-" + random_word(32));
   Text key = text_of(random_word(64));
@@ -100,7 +111,7 @@ bool create_world(HostWorld& host, int rank) {
   wanted.option_count = 1;
   wanted.waiting = move_messages;
   const bool made = fdl_world_create(&wanted, &host.world) == FDL_OK;
-  if (!made) say(Level::warning, "MPI runs all collectives of this host: %s", fdl_last_error()->text);
+  if (!made) say(Level::warning, kWithout, fdl_last_error()->text);
   return all_agree(host.ranks, made);
 }
 
@@ -119,7 +130,7 @@ void start_host_world() {
   if (!find_ranks(*host)) return;
   int rank = 0;
   real().Comm_rank(host->ranks, &rank);
-  const bool wanted = all_agree(host->ranks, is_wanted() && host->size > 1);
+  const bool wanted = all_agree(host->ranks, is_wanted() && host->size > 1 && has_valid_settings());
   if (!wanted || !create_world(*host, rank)) return release(*host);
   real().Comm_dup(real().self, &probed);
   open_registry();
