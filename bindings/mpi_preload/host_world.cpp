@@ -51,12 +51,13 @@ std::string random_word(int digits) {
   return word;
 }
 
-// True if it is true on all ranks.
-bool all_agree(MPI_Comm ranks, bool mine) {
-  int value = mine ? 1 : 0;
+// The least number of all ranks; 0 if MPI fails.
+int least_of(MPI_Comm ranks, int mine) {
   int least = 0;
-  return real().Allreduce(&value, &least, 1, real().integer, real().minimum, ranks) == MPI_SUCCESS && least == 1;
+  return real().Allreduce(&mine, &least, 1, real().integer, real().minimum, ranks) == MPI_SUCCESS ? least : 0;
 }
+// True if it is true on all ranks.
+bool all_agree(MPI_Comm ranks, bool mine) { return least_of(ranks, mine ? 1 : 0) == 1; }
 
 // Rank 0's text.
 bool share(MPI_Comm ranks, Text& text) {
@@ -133,7 +134,7 @@ void start_host_world() {
   const bool wanted = all_agree(host->ranks, is_wanted() && host->size > 1 && has_valid_settings());
   if (!wanted || !create_world(*host, rank)) return release(*host);
   real().Comm_dup(real().self, &probed);
-  open_registry();
+  open_registry(static_cast<std::size_t>(least_of(host->ranks, enough_worth())));
   if (rank == 0)
     say(Level::info, "farandole %s runs collectives of the %d ranks of this host", fdl_version(), host->size);
   current.store(host.release(), std::memory_order_release);

@@ -18,10 +18,10 @@ def random_collectives(kind, tmp_path_factory):
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_random_collectives_are_those_of_mpi(kind, random_collectives, count):
-    code, output = run(kind, [random_collectives, "7", "1500"], count=count)
-    assert code == 0 and output.count("1500 turns are right") == count, output
+    code, output = run(kind, [random_collectives, "7", "600"], count=count)
+    assert code == 0 and output.count("600 turns are right") == count, output
     ran = re.search(r"farandole ran (\d+) collectives on (\d+) communicators", output)
-    assert ran and int(ran[1]) > 400 and int(ran[2]) > 20, output
+    assert ran and int(ran[1]) > 150 and int(ran[2]) > 8, output
 
 
 def test_without_it_mpi_runs_alone(kind, random_collectives):
@@ -48,10 +48,13 @@ def test_everything_else_is_passed_on(kind, tmp_path, count):
 
 
 def test_communicators_come_and_go_by_the_hundred(kind, tmp_path):
-    code, output = run(kind, [compiled(kind, "many_communicators.c", str(tmp_path))])
+    command = [compiled(kind, "many_communicators.c", str(tmp_path))]
+    code, output = run(kind, command)
     assert code == 0 and output.count("descriptors are left") == 2, output
     ran = re.search(r"farandole ran (\d+) collectives on (\d+) communicators", output)
-    assert ran and int(ran[2]) == 2 * 256, output
+    assert ran and int(ran[2]) == 20 + 256, output
+    code, output = run(kind, command, FARANDOLE_MPI_PRELOAD_AFTER="32")
+    assert code == 0 and "farandole ran 0 collectives" in output, output
 
 
 def test_threads_use_communicators_of_their_own(kind, tmp_path):
