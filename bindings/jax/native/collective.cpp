@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "completions.h"
 #include "failures.h"
 #include "groups.h"
 
@@ -91,7 +92,24 @@ struct Flight {
   }
 };
 
-void finish(void* flight) { std::unique_ptr<Flight>(static_cast<Flight*>(flight))->finish(); }
+// The flight whose callback fdl_handle_notify may run before it returns, in a thread of XLA.
+thread_local const Flight* notifying = nullptr;
+
+void finish(void* context) {
+  auto* const flight = static_cast<Flight*>(context);
+  if (flight == notifying) {
+    notifying = nullptr;
+    return std::unique_ptr<Flight>(flight)->finish();
+  }
+  Completions::instance().run([flight] { std::unique_ptr<Flight>(flight)->finish(); });
+}
+
+void complete_later(std::unique_ptr<Flight> flight) {
+  fdl_handle* const handle = flight->handle;
+  notifying = flight.get();
+  static_cast<void>(fdl_handle_notify(handle, &finish, flight.release()));
+  notifying = nullptr;
+}
 
 }  // namespace
 
@@ -152,8 +170,7 @@ void Collective::start(const ffi::Promise& promise) {
     return fdl_submit(group, operations_.data(), operations_.size(), &flight->handle);
   });
   if (result == FDL_OK) {
-    fdl_handle* const handle = flight->handle;
-    static_cast<void>(fdl_handle_notify(handle, &finish, flight.release()));
+    complete_later(std::move(flight));
   } else if (result == FDL_NOT_INITIALIZED) {
     fail(flight->promise,
          Failure::of(result, flight->name + ": the group of this compiled program does not exist; call "

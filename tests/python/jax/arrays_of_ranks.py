@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+FAILURES = (jax.errors.JaxRuntimeError, ValueError)  # of compiled functions
 TYPES = ["uint8", "int8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16", "float32"]
 
 

@@ -1,4 +1,4 @@
-"""fit on two ranks equals fit in one process on the joint batch, on every backend, in all ways in which Keras runs it."""
+"""fit on two ranks equals fit in one process on the joint batch, in all ways in which Keras runs it."""
 
 import os
 import sys
@@ -71,7 +71,8 @@ def check_jit_compile_auto():
 
 def check_steps_per_execution():
     if BACKEND == "torch":
-        fails(ValueError, "steps_per_execution", action=lambda: same_as_alone(steps_per_execution=3))  # Keras refuses it
+        # Keras refuses it.
+        fails(ValueError, "steps_per_execution", action=lambda: same_as_alone(steps_per_execution=3))
     else:
         same_as_alone(steps_per_execution=3)
 
@@ -225,6 +226,15 @@ def check_other_distributions_are_refused():
                   action=lambda: hvd.DistributedOptimizer(keras.optimizers.SGD()))  # fmt: skip
         compiled = model(hvd.DistributedOptimizer(keras.optimizers.SGD()), 1, jit_compile=True)
         fails(ValueError, "jit_compile=False", action=lambda: compiled.fit(inputs, labels, BATCH, 1, 0, callbacks))
+        devices = tf.config.list_physical_devices
+        tf.config.list_physical_devices = lambda: [tf.config.PhysicalDevice("/gpu:0", "GPU")]
+        try:  # where "auto" means True
+            compiled.fit(inputs, labels, BATCH, 1, 0, callbacks)
+        finally:
+            tf.config.list_physical_devices = devices
+        assert not compiled.jit_compile and alike_on_ranks(compiled.weights)
+        compiled = model(hvd.DistributedOptimizer(keras.optimizers.SGD()), 1, jit_compile=True)
+        fails(tf.errors.UnimplementedError, "jit_compile=False", action=lambda: compiled.fit(inputs, labels, BATCH))
     if BACKEND == "jax":
         keras.distribution.set_distribution(keras.distribution.DataParallel(devices=["cpu:0"]))
         try:

@@ -1,6 +1,7 @@
 """The backends of Keras that are installed, and jobs whose ranks use one of them."""
 
 import importlib.util
+import os
 import sys
 
 import launch
@@ -19,3 +20,9 @@ def require(module, backend, check, size=2):
     """Asserts that `check` of a module passed on all ranks with that backend."""
     # Interpreters of their own: TensorFlow and JAX do not work after a fork.
     launch.require(sys.modules[module], size, check, variables(backend), DEADLINE_S, fresh=True)
+
+
+def environment(backend):
+    """The environment of a launcher whose ranks use that backend."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
+    return {**clean, "OMP_NUM_THREADS": "1", **variables(backend)}

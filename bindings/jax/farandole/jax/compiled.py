@@ -11,6 +11,7 @@ from .. import errors
 from ..codes import Kind
 from ..world import member_names
 from . import names, native
+from .direct import horovod_errors
 
 # Operations whose result has the input's shape work on a batch as on a tensor of one more dimension.
 _KEEPS_SHAPE = {Kind.ALLREDUCE: "broadcast_all", Kind.BROADCAST: "broadcast_all"}
@@ -40,8 +41,9 @@ def call(kind, process_set, operation, name, arrays, shapes, token=None, *, op, 
 
     XLA drops a call whose results are not used, unless `keep`, which makes each execution of the function slower.
     """
-    refuse_distributed()
-    native.register()
+    with horovod_errors():
+        refuse_distributed()
+        native.register()
     number = native.number_of(process_set)
     base = names.full_name(number, operation, name)
     all_names = [base] if len(arrays) == 1 else member_names(base, len(arrays))

@@ -2,11 +2,9 @@
 
 import functools
 
-import jax
-
 from .. import elastic as _elastic
 from ..elastic import HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State
-from .native import error_of
+from .native import FROM_XLA, error_of
 
 __all__ = ["HorovodInternalError", "HostsUpdatedInterrupt", "JaxState", "ObjectState", "State", "run"]
 
@@ -14,16 +12,16 @@ __all__ = ["HorovodInternalError", "HostsUpdatedInterrupt", "JaxState", "ObjectS
 def run(func):
     """Wraps `func(state, ...)` as farandole.elastic.run does, for functions that call compiled functions.
 
-    A compiled function raises jax.errors.JaxRuntimeError if a rank was lost. The wrapper finds its cause.
+    If a rank was lost, a compiled function raises an error of JAX. The wrapper raises its cause: see error_of.
     """
 
     @functools.wraps(func)
     def attempt(state, *args, **kwargs):
         try:
             return func(state, *args, **kwargs)
-        except jax.errors.JaxRuntimeError as error:
+        except FROM_XLA as error:
             cause = error_of(error)
-            if cause is None:
+            if cause is None or cause is error:
                 raise
             raise cause from error
 

@@ -204,7 +204,7 @@ def allreduce(tensor, name=None, op=Average, prescale_factor=1.0, postscale_fact
     returned it, and the result is the pair (reduced, token).
 
     InvalidArgumentError, a ValueError, for arguments that cannot be used. Failures are HorovodInternalError outside
-    compiled functions, and jax.errors.JaxRuntimeError with the same text in them: see error_of.
+    compiled functions. In them, JAX raises jax.errors.JaxRuntimeError or ValueError with the same text: see error_of.
     """
     op = checked_op(op)
     if op == Adasum:

@@ -111,6 +111,9 @@ def _failures():
         yield (code, text, int(culprit), *others)
 
 
+FROM_XLA = (jax.errors.JaxRuntimeError, ValueError)  # the classes of failures in compiled functions
+
+
 def error_of(exception):
     """The farandole.Error for an exception of a compiled function, or None if no collective caused it.
 
@@ -118,7 +121,8 @@ def error_of(exception):
     """
     if isinstance(exception, errors.Error):
         return exception
-    if not isinstance(exception, jax.errors.JaxRuntimeError):
+    # JAX raises a JaxRuntimeError, and a ValueError where the execution failed in the call itself.
+    if not isinstance(exception, FROM_XLA):
         return None
     text = str(exception)
     for failure in _failures():

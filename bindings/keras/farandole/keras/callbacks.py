@@ -14,7 +14,7 @@ from .values import allreduce, broadcast_variables, state_of
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives all ranks the weights and the optimizer state of rank `root_rank` before the first batch.
 
-    A model that is built by its first batch, which TensorFlow does with subclasses of Model, gets them after that batch.
+    A model that its first batch builds, as TensorFlow does with subclasses of Model, gets them after that batch.
 
     `local_variables`: variables that each rank keeps, such as those of the local layers of a
     PartialDistributedOptimizer, with the optimizer's state of them.

@@ -58,10 +58,15 @@ class KerasState(ObjectState):
     def _variables(self):
         return state_of(self.model, self.optimizer)
 
+    def _saved_variables(self):
+        """Those of the state, and this rank's own seeds."""
+        variables = self._variables()
+        known = {id(one) for one in variables}
+        return [*variables, *(one for one in self.model.variables if id(one) not in known)]
+
     def _save_weights(self):
-        if self.model is not None:
-            _on.attach_state(self.model)
-        self._weights = [_copy_of(variable.value) for variable in self._variables()]
+        _on.attach_state(self.model)
+        self._weights = _on.copies_of([one.value for one in self._saved_variables()])
 
     def save(self):
         """Saves the weights and the other values in memory."""
@@ -71,8 +76,9 @@ class KerasState(ObjectState):
     def restore(self):
         """Restores the last save()."""
         _on.abandon_step(self.model)
-        for variable, value in zip(self._variables(), self._weights):
-            variable.assign(_copy_of(value))  # JAX's steps take the memory of variables over
+        # Copies again, because JAX's steps take the memory of variables over.
+        for variable, value in zip(self._saved_variables(), _on.copies_of(self._weights)):
+            variable.assign(value)
         super().restore()
 
     def reset(self):
@@ -85,10 +91,6 @@ class KerasState(ObjectState):
         broadcast_variables(self._variables(), 0)
         super().sync()
         self.save()
-
-
-def _copy_of(value):
-    return keras.ops.copy(keras.ops.stop_gradient(value))
 
 
 class CommitStateCallback(keras.callbacks.Callback):

@@ -44,6 +44,11 @@ def abandon_step(model):
     model._jax_state = None
 
 
+def copies_of(arrays):
+    """The values in memory of their own. Raises the error of a step that computes them and has failed meanwhile."""
+    return jax.block_until_ready([jax.numpy.copy(array) for array in arrays])
+
+
 def failure_of(error):
     """The farandole.Error that made a compiled step fail, or None."""
     return hvd.error_of(error)

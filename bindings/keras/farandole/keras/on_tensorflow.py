@@ -1,9 +1,13 @@
 """Gradients of Keras on TensorFlow: tensors and IndexedSlices, reduced by ops of the graph."""
 
+import logging
+
 import tensorflow as tf
 
 from .. import tensorflow as hvd
-from ..tensorflow.library import last_loss
+from ..tensorflow.elastic import loss_of
+
+_log = logging.getLogger("farandole.keras")
 
 
 def reduce(reduction, gradients, name):
@@ -52,11 +56,19 @@ def refuse_strategy():
 
 
 def check_model(model):
-    """ValueError if the training step of `model` is compiled by XLA."""
-    if model.jit_compile and not model.run_eagerly:
+    """Makes fit run the training step of `model` without XLA.
+
+    ValueError if the program asked for XLA. On machines with accelerators jit_compile="auto" means True too.
+    """
+    if not model.jit_compile or model.run_eagerly:
+        return
+    if all(device.device_type == "CPU" for device in tf.config.list_physical_devices()):
         raise ValueError(
             "jit_compile=True: farandole's operations cannot be compiled by XLA; give compile(jit_compile=False)"
         )
+    _log.warning("jit_compile: XLA cannot compile farandole's operations; the training step runs without it")
+    model.jit_compile = False
+    model.make_train_function(force=True)
 
 
 def attach_state(model):
@@ -67,7 +79,11 @@ def abandon_step(model):
     """An interrupted step leaves nothing behind."""
 
 
+def copies_of(tensors):
+    """The values in memory of their own."""
+    return [tf.identity(tensor) for tensor in tensors]
+
+
 def failure_of(error):
     """The farandole.Error that made an op fail, or None."""
-    loss = last_loss() if isinstance(error, tf.errors.OpError) else None
-    return loss if loss is not None and loss.text in str(error) else None
+    return loss_of(error) if isinstance(error, tf.errors.OpError) else None

@@ -55,6 +55,11 @@ def abandon_step(model):
     """An interrupted step leaves nothing behind."""
 
 
+def copies_of(tensors):
+    """The values in memory of their own."""
+    return [tensor.detach().clone() for tensor in tensors]
+
+
 def failure_of(error):
     """None: the collectives raise farandole's own errors."""
     return None
