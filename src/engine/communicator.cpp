@@ -25,6 +25,9 @@ Status check_configured(const std::string& name) {
 // costs less than a sleep and a wake-up. With no other runnable thread, more yields would only use up the time slice.
 constexpr int kYields = 4;
 
+// How long a thread sleeps between two calls of Parts::waiting.
+constexpr int64_t kWaitingInterval_ns = 200'000;
+
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> Communicator::make(Parts parts) {
@@ -79,8 +82,8 @@ Communicator::Runner Communicator::runner_of(CollectiveSpec spec) const {
           s.scheduled->algorithm_of(spec)};
 }
 
-void Communicator::keep(std::shared_ptr<void> memory, std::size_t bytes) {
-  if (state_->parts.transport != nullptr) state_->parts.transport->keep(std::move(memory), bytes);
+void Communicator::keep(const std::shared_ptr<void>& memory, std::size_t bytes) {
+  if (state_->parts.transport != nullptr) state_->parts.transport->keep(memory, bytes);
 }
 
 void Communicator::start(Operation& operation) {
@@ -267,7 +270,12 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
       s.parts.suspect(*this, now - still_ns);
       continue;
     }
-    sleep_until_ready(deadline.earlier(Deadline::at_ns(next_suspect_ns)));
+    int64_t awake_ns = next_suspect_ns;
+    if (s.parts.waiting) {
+      s.parts.waiting();
+      awake_ns = std::min(awake_ns, now + kWaitingInterval_ns);
+    }
+    sleep_until_ready(deadline.earlier(Deadline::at_ns(awake_ns)));
     // interrupt() and wake() set a flag before they ring, so clearing loses nothing. A ring left over would end the
     // next sleep at once.
     s.wake_event.clear();

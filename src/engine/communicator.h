@@ -97,6 +97,9 @@ class Communicator final : public Waitable {
     // Called by wait() and serve(), in the waiting thread, whenever nothing has moved for another
     // config.suspect_after_s. `waited_ns`: how long nothing has moved. It may call what the driving thread may.
     SuspectHook suspect;
+    // Called by wait() and serve(), in the waiting thread, before each sleep, which is then a short one. Empty: the
+    // thread sleeps as long as nothing moves.
+    std::function<void()> waiting;
     // Called by start() for a collective on a device, unless a watch is already running. It must arrange periodic calls
     // of poll_device_work(), until one finds nothing in flight. Empty: device work is not watched.
     std::function<void()> watch;
@@ -122,7 +125,7 @@ class Communicator final : public Waitable {
   Runner runner_of(CollectiveSpec spec) const;
 
   // Announces memory in which operations will be, for transports that register memory. See contract/transport.h.
-  void keep(std::shared_ptr<void> memory, std::size_t bytes);
+  void keep(const std::shared_ptr<void>& memory, std::size_t bytes);
 
   // The caller has checked the arguments. Failures appear in the completion; after a failure of the communicator every
   // operation fails at once.

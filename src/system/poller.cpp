@@ -21,12 +21,16 @@ epoll_event describe(uint64_t token, bool watch_read, bool watch_write, bool wat
   return event;
 }
 
-// poll() has no limit on the descriptor's number, which select() has (1024).
+constexpr int64_t kLongest_ns = 1'000'000'000'000'000;
+
+// ppoll() has no limit on the descriptor's number, which select() has (1024), and waits for less than a millisecond.
 bool wait_for(int fd, short events, Deadline deadline) {
-  // A signal makes poll() return -1; the loop then waits again. poll() ignores a negative descriptor.
+  // A signal makes ppoll() return -1; the loop then waits again. ppoll() ignores a negative descriptor.
   while (true) {
     std::array<pollfd, 2> entries{{{fd, events, 0}, {deadline.interrupt_fd(), POLLIN, 0}}};
-    const int count = ::poll(entries.data(), entries.size(), deadline.remaining_ms());
+    const int64_t left_ns = std::min<int64_t>(deadline.remaining_ns(), kLongest_ns);
+    const timespec left{left_ns / 1'000'000'000, left_ns % 1'000'000'000};
+    const int count = ::ppoll(entries.data(), entries.size(), deadline.is_never() ? nullptr : &left, nullptr);
     if (count > 0 && entries[0].revents != 0) return true;
     if (count >= 0 && deadline.passed()) return false;
   }

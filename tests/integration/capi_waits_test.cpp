@@ -127,6 +127,27 @@ TEST_P(Waits, ProgramInterruptsTheWaitForARequest) {
   interrupt(knobs(), wait);
 }
 
+// Rank 1 comes only when rank 0, which waits for it, has done its other work several times.
+TEST_P(Waits, WaitingThreadDoesTheProgramsOtherWork) {
+  const std::string name = fresh_name();
+  std::atomic<int> turns{0};
+  const auto work = [](void* context) { ++*static_cast<std::atomic<int>*>(context); };
+  const auto run = [&](int rank) {
+    World me;
+    ASSERT_EQ(open_world(name, rank, 2, knobs(), me, nullptr, nullptr, rank == 0 ? +work : nullptr, &turns), FDL_OK)
+        << last_text();
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (rank == 1 && turns < 20 && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    FDL_EXPECT_OK(allreduce(me));
+  };
+  std::thread other([&] { run(1); });
+  run(0);
+  other.join();
+  EXPECT_GE(turns, 20);
+}
+
 TEST_P(Waits, BlockingMessageToTheOwnRankNeedsItsCounterpart) {
   run_ranks(2, knobs(), [](World& me) {
     float given = 4;

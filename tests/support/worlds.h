@@ -38,7 +38,8 @@ struct World {
 using Knobs = std::vector<std::pair<std::string, std::string>>;
 
 inline fdl_result open_world(const std::string& name, int rank, int size, const Knobs& knobs, World& opened,
-                             int (*interrupted)(void*) = nullptr, void* interrupted_context = nullptr) {
+                             int (*interrupted)(void*) = nullptr, void* interrupted_context = nullptr,
+                             void (*waiting)(void*) = nullptr, void* waiting_context = nullptr) {
   std::vector<const char*> texts;
   for (const auto& [knob, value] : knobs) {
     texts.push_back(knob.c_str());
@@ -54,6 +55,8 @@ inline fdl_result open_world(const std::string& name, int rank, int size, const 
   options.option_count = knobs.size();
   options.interrupted = interrupted;
   options.interrupted_context = interrupted_context;
+  options.waiting = waiting;
+  options.waiting_context = waiting_context;
   opened.rank = rank;
   opened.size = size;
   const fdl_result result = fdl_world_create(&options, &opened.world);

@@ -19,6 +19,10 @@ namespace {
 // collective takes on one host, and short beside the hand-off to another thread, which costs about as much.
 constexpr int64_t kSoonNs = 200'000;
 
+// Iterations of a loop overlap, ten by default, and may overtake each other, so each has names of its own. More names
+// would only grow the memory of known names: when a number comes again, the iteration that had it before has ended.
+constexpr int64_t kIterationNames = 64;
+
 // Calls that have begun and not ended. A thread waits for its operation only while there is no other, because the
 // others could otherwise start meanwhile: the ops of a graph overlap.
 std::atomic<int> calls_in_flight{0};
@@ -86,12 +90,14 @@ bool Call::read_inputs() {
 bool Call::allocate_outputs() {
   const Attributes& attributes = kernel_.attributes;
   operations_.clear();
+  const int64_t iteration = tensorflow().GetIterId(context_) % kIterationNames;  // 0 outside of loops
+  if (iteration > 0) names_.resize(attributes.names.size());
   const int64_t* shape = dimensions_.data();
   for (size_t i = 0; i < attributes.names.size(); ++i) {
     fdl_operation& operation = operations_.emplace_back();
     fdl_operation_init(&operation);
     operation.kind = kernel_.collective.kind;
-    operation.name = attributes.names[i].c_str();
+    operation.name = name_of(i, iteration);
     operation.op = attributes.op;
     operation.prescale = attributes.prescale;
     operation.postscale = attributes.postscale;
@@ -118,6 +124,13 @@ bool Call::allocate_outputs() {
     shape += tensor.ndim;
   }
   return true;
+}
+
+// Valid until the call ends.
+const char* Call::name_of(size_t index, int64_t iteration) {
+  const std::string& name = kernel_.attributes.names[index];
+  if (iteration == 0) return name.c_str();
+  return (names_[index] = name + "#" + std::to_string(iteration)).c_str();
 }
 
 // Checks what the library cannot know, in the words of the contract.

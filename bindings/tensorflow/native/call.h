@@ -4,6 +4,8 @@
 #include <farandole/farandole.h>
 
 #include <atomic>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "attributes.h"
@@ -60,6 +62,7 @@ class Call {
   bool allocate_outputs();
   bool check(const ProcessSet& set);
   bool check_splits(const ProcessSet& set);
+  const char* name_of(size_t index, int64_t iteration);
   fdl_result submit(const ProcessSet& set);
   bool reject(fdl_result code, const std::string& text);
   bool finished_soon();
@@ -78,6 +81,7 @@ class Call {
   std::vector<Tensor> tensors_;
   std::vector<int64_t> dimensions_;  // of all tensors, one after another
   std::vector<int64_t> splits_;
+  std::vector<std::string> names_;  // those of an iteration of a loop
   std::vector<fdl_operation> operations_;
 
   friend struct CollectiveKernel;

@@ -75,6 +75,7 @@ using Deallocator = void (*)(void* data, size_t length, void* argument);
   ROW(void, OpKernelConstruction_GetAttrString, (TF_OpKernelConstruction*, const char*, char*, size_t, TF_Status*))    \
   ROW(void, OpKernelConstruction_GetAttrStringList,                                                                    \
       (TF_OpKernelConstruction*, const char*, char**, size_t*, int, void*, size_t, TF_Status*))                        \
+  ROW(int64_t, GetIterId, (TF_OpKernelContext*))                                                                       \
   ROW(void, GetInput, (TF_OpKernelContext*, int, TF_Tensor**, TF_Status*))                                             \
   ROW(void, SetOutput, (TF_OpKernelContext*, int, const TF_Tensor*, TF_Status*))                                       \
   ROW(TF_Tensor*, AllocateOutput, (TF_OpKernelContext*, int, TF_DataType, const int64_t*, int, size_t, TF_Status*))    \

@@ -365,7 +365,7 @@ Status prefer_shared_memory(const Membership& membership, const std::vector<cons
 
 Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, SuspectHook suspect,
                                                const TuningTable* table, FindDeviceLibrary find_library,
-                                               std::function<void()> watch) {
+                                               std::function<void()> watch, std::function<void()> waiting) {
   Communicator::Parts parts{.id = membership.id,
                             .rank = membership.rank,
                             .members = membership.members,
@@ -373,6 +373,7 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, Sus
                             .config = membership.config,
                             .device_library = std::move(find_library),
                             .suspect = std::move(suspect),
+                            .waiting = std::move(waiting),
                             .watch = std::move(watch)};
   FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*membership.config));
   if (membership.size() == 1) return Communicator::make(std::move(parts));

@@ -15,13 +15,14 @@
 
 namespace fdl {
 
-// Connects a communicator. Collective over its members, blocking. `suspect` and `watch` are as in Communicator::Parts.
+// Connects a communicator. Collective over its members, blocking. `suspect`, `watch` and `waiting` are as in
+// Communicator::Parts.
 // `find_library` is called at the first collective on devices. `table` and the library that it returns must outlive the
 // communicator.
 using FindDeviceLibrary = std::function<Result<DeviceLibrary*>()>;
 Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, SuspectHook suspect,
                                                const TuningTable* table = nullptr, FindDeviceLibrary find_library = {},
-                                               std::function<void()> watch = {});
+                                               std::function<void()> watch = {}, std::function<void()> waiting = {});
 
 // Memory that all ranks of this host map; null if they cannot, or if the transports exclude it. Collective over the
 // members.

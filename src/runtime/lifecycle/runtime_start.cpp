@@ -91,6 +91,7 @@ Status Runtime::start(const RuntimeOptions& options) {
   if (!options.job_key.empty()) knobs["job_key"] = options.job_key;
   FDL_ASSIGN_OR_RETURN(config_, Config::read(environment, knobs));
   interrupted_ = options.interrupted;
+  waiting_ = options.waiting;
   devices_ = std::make_shared<Devices>(config_);
   FDL_ASSIGN_OR_RETURN(tuning_, load_tuning(config_, environment));
   FDL_ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(config_.log_level));

@@ -1,13 +1,17 @@
 """farandole.tensorflow: the API of programs written for Horovod, for TensorFlow 2."""
 
-from .. import basics
-from ..basics import *  # noqa: F403 (basics.__all__ lists the names that all frameworks share)
-from ..errors import HorovodInternalError
-from . import elastic
-from . import gradients as _gradients  # noqa: F401 (registers the gradients)
-from .aggregation import LocalGradientAggregationHelper
-from .compression import Compression
-from .functions import (
+from .versions import check as _check
+
+_check()
+
+from .. import basics  # noqa: E402
+from ..basics import *  # noqa: E402, F403 (basics.__all__ lists the names that all frameworks share)
+from ..errors import HorovodInternalError  # noqa: E402
+from . import elastic  # noqa: E402
+from . import gradients as _gradients  # noqa: E402, F401 (registers the gradients)
+from .aggregation import LocalGradientAggregationHelper  # noqa: E402
+from .compression import Compression  # noqa: E402
+from .functions import (  # noqa: E402
     BroadcastGlobalVariablesHook,
     allgather_object,
     broadcast_,
@@ -16,7 +20,7 @@ from .functions import (
     broadcast_object_fn,
     broadcast_variables,
 )
-from .ops import (
+from .ops import (  # noqa: E402
     allgather,
     allreduce,
     alltoall,
@@ -34,8 +38,8 @@ from .ops import (
     reducescatter,
     size_op,
 )
-from .optimizer import DistributedOptimizer
-from .tape import DistributedGradientTape, PartialDistributedGradientTape
+from .optimizer import DistributedOptimizer  # noqa: E402
+from .tape import DistributedGradientTape, PartialDistributedGradientTape  # noqa: E402
 
 __all__ = basics.__all__ + [
     "BroadcastGlobalVariablesHook",
@@ -45,7 +49,6 @@ __all__ = basics.__all__ + [
     "HorovodInternalError",
     "LocalGradientAggregationHelper",
     "PartialDistributedGradientTape",
-    "SyncBatchNormalization",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -73,7 +76,7 @@ __all__ = basics.__all__ + [
 
 
 def __getattr__(name):
-    # Its base class is Keras', whose import takes a second that programs without Keras save.
+    # Not in __all__: its base class is Keras', whose import takes a second that programs without Keras save.
     if name == "SyncBatchNormalization":
         from .sync_batch_norm import SyncBatchNormalization
 

@@ -1,0 +1,175 @@
+// A communicator of farandole is made at the third collective, so that short-lived communicators of MPI cost nothing.
+// It ends with MPI's communicator, whose attribute it is.
+#include "communicators.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "host_world.h"
+#include "real_mpi.h"
+#include "report.h"
+
+namespace fdl::mpi_preload {
+namespace {
+
+constexpr int kCallsBefore = 2;           // collectives that MPI runs first
+constexpr std::size_t kMostAtOnce = 256;  // each has memory that it shares with its ranks
+
+// What a rank says before a communicator is made. All do what the least one says.
+enum Wish : int { never = 0, later = 1, now = 2 };
+
+int keyval;
+std::mutex registry_mutex;
+std::vector<Communicator*> registry;  // those with one of farandole
+std::mutex creation;                  // held on all members at once: ranks make communicators in the same order
+std::atomic<uint64_t> generation{1};  // changes when an attribute is deleted
+
+Totals totals;
+
+void release(Communicator& entry) {
+  totals.collectives += std::exchange(entry.ours, 0);
+  if (entry.ordered != nullptr) fdl_comm_destroy(entry.ordered);
+  if (entry.group != nullptr) fdl_group_destroy(entry.group);
+  entry.ordered = nullptr;
+  entry.group = nullptr;
+}
+
+// MPI calls it in MPI_Comm_free and MPI_Comm_disconnect, and in MPI_Finalize for those that are left.
+int on_delete(MPI_Comm, int, void* attribute, void*) {
+  auto* entry = static_cast<Communicator*>(attribute);
+  generation.fetch_add(1, std::memory_order_acq_rel);
+  {
+    const std::lock_guard lock(registry_mutex);
+    std::erase(registry, entry);
+    release(*entry);
+  }
+  delete entry;
+  return MPI_SUCCESS;
+}
+
+// The ranks in the host's world; empty if some are elsewhere.
+std::vector<int> ranks_on_host(MPI_Comm comm, int size, const HostWorld& host) {
+  std::vector<int> own(static_cast<std::size_t>(size));
+  std::iota(own.begin(), own.end(), 0);
+  std::vector<int> there(own.size(), MPI_UNDEFINED);
+  MPI_Group group;
+  if (real().Comm_group(comm, &group) != MPI_SUCCESS) return {};
+  real().Group_translate_ranks(group, size, own.data(), host.group, there.data());
+  real().Group_free(&group);
+  return std::ranges::find(there, MPI_UNDEFINED) == there.end() ? there : std::vector<int>();
+}
+
+// Whether it can have one at all: members of one host, two or more.
+bool is_suitable(MPI_Comm comm, int size, const HostWorld& host) {
+  int is_inter = 0;
+  real().Comm_test_inter(comm, &is_inter);
+  return is_inter == 0 && size > 1 && size <= host.size && !ranks_on_host(comm, size, host).empty();
+}
+
+bool make(Communicator& entry, const HostWorld& host) {
+  const std::vector<int> ranks = ranks_on_host(entry.mpi, entry.size, host);
+  fdl_group* group = fdl_group_all(host.world);
+  std::vector<int> all(static_cast<std::size_t>(host.size));
+  std::iota(all.begin(), all.end(), 0);
+  if (ranks != all) {
+    if (fdl_group_create(host.world, ranks.data(), ranks.size(), &entry.group) != FDL_OK) return false;
+    group = entry.group;
+  }
+  return fdl_comm_create(group, &entry.ordered) == FDL_OK;
+}
+
+bool least_of(MPI_Comm comm, int mine, int& least) {
+  return real().Allreduce(&mine, &least, 1, real().integer, real().minimum, comm) == MPI_SUCCESS;
+}
+
+// Makes the communicator of farandole, if all ranks can. The first agreement also is a barrier: no rank is still on its
+// way here and needs another one to move its messages.
+void settle(Communicator& entry, const HostWorld& host) {
+  std::unique_lock turn(creation, std::try_to_lock);
+  bool is_full = false;
+  {
+    const std::lock_guard lock(registry_mutex);
+    is_full = registry.size() >= kMostAtOnce;
+  }
+  int least = never;
+  if (!least_of(entry.mpi, is_full ? never : turn.owns_lock() ? now : later, least)) least = never;
+  if (least == later) {
+    entry.calls = 0;
+    return;
+  }
+  entry.is_settled = true;
+  if (least == never) return;
+  const bool made = make(entry, host);
+  if (!made) say(Level::warning, "MPI runs the collectives of a communicator: %s", fdl_last_error()->text);
+  const bool is_ours = least_of(entry.mpi, made ? 1 : 0, least) && least == 1;
+  const std::lock_guard lock(registry_mutex);
+  if (!is_ours) return release(entry);
+  registry.push_back(&entry);
+  ++totals.communicators;
+}
+
+Communicator* attribute_of(MPI_Comm comm, const HostWorld& host) {
+  void* value = nullptr;
+  int is_set = 0;
+  if (real().Comm_get_attr(comm, keyval, &value, &is_set) != MPI_SUCCESS) return nullptr;
+  if (is_set != 0) return static_cast<Communicator*>(value);
+  auto* entry = new Communicator;
+  entry->mpi = comm;
+  real().Comm_rank(comm, &entry->rank);
+  real().Comm_size(comm, &entry->size);
+  entry->is_settled = !is_suitable(comm, entry->size, host);
+  if (real().Comm_set_attr(comm, keyval, entry) == MPI_SUCCESS) return entry;
+  delete entry;
+  return nullptr;
+}
+
+}  // namespace
+
+void open_registry() {
+  const auto copy = [](MPI_Comm, int, void*, void*, void*, int* copied) -> int {
+    *copied = 0;  // a duplicate gets one of its own
+    return MPI_SUCCESS;
+  };
+  real().Comm_create_keyval(copy, on_delete, &keyval, nullptr);
+}
+
+Totals close_registry() {
+  generation.fetch_add(1, std::memory_order_acq_rel);
+  const std::lock_guard lock(registry_mutex);
+  for (Communicator* entry : registry) release(*entry);
+  registry.clear();
+  real().Comm_free_keyval(&keyval);
+  return totals;
+}
+
+Communicator* ours(MPI_Comm comm) {
+  // The last communicator of this thread, which saves the search for the attribute.
+  struct Last {
+    MPI_Comm comm;
+    uint64_t generation = 0;
+    Communicator* entry = nullptr;
+  };
+  static thread_local Last last;
+  const HostWorld* host = host_world();
+  if (host == nullptr) return nullptr;
+  const uint64_t now = generation.load(std::memory_order_acquire);
+  Communicator* entry = last.entry;
+  if (last.generation != now || last.comm != comm) {
+    if (comm == real().no_comm) return nullptr;
+    entry = attribute_of(comm, *host);
+    if (entry == nullptr) return nullptr;
+    last = {comm, now, entry};
+  }
+  if (!entry->is_settled) [[unlikely]] {
+    if (++entry->calls > kCallsBefore) settle(*entry, *host);
+  }
+  if (entry->ordered == nullptr) return nullptr;
+  ++entry->ours;
+  return entry;
+}
+
+}  // namespace fdl::mpi_preload

@@ -1,0 +1,39 @@
+// Communicators decides which of MPI's communicators have one of farandole, and keeps it as an attribute of MPI's.
+//
+// All ranks of a communicator must take the same decision. It depends on the number of collectives that they have
+// called on it, on what all of them have agreed on through MPI, and on nothing that only one of them knows.
+#pragma once
+
+#include <farandole/farandole.h>
+
+#include <cstdint>
+
+#include "mpi_header.h"
+
+namespace fdl::mpi_preload {
+
+struct Communicator {
+  MPI_Comm mpi;
+  int rank = 0;
+  int size = 0;
+  int calls = 0;                // collectives until it gets one of farandole
+  bool is_settled = false;      // it has one, or never gets one
+  uint64_t ours = 0;            // collectives that farandole ran
+  fdl_group* group = nullptr;   // null: the group of all ranks of the host
+  fdl_comm* ordered = nullptr;  // null: MPI runs its collectives
+};
+
+// For the start and the end of the host's world.
+void open_registry();
+// What farandole did on this rank.
+struct Totals {
+  uint64_t collectives = 0;
+  uint64_t communicators = 0;
+};
+Totals close_registry();
+
+// Call it once for each blocking collective that farandole could run, on all ranks alike. Returns null if MPI runs this
+// one. Blocks when the communicator of farandole is made. The result lives as long as MPI's communicator.
+Communicator* ours(MPI_Comm comm);
+
+}  // namespace fdl::mpi_preload

@@ -1,0 +1,24 @@
+// HostWorld is farandole's world of the ranks of MPI_COMM_WORLD that share this host.
+#pragma once
+
+#include <farandole/farandole.h>
+
+#include "mpi_header.h"
+
+namespace fdl::mpi_preload {
+
+struct HostWorld {
+  fdl_world* world = nullptr;
+  MPI_Comm ranks;   // of this host
+  MPI_Group group;  // of `ranks`
+  int size = 0;
+};
+
+// Starts it after MPI_Init. If one rank of the host cannot, all of them go on without: a line tells the reason.
+void start_host_world();
+// Ends it before MPI_Finalize, and all communicators with it.
+void stop_host_world();
+// Null before the start, after the end, or if this host has none.
+const HostWorld* host_world();
+
+}  // namespace fdl::mpi_preload

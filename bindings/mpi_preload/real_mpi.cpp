@@ -1,0 +1,101 @@
+// RealMpi is looked up behind this library, in the order of the loader; else in a library that was opened later.
+#include "real_mpi.h"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "report.h"
+
+namespace fdl::mpi_preload {
+namespace {
+
+#ifdef OPEN_MPI
+constexpr const char* kAbi = "Open MPI";
+constexpr const char* kOther = "libfarandole_mpi_preload_mpich.so";
+#else
+constexpr const char* kAbi = "MPICH";
+constexpr const char* kOther = "libfarandole_mpi_preload_openmpi.so";
+#endif
+
+// A program such as a Python may open its MPI without making it global. The file is found by its name then.
+void* opened_mpi() {
+  void* found = nullptr;
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* result) {
+        const char* slash = std::strrchr(info->dlpi_name, '/');
+        const char* name = slash == nullptr ? info->dlpi_name : slash + 1;
+        if (std::strncmp(name, "libmpi.so", 9) != 0 && std::strncmp(name, "libmpich.so", 11) != 0) return 0;
+        *static_cast<void**>(result) = ::dlopen(info->dlpi_name, RTLD_NOW | RTLD_NOLOAD);
+        return 1;
+      },
+      &found);
+  return found;
+}
+
+// Open MPI alone has this variable.
+void check_abi() {
+  const bool is_open_mpi = find_symbol("ompi_mpi_comm_world") != nullptr;
+#ifdef OPEN_MPI
+  const bool fits = is_open_mpi;
+#else
+  const bool fits = !is_open_mpi;
+#endif
+  if (!fits) {
+    end_process("this library has the ABI of %s, but the program has loaded an MPI of another ABI; preload %s instead",
+                kAbi, kOther);
+  }
+}
+
+template <typename Function>
+void look_up(Function& function, const char* name, bool is_needed) {
+  function = reinterpret_cast<Function>(find_symbol(name));
+  if (function == nullptr && is_needed) end_process("the program has loaded no MPI with %s; MPI 3 is needed", name);
+}
+
+RealMpi load() {
+  check_abi();
+  RealMpi all{};
+#define ROW(name) look_up(all.name, "PMPI_" #name, true);
+  FDL_REAL_SUPPORT(ROW)
+#undef ROW
+#define FDL_ROW(name, function, parameters, arguments) look_up(all.name, "PMPI_" #name, true);
+#include "collective_rows.h"
+#if MPI_VERSION >= 4
+  // An older library has none, and then the program calls none.
+#define FDL_ROW(name, function, parameters, arguments) look_up(all.name##_c, "PMPI_" #name "_c", false);
+#include "collective_rows.h"
+#endif
+  all.world = MPI_COMM_WORLD;
+  all.self = MPI_COMM_SELF;
+  all.no_comm = MPI_COMM_NULL;
+  all.integer = MPI_INT;
+  all.byte = MPI_BYTE;
+  all.minimum = MPI_MIN;
+  all.errors_return = MPI_ERRORS_RETURN;
+  return all;
+}
+
+}  // namespace
+
+void* find_symbol(const char* name) {
+  if (void* found = ::dlsym(RTLD_NEXT, name)) return found;
+  static void* const library = opened_mpi();
+  return library == nullptr ? nullptr : ::dlsym(library, name);
+}
+
+// A program may hold the library's variable itself (a copy relocation), so its own scope comes first.
+void* variable_of_mpi(const char* name) {
+  if (void* found = ::dlsym(RTLD_DEFAULT, name)) return found;
+  return find_symbol(name);
+}
+
+const RealMpi& real() {
+  static const RealMpi all = load();
+  return all;
+}
+
+}  // namespace fdl::mpi_preload

@@ -1,0 +1,67 @@
+// One error class of MPI stands for all failures of farandole. Its text is that of the last one.
+#include "report.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+
+#include "real_mpi.h"
+
+namespace fdl::mpi_preload {
+namespace {
+
+void print(const char* format, va_list arguments) {
+  char text[1024];
+  std::vsnprintf(text, sizeof text, format, arguments);
+  std::fprintf(stderr, "farandole: MPI preload: %s\n", text);
+}
+
+Level least_level() {
+  const char* name = std::getenv("FARANDOLE_LOG_LEVEL");
+  for (const char* verbose : {"trace", "debug", "info"}) {
+    if (name != nullptr && std::strcmp(name, verbose) == 0) return Level::info;
+  }
+  return Level::warning;
+}
+
+}  // namespace
+
+void say(Level level, const char* format, ...) {
+  if (level < least_level()) return;
+  va_list arguments;
+  va_start(arguments, format);
+  print(format, arguments);
+  va_end(arguments);
+}
+
+void end_process(const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  print(format, arguments);
+  va_end(arguments);
+  std::_Exit(1);
+}
+
+bool is_wanted() {
+  const char* wish = std::getenv("FARANDOLE_MPI_PRELOAD");
+  return wish == nullptr || std::strcmp(wish, "0") != 0;
+}
+
+int raise_last_error(MPI_Comm comm) {
+  static std::mutex mutex;
+  static int code = 0;
+  {
+    const std::lock_guard lock(mutex);
+    if (int made = 0; code == 0 && real().Add_error_class(&made) == MPI_SUCCESS) real().Add_error_code(made, &code);
+    std::string text = std::string("farandole: ") + fdl_last_error()->text;
+    if (text.size() >= MPI_MAX_ERROR_STRING) text.resize(MPI_MAX_ERROR_STRING - 1);
+    real().Add_error_string(code, text.c_str());
+  }
+  real().Comm_call_errhandler(comm, code);
+  return code;
+}
+
+}  // namespace fdl::mpi_preload

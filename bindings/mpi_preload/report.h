@@ -1,0 +1,23 @@
+// This library reports to standard error, and to the program through the error handlers of MPI.
+#pragma once
+
+#include <farandole/farandole.h>
+
+#include "mpi_header.h"
+
+namespace fdl::mpi_preload {
+
+// The lines that FARANDOLE_LOG_LEVEL lets through.
+enum class Level { info = 2, warning = 3 };
+[[gnu::format(printf, 2, 3)]] void say(Level level, const char* format, ...);
+[[noreturn, gnu::format(printf, 1, 2)]] void end_process(const char* format, ...);
+
+// Whether FARANDOLE_MPI_PRELOAD leaves the library on: it is unless the variable is 0.
+bool is_wanted();
+
+// Calls the error handler of `comm` with the last error of farandole in this thread, and returns the code for the
+// program if the handler returns. MPI_Error_string() of that code is the text of the error.
+int raise_last_error(MPI_Comm comm);
+inline int code_of(fdl_result result, MPI_Comm comm) { return result == FDL_OK ? MPI_SUCCESS : raise_last_error(comm); }
+
+}  // namespace fdl::mpi_preload
