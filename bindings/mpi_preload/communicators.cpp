@@ -16,13 +16,14 @@
 namespace fdl::mpi_preload {
 namespace {
 
-constexpr int kCallsBefore = 2;           // collectives that MPI runs first
+constexpr std::size_t kWorthOfBytes = 32 << 10;
 constexpr std::size_t kMostAtOnce = 256;  // each has memory that it shares with its ranks
 
 // What a rank says before a communicator is made. All do what the least one says.
 enum Wish : int { never = 0, later = 1, now = 2 };
 
 int keyval;
+std::size_t enough;  // of Communicator::worth
 std::mutex registry_mutex;
 std::vector<Communicator*> registry;  // those with one of farandole
 std::mutex creation;                  // held on all members at once: ranks make communicators in the same order
@@ -98,7 +99,7 @@ void settle(Communicator& entry, const HostWorld& host) {
   int least = never;
   if (!least_of(entry.mpi, is_full ? never : turn.owns_lock() ? now : later, least)) least = never;
   if (least == later) {
-    entry.calls = 0;
+    entry.worth = 0;
     return;
   }
   entry.is_settled = true;
@@ -129,7 +130,8 @@ Communicator* attribute_of(MPI_Comm comm, const HostWorld& host) {
 
 }  // namespace
 
-void open_registry() {
+void open_registry(std::size_t worth) {
+  enough = worth;
   const auto copy = [](MPI_Comm, int, void*, void*, void*, int* copied) -> int {
     *copied = 0;  // a duplicate gets one of its own
     return MPI_SUCCESS;
@@ -146,7 +148,7 @@ Totals close_registry() {
   return totals;
 }
 
-Communicator* ours(MPI_Comm comm) {
+Communicator* ours(MPI_Comm comm, std::size_t bytes) {
   // The last communicator of this thread, which saves the search for the attribute.
   struct Last {
     MPI_Comm comm;
@@ -165,7 +167,8 @@ Communicator* ours(MPI_Comm comm) {
     last = {comm, now, entry};
   }
   if (!entry->is_settled) [[unlikely]] {
-    if (++entry->calls > kCallsBefore) settle(*entry, *host);
+    if (entry->worth >= enough) settle(*entry, *host);
+    entry->worth += 1 + bytes / kWorthOfBytes;
   }
   if (entry->ordered == nullptr) return nullptr;
   ++entry->ours;

@@ -6,6 +6,7 @@
 
 #include <farandole/farandole.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "mpi_header.h"
@@ -16,15 +17,16 @@ struct Communicator {
   MPI_Comm mpi;
   int rank = 0;
   int size = 0;
-  int calls = 0;                // collectives until it gets one of farandole
+  std::size_t worth = 0;        // of the collectives so far: when it is enough, it gets one of farandole
   bool is_settled = false;      // it has one, or never gets one
   uint64_t ours = 0;            // collectives that farandole ran
   fdl_group* group = nullptr;   // null: the group of all ranks of the host
   fdl_comm* ordered = nullptr;  // null: MPI runs its collectives
 };
 
-// For the start and the end of the host's world.
-void open_registry();
+// For the start and the end of the host's world. A communicator gets one of farandole when its collectives are worth
+// that much: one for each call, and one for each 32 KiB. All ranks give the same number.
+void open_registry(std::size_t worth);
 // What farandole did on this rank.
 struct Totals {
   uint64_t collectives = 0;
@@ -32,8 +34,9 @@ struct Totals {
 };
 Totals close_registry();
 
-// Call it once for each blocking collective that farandole could run, on all ranks alike. Returns null if MPI runs this
-// one. Blocks when the communicator of farandole is made. The result lives as long as MPI's communicator.
-Communicator* ours(MPI_Comm comm);
+// Call it once for each blocking collective that farandole could run, on all ranks alike, with the bytes that it moves
+// if all ranks know the same number, else 0. Returns null if MPI runs this one. Blocks when the communicator of
+// farandole is made. The result lives as long as MPI's communicator.
+Communicator* ours(MPI_Comm comm, std::size_t bytes);
 
 }  // namespace fdl::mpi_preload

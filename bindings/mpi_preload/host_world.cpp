@@ -51,12 +51,13 @@ std::string random_word(int digits) {
   return word;
 }
 
-// True if it is true on all ranks.
-bool all_agree(MPI_Comm ranks, bool mine) {
-  int value = mine ? 1 : 0;
+// The least number of all ranks; 0 if MPI fails.
+int least_of(MPI_Comm ranks, int mine) {
   int least = 0;
-  return real().Allreduce(&value, &least, 1, real().integer, real().minimum, ranks) == MPI_SUCCESS && least == 1;
+  return real().Allreduce(&mine, &least, 1, real().integer, real().minimum, ranks) == MPI_SUCCESS ? least : 0;
 }
+// True if it is true on all ranks.
+bool all_agree(MPI_Comm ranks, bool mine) { return least_of(ranks, mine ? 1 : 0) == 1; }
 
 // Rank 0's text.
 bool share(MPI_Comm ranks, Text& text) {
@@ -85,6 +86,17 @@ void move_messages(void*) {
   real().Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, probed, &found, MPI_STATUS_IGNORE);
 }
 
+constexpr const char* kWithout = "MPI runs all collectives of this host: %s";
+
+// Checked before the start, in which the other ranks would wait for one that fails at once.
+bool has_valid_settings() {
+  char text[512];
+  fdl_config_describe(text, sizeof text);
+  const bool is_valid = std::strncmp(text, "error: ", 7) != 0;
+  if (!is_valid) say(Level::warning, kWithout, text + 7);
+  return is_valid;
+}
+
 bool create_world(HostWorld& host, int rank) {
   Text address = text_of("unix:@farandole-" + random_word(32));
   Text key = text_of(random_word(64));
@@ -100,7 +112,7 @@ bool create_world(HostWorld& host, int rank) {
   wanted.option_count = 1;
   wanted.waiting = move_messages;
   const bool made = fdl_world_create(&wanted, &host.world) == FDL_OK;
-  if (!made) say(Level::warning, "MPI runs all collectives of this host: %s", fdl_last_error()->text);
+  if (!made) say(Level::warning, kWithout, fdl_last_error()->text);
   return all_agree(host.ranks, made);
 }
 
@@ -119,10 +131,10 @@ void start_host_world() {
   if (!find_ranks(*host)) return;
   int rank = 0;
   real().Comm_rank(host->ranks, &rank);
-  const bool wanted = all_agree(host->ranks, is_wanted() && host->size > 1);
+  const bool wanted = all_agree(host->ranks, is_wanted() && host->size > 1 && has_valid_settings());
   if (!wanted || !create_world(*host, rank)) return release(*host);
   real().Comm_dup(real().self, &probed);
-  open_registry();
+  open_registry(static_cast<std::size_t>(least_of(host->ranks, enough_worth())));
   if (rank == 0)
     say(Level::info, "farandole %s runs collectives of the %d ranks of this host", fdl_version(), host->size);
   current.store(host.release(), std::memory_order_release);

@@ -13,10 +13,10 @@ Outcome allreduce(const void* input, void* output, MPI_Count count, MPI_Datatype
   if (count <= 0) return std::nullopt;
   const auto fold = fold_of(datatype, op);
   if (!fold) return std::nullopt;
-  const Communicator* entry = ours(comm);
+  const auto elements = static_cast<std::size_t>(count);
+  const Communicator* entry = ours(comm, elements * fdl_dtype_size(fold->dtype));
   if (entry == nullptr) return std::nullopt;
   const void* const source = input == MPI_IN_PLACE ? output : input;
-  const auto elements = static_cast<std::size_t>(count);
   return code_of(fdl_allreduce(entry->ordered, source, output, elements, fold->dtype, fold->op), comm);
 }
 
@@ -25,10 +25,10 @@ Outcome reduce(const void* input, void* output, MPI_Count count, MPI_Datatype da
   if (count <= 0) return std::nullopt;
   const auto fold = fold_of(datatype, op);
   if (!fold) return std::nullopt;
-  const Communicator* entry = ours(comm);
+  const auto elements = static_cast<std::size_t>(count);
+  const Communicator* entry = ours(comm, elements * fdl_dtype_size(fold->dtype));
   if (entry == nullptr || root < 0 || root >= entry->size) return std::nullopt;
   const void* const source = input == MPI_IN_PLACE ? output : input;
-  const auto elements = static_cast<std::size_t>(count);
   return code_of(fdl_reduce(entry->ordered, source, output, elements, fold->dtype, fold->op, root), comm);
 }
 
@@ -37,10 +37,10 @@ Outcome reduce_scatter_block(const void* input, void* output, MPI_Count count, M
   if (count <= 0) return std::nullopt;
   const auto fold = fold_of(datatype, op);
   if (!fold) return std::nullopt;
-  const Communicator* entry = ours(comm);
+  const auto elements = static_cast<std::size_t>(count);
+  const Communicator* entry = ours(comm, elements * fdl_dtype_size(fold->dtype));
   if (entry == nullptr) return std::nullopt;
   const void* const source = input == MPI_IN_PLACE ? output : input;
-  const auto elements = static_cast<std::size_t>(count);
   return code_of(fdl_reduce_scatter(entry->ordered, source, output, elements, fold->dtype, fold->op), comm);
 }
 
@@ -50,7 +50,7 @@ Outcome reduce_scatter(const void* input, void* output, Counts counts, MPI_Datat
   static thread_local std::vector<std::size_t> elements;
   const auto fold = fold_of(datatype, op);
   if (!fold) return std::nullopt;
-  const Communicator* entry = ours(comm);
+  const Communicator* entry = ours(comm, 0);
   if (entry == nullptr) return std::nullopt;
   elements.resize(static_cast<std::size_t>(entry->size));
   for (int rank = 0; rank < entry->size; ++rank) {

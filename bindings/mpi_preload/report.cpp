@@ -50,6 +50,17 @@ bool is_wanted() {
   return wish == nullptr || std::strcmp(wish, "0") != 0;
 }
 
+int enough_worth() {
+  constexpr int kEnough = 32;
+  const char* wish = std::getenv("FARANDOLE_MPI_PRELOAD_AFTER");
+  if (wish == nullptr) return kEnough;
+  char* end = nullptr;
+  const long worth = std::strtol(wish, &end, 10);
+  if (end != wish && *end == 0 && worth >= 0 && worth <= 1'000'000) return static_cast<int>(worth);
+  say(Level::warning, "FARANDOLE_MPI_PRELOAD_AFTER=%s is ignored: give a number from 0 to 1000000", wish);
+  return kEnough;
+}
+
 int raise_last_error(MPI_Comm comm) {
   static std::mutex mutex;
   static int code = 0;

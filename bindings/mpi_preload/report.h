@@ -15,6 +15,9 @@ enum class Level { info = 2, warning = 3 };
 // Whether FARANDOLE_MPI_PRELOAD leaves the library on: it is unless the variable is 0.
 bool is_wanted();
 
+// FARANDOLE_MPI_PRELOAD_AFTER: how much collectives must be worth before farandole takes over a communicator.
+int enough_worth();
+
 // Calls the error handler of `comm` with the last error of farandole in this thread, and returns the code for the
 // program if the handler returns. MPI_Error_string() of that code is the text of the error.
 int raise_last_error(MPI_Comm comm);

@@ -11,8 +11,8 @@ import os
 ROOTS = (
     ("farandole.torch", "bindings/torch/farandole/torch"),
     ("farandole.keras", "bindings/keras/farandole/keras"),
-    ("farandole.jax", "bindings/jax/farandole/jax"),
     ("farandole.tensorflow", "bindings/tensorflow/farandole/tensorflow"),
+    ("farandole.jax", "bindings/jax/farandole/jax"),
     ("farandole", "bindings/python/farandole"),
 )
 
@@ -25,10 +25,10 @@ MODULES = (
     ("farandole.keras", "Horovod's API for Keras 3"),
     ("farandole.keras.callbacks", "callbacks for Keras"),
     ("farandole.keras.elastic", "elastic jobs with Keras"),
-    ("farandole.jax", "Horovod's functions for JAX"),
-    ("farandole.jax.elastic", "elastic jobs with JAX"),
     ("farandole.tensorflow", "Horovod's API for TensorFlow"),
     ("farandole.tensorflow.elastic", "elastic jobs with TensorFlow"),
+    ("farandole.jax", "Horovod's functions for JAX"),
+    ("farandole.jax.elastic", "elastic jobs with JAX"),
     ("farandole.elastic", "elastic jobs"),
     ("farandole.checkpoint", "checkpoints"),
     ("farandole.errors", "errors"),

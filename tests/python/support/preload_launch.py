@@ -25,7 +25,7 @@ def compiled(kind, source, folder):
 
 def run(kind, command, count=2, preload=True, deadline_s=120, **variables):
     """Returns (exit code, output) of that many ranks of a command."""
-    variables = {"FARANDOLE_LOG_LEVEL": "info", **variables}
+    variables = {"FARANDOLE_LOG_LEVEL": "info", "FARANDOLE_MPI_PRELOAD_AFTER": "2", **variables}
     if preload:
         variables["LD_PRELOAD"] = library(kind) if preload is True else preload
     environment = {
