@@ -19,11 +19,11 @@ read_framework() {
     setup_fail "tests/frameworks/versions.txt has no row '$1'; it has: $(names_of_frameworks | xargs)"
 }
 
-# wanted_release PACKAGES: the packages with the newest release of one that names none, if pip finds it.
+# wanted_release PACKAGES: the packages with the newest release of the first if none names a release, if pip finds it.
 wanted_release() {
-  local newest
-  [[ $1 == *==* ]] || newest=$(python -m pip index versions "$1" 2>/dev/null | sed -n '1s/^[^(]*(\(.*\))$/\1/p')
-  printf '%s' "$1${newest:+==$newest}"
+  local newest first=${1%%,*}
+  [[ $1 == *==* ]] || newest=$(python -m pip index versions "$first" 2>/dev/null | sed -n '1s/^[^(]*(\(.*\))$/\1/p')
+  printf '%s' "$first${newest:+==$newest}${1#"$first"}"
 }
 
 # set_up_framework NAME: its environment in build/frameworks/NAME/venv, and farandole as built for .venv in package.
