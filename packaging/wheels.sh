@@ -76,6 +76,7 @@ for architecture in "${architectures[@]}"; do
   [[ -d $headers_of ]] || { debian_fetch bookworm "${debian_architectures[$architecture]}" "$headers_of.part" libopenmpi-dev libmpich-dev libfabric-dev &&
     python -m pip download --quiet --disable-pip-version-check --no-deps --dest "$headers_of.part" "$(grep '^mpich==' tests/kubernetes/mpis.txt)" &&
     python -m zipfile -e "$headers_of.part"/mpich-*.whl "$headers_of.part/mpich" && mv "$headers_of.part" "$headers_of"; }
+  setup_xla_headers "$work/xla"
   say "$architecture: compiling"
   build=$FARANDOLE_PREFIX/build
   log=$FARANDOLE_PREFIX/log/farandole
@@ -86,7 +87,7 @@ for architecture in "${architectures[@]}"; do
       -DCMAKE_BUILD_TYPE=Release -DFARANDOLE_PYTHON=ON -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" \
       -DFARANDOLE_OPEN_MPI_INCLUDE="$(echo "$headers_of"/usr/lib/*/openmpi/include)" \
       -DFARANDOLE_STANDARD_MPI_INCLUDE="$(echo "$headers_of"/mpich/*.data/data/include)" \
-      -DFARANDOLE_OFI_INCLUDE="$headers_of/usr/include" \
+      -DFARANDOLE_OFI_INCLUDE="$headers_of/usr/include" -DFARANDOLE_XLA_INCLUDE="$work/xla/include" \
       -DFARANDOLE_MPICH_INCLUDE="$(echo "$headers_of"/usr/include/*/mpich)" \
       -DFARANDOLE_PYTHON_HEADERS="$(IFS=';'; echo "${python_headers[*]}")" \
       -DPython_EXECUTABLE="$tools/bin/python" -DCMAKE_SKIP_BUILD_RPATH=ON \

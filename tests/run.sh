@@ -2,17 +2,19 @@
 # Sets up the machine and runs all tests: C++ (threads and processes), Python, sanitizers, format. The last line is
 # "N passed, N failed".
 #   bash tests/run.sh            everything
-#   bash tests/run.sh cpp        one part: cpp, python, kubernetes, address, thread or format
+#   bash tests/run.sh cpp        one part: cpp, python, frameworks, kubernetes, address, thread or format
 # Not parts of everything, because they install gigabytes:
 #   bash tests/run.sh newest     the tests of the PyTorch layer with the newest PyTorch
 #   bash tests/run.sh spark      farandole.spark on a Spark cluster of two executors
+#   bash tests/frameworks/run.sh older releases of the frameworks too
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tests/setup.sh
 source tests/newest_torch.sh
+source tests/frameworks/run.sh
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(format cpp python kubernetes address thread)
+[ ${#parts[@]} -gt 0 ] || parts=(format cpp python frameworks kubernetes address thread)
 jobs=$(nproc)
 logs=build/test-logs
 mkdir -p "$logs"
@@ -136,6 +138,21 @@ part_newest() {
   done
 }
 
+# The bindings whose frameworks are not in .venv, each in an environment of its own: FRAMEWORKS, or the newest releases.
+part_frameworks() {
+  install_python_package
+  local name begin before table=()
+  for name in ${FRAMEWORKS:-$(names_of_frameworks newest)}; do
+    say "Frameworks: $name"
+    set_up_framework "$name"
+    begin=$(date +%s) before="$passed $failed"
+    run_pytest "$name" "$framework_tests" "" PATH="$PWD/build/frameworks/$name/venv/bin:$PATH" \
+      PYTHONPATH="$PWD/build/frameworks/$name/package" TF_CPP_MIN_LOG_LEVEL=3
+    table+=("| $framework_module $(version_of_framework "$name") | $((passed - ${before% *})) | $((failed - ${before#* })) | $(($(date +%s) - begin)) s |")
+  done
+  printf '   %s\n' "| release | passed | failed | time |" "|---|---|---|---|" "${table[@]}"
+}
+
 part_spark() {
   install_python_package
   say "Spark: tests"
@@ -192,8 +209,8 @@ part_thread() { sanitized thread elastic_workers_test coordinator_test coordinat
 set_up_machine
 for part in "${parts[@]}"; do
   case "$part" in
-    cpp | python | newest | spark | kubernetes | address | thread | format) "part_$part" ;;
-    *) echo "tests/run.sh: '$part' is none of cpp, python, newest, spark, kubernetes, address, thread, format" >&2; exit 64 ;;
+    cpp | python | frameworks | newest | spark | kubernetes | address | thread | format) "part_$part" ;;
+    *) echo "tests/run.sh: '$part' is none of cpp, python, frameworks, newest, spark, kubernetes, address, thread, format" >&2; exit 64 ;;
   esac
 done
 

@@ -62,6 +62,22 @@ setup_sources() {
   find "${places[@]}" -type f -not -name '*.pyc' | LC_ALL=C sort
 }
 
+# setup_xla_headers FOLDER: the headers of XLA's FFI, of the release of jaxlib that pyproject.toml names, in FOLDER/include.
+# They are copied out of jaxlib's wheel, so that the environment may have any release of jaxlib, or none.
+setup_xla_headers() {
+  local folder=$1 release
+  release=$(grep -o 'jaxlib==[0-9.]*' pyproject.toml | head -n 1)
+  [[ ! -f $folder/release || $(<"$folder/release") != "$release" ]] || return 0
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --python-version 3.11 \
+    --dest "$folder" "$release" || setup_fail "pip could not download $release, whose headers farandole.jax is built with"
+  python -m zipfile -e "$folder"/jaxlib-*.whl "$folder/wheel"
+  mv "$folder/wheel/jaxlib/include" "$folder/include"
+  rm -rf "$folder/wheel" "$folder"/jaxlib-*.whl
+  printf '%s' "$release" >"$folder/release"
+}
+
 # pip runs CMake in build/, the tree of `cmake -G Ninja -B build`, so that both share what has been built.
 install_python_package() {
   local stamp=.venv/farandole-sources hash
@@ -71,6 +87,7 @@ install_python_package() {
   fi
   setup_say "building into build/ and installing into .venv (minutes the first time)"
   rm -f "$stamp"
+  setup_xla_headers build/xla
   python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall . bindings/horovod ||
     setup_fail "the build failed (above). If build/ was made with another generator than Ninja: rm -rf build, and again"
   printf '%s' "$hash" >"$stamp"

@@ -11,6 +11,8 @@ import os
 ROOTS = (
     ("farandole.torch", "bindings/torch/farandole/torch"),
     ("farandole.keras", "bindings/keras/farandole/keras"),
+    ("farandole.tensorflow", "bindings/tensorflow/farandole/tensorflow"),
+    ("farandole.jax", "bindings/jax/farandole/jax"),
     ("farandole", "bindings/python/farandole"),
 )
 
@@ -20,9 +22,13 @@ MODULES = (
     ("farandole.torch", "Horovod's API for PyTorch"),
     ("farandole.torch.distributed", "a backend for torch.distributed"),
     ("farandole.torch.elastic", "elastic jobs with PyTorch"),
-    ("farandole.keras", "Horovod's API for Keras 3 on PyTorch"),
+    ("farandole.keras", "Horovod's API for Keras 3"),
     ("farandole.keras.callbacks", "callbacks for Keras"),
     ("farandole.keras.elastic", "elastic jobs with Keras"),
+    ("farandole.tensorflow", "Horovod's API for TensorFlow"),
+    ("farandole.tensorflow.elastic", "elastic jobs with TensorFlow"),
+    ("farandole.jax", "Horovod's functions for JAX"),
+    ("farandole.jax.elastic", "elastic jobs with JAX"),
     ("farandole.elastic", "elastic jobs"),
     ("farandole.checkpoint", "checkpoints"),
     ("farandole.errors", "errors"),

@@ -24,12 +24,13 @@ HTML = os.path.join(BUILD, "html")
 
 # The order of the pages in the sidebar. A pattern may match no page; each page is listed once.
 CONTENTS = (
-    ("First steps", ["docs/quickstart/pytorch", "docs/quickstart/horovod", "docs/quickstart/numpy",
-                     "docs/quickstart/cpp", "docs/quickstart/kubernetes", "docs/quickstart/*"]),
+    ("First steps", ["docs/quickstart/pytorch", "docs/quickstart/horovod", "docs/quickstart/jax",
+                     "docs/quickstart/numpy", "docs/quickstart/cpp", "docs/quickstart/kubernetes",
+                     "docs/quickstart/*"]),
     ("Coming from elsewhere", ["docs/from-*"]),
     ("Running", ["docs/install", "docs/wheels", "docs/cli", "docs/environment", "docs/launchers", "docs/kubernetes",
-                 "docs/ray", "docs/spark", "docs/dask", "docs/elastic", "docs/checkpoints", "docs/metrics",
-                 "docs/gpu"]),
+                 "docs/keras", "docs/jax", "docs/ray", "docs/spark", "docs/dask", "docs/elastic", "docs/checkpoints",
+                 "docs/metrics", "docs/gpu"]),
     ("Speed", ["docs/performance", "docs/tuning"]),
     ("When something goes wrong", ["docs/troubleshooting", "docs/faq"]),
     ("Reference", ["docs/api/c", "docs/api/cpp", "docs/api/farandole*"]),

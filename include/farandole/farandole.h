@@ -22,7 +22,9 @@
  *     own part of the larger buffer (allgather, gather: input; reduce_scatter, scatter: output) is in place too.
  *  6. Threads. Any thread may use a world and a group and submit named operations. A communicator with its requests
  *     belongs to one thread at a time, until fdl_comm_share or the first fdl_call_submit; then any thread may use it.
- *     Any number of threads may wait for a handle. No callback runs under a lock.
+ *     Any number of threads may wait for a handle. No callback runs under a lock. A callback may call every function
+ *     that does not wait for other ranks; the others are FDL_INVALID_ARGUMENT there. A group or communicator that a
+ *     callback destroys ends after the callback.
  *     EINTR is never an error. After fork() without exec the child may not use a world: FDL_NOT_INITIALIZED.
  *  7. The library changes no global state of the process: no signal handler, no atexit, no locale, no environment, no
  *     standard output. Logging goes through one sink (standard error by default) that fdl_log_sink replaces.
@@ -219,7 +221,7 @@ FDL_API void fdl_world_options_init(fdl_world_options* options);
 FDL_API fdl_result fdl_world_create(const fdl_world_options* options, fdl_world** world);
 /* Leaves the job. Named operations that all ranks have agreed on get up to two seconds to finish; all others in flight
  * complete with FDL_SHUT_DOWN, and so do later calls on groups and communicators that are left. Ends `world`: no thread
- * may use it afterwards. */
+ * may use it afterwards. In a callback the world stays, and the failure is logged: call it after the callback. */
 FDL_API void fdl_world_destroy(fdl_world* world);
 
 typedef struct fdl_world_facts {
@@ -324,7 +326,7 @@ typedef struct fdl_call_options {
   const char* algorithm; /* NULL or "auto": the library chooses */
   double prescale;       /* result = postscale * reduce(prescale * x): integers in float64, rounded toward zero */
   double postscale;
-  int64_t timeout_ns;    /* of a blocking call; 0: as configured, as for the wait for a request */
+  int64_t timeout_ns;    /* of a blocking call, or of the wait for a request; 0: as configured */
   const fdl_op* user_op; /* with FDL_USER only */
   int deterministic;     /* 0 or 1; -1: as configured */
   int may_never_come;    /* 1: of a submitted receive. If its sender leaves, only this call fails, and only here */

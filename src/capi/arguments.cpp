@@ -17,6 +17,13 @@ std::string counted(std::size_t count, const char* one, const char* several) {
 
 }  // namespace
 
+Fault fault_of_size(const char* structure, std::size_t struct_size) {
+  constexpr std::size_t kMost = 65536;
+  if (struct_size > sizeof(std::size_t) && struct_size <= kMost) return std::nullopt;
+  return std::string(structure) + ".struct_size is " + std::to_string(struct_size) +
+         ": set it to the size of the structure, or call its fdl_..._init function first";
+}
+
 // The index is checked against the devices that exist when the device is opened.
 Fault fault_of_place(int device_kind, int device_index) {
   if (device_kind != FDL_DEVICE_CPU && device_kind != FDL_DEVICE_CUDA) {

@@ -17,6 +17,9 @@ struct Extent {
   std::size_t bytes;
 };
 
+// The struct_size of a structure that the caller must have filled with its fdl_..._init function. No version of a
+// structure comes near 64 KiB; a larger size is memory that was not initialized.
+Fault fault_of_size(const char* structure, std::size_t struct_size);
 // The device kind and index of a tensor.
 Fault fault_of_place(int device_kind, int device_index);
 // `stated`: how many elements the caller's array has, or FDL_UNSTATED; `needed`: how many the operation uses.

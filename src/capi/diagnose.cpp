@@ -5,7 +5,7 @@
 using namespace fdl;
 using namespace fdl::capi;
 
-fdl_result fdl_comm_diagnose(fdl_comm* comm, int64_t timeout_ns) {
+fdl_result fdl_comm_diagnose(fdl_comm* comm, int64_t timeout_ns) try {
   if (comm == nullptr) {
     return report(Status(Code::not_initialized, "the communicator is NULL: create a world and one first"));
   }
@@ -14,3 +14,4 @@ fdl_result fdl_comm_diagnose(fdl_comm* comm, int64_t timeout_ns) {
   const auto late = comm->comm().query_late_ranks(Deadline::after_ns(timeout_ns));
   return late ? report(*late) : FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS

@@ -1,6 +1,8 @@
 // C API, part library: the functions that need no world: errors, types, log and configuration.
 #include <algorithm>
 #include <cstring>
+#include <new>
+#include <stdexcept>
 
 #include "algorithms/choice/choose.h"
 #include "base/log.h"
@@ -97,6 +99,18 @@ fdl_result report(const Status& status) {
 
 fdl_result refuse(std::string text) { return report(Status(Code::invalid_argument, std::move(text))); }
 
+fdl_result report_exception() {
+  try {
+    throw;
+  } catch (const std::length_error&) {
+    return refuse("a count or length is more than memory can hold (was it negative?)");
+  } catch (const std::bad_alloc&) {
+    return report(Status(Code::resource, "this process is short of memory, and nothing was done"));
+  } catch (const std::exception& error) {
+    return report(Status(Code::internal, std::string("an unexpected exception: ") + error.what()));
+  }
+}
+
 std::string at_rank(fdl_comm* comm) { return " (rank " + std::to_string(comm->world->runtime->facts().rank) + ")"; }
 
 void* stream_on_any_thread(void* stream) {
@@ -137,7 +151,7 @@ const char* fdl_dtype_name(fdl_dtype dtype) {
   return is_dtype(dtype) ? name_of(static_cast<Dtype>(dtype)).data() : "no dtype";
 }
 
-fdl_result fdl_op_create(fdl_user_function function, void* context, int commutative, fdl_op** op) {
+fdl_result fdl_op_create(fdl_user_function function, void* context, int commutative, fdl_op** op) try {
   if (function == nullptr || op == nullptr) return refuse("fdl_op_create: function and op must not be NULL");
   // The kernels get a pointer to the object itself as context, so it must stay in place until fdl_op_destroy().
   auto made = std::make_unique<fdl_op>();
@@ -154,6 +168,7 @@ fdl_result fdl_op_create(fdl_user_function function, void* context, int commutat
   *op = made.release();
   return FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS
 
 void fdl_op_destroy(fdl_op* op) { delete op; }
 

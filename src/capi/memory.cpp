@@ -32,7 +32,7 @@ Owners<SymmetricHere>& device_allocations() {
 }  // namespace
 
 // The world may end before the memory: `owner` keeps what the memory needs, and fdl_free() returns it there.
-fdl_result fdl_alloc(fdl_world* world, size_t bytes, void** memory) {
+fdl_result fdl_alloc(fdl_world* world, size_t bytes, void** memory) try {
   if (memory == nullptr) return refuse("fdl_alloc: memory must not be NULL");
   if (world == nullptr || world->runtime == nullptr) {
     return report(Status(Code::not_initialized, "fdl_alloc: the world is NULL: create one first"));
@@ -46,6 +46,7 @@ fdl_result fdl_alloc(fdl_world* world, size_t bytes, void** memory) {
   *memory = made->release();
   return FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS
 
 void fdl_free(void* memory) {
   if (memory == nullptr) return;
@@ -60,7 +61,7 @@ void fdl_free(void* memory) {
 }
 
 fdl_result fdl_device_alloc(fdl_group* group, fdl_device_kind kind, int index, void* stream, size_t bytes,
-                            void** memory) {
+                            void** memory) try {
   if (memory == nullptr || bytes == 0) return refuse("fdl_device_alloc: memory must not be NULL, nor bytes 0");
   if (group == nullptr) {
     return report(Status(Code::not_initialized, "fdl_device_alloc: the group is NULL: create a world first"));
@@ -79,3 +80,4 @@ fdl_result fdl_device_alloc(fdl_group* group, fdl_device_kind kind, int index, v
   *memory = address;
   return FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS

@@ -215,13 +215,10 @@ Status find_place(fdl_group* group, const fdl_operation& operation, std::vector<
 
 // Copies the caller's operation. Fields that an older version of the structure lacks keep the values of
 // fdl_operation_init.
-bool copy_operation(const char* given, fdl_operation& operation) {
+void copy_operation(const char* given, fdl_operation& operation) {
   fdl_operation_init(&operation);
   const size_t size = reinterpret_cast<const fdl_operation*>(given)->struct_size;
-  // No version of the structure comes near 64 KiB; a larger size is memory that was not initialized.
-  if (size == 0 || size > 65536) return false;  // the structure was not initialized
   std::memcpy(&operation, given, std::min(size, sizeof operation));
-  return true;
 }
 
 fdl_result translate(fdl_group* group, const fdl_operation* operations, size_t count, Submission& submission) {
@@ -235,9 +232,9 @@ fdl_result translate(fdl_group* group, const fdl_operation* operations, size_t c
   const auto* next = reinterpret_cast<const char*>(operations);
   for (size_t i = 0; i < count; ++i) {
     fdl_operation operation;
-    if (!copy_operation(next, operation)) {
-      return refuse("fdl_operation.struct_size is not set: call fdl_operation_init first");
-    }
+    const size_t struct_size = reinterpret_cast<const fdl_operation*>(next)->struct_size;
+    if (auto fault = fault_of_size("fdl_operation", struct_size)) return refuse(*fault);
+    copy_operation(next, operation);
     // copy_operation() has set struct_size to the caller's, which is the distance between its elements.
     next += operation.struct_size;
     if (auto fault = fault_of(operation, size)) {
@@ -288,15 +285,16 @@ void fdl_operation_init(fdl_operation* operation) {
   operation->splits_length = FDL_UNSTATED;
 }
 
-fdl_result fdl_submit(fdl_group* group, const fdl_operation* operations, size_t count, fdl_handle** handle) {
+fdl_result fdl_submit(fdl_group* group, const fdl_operation* operations, size_t count, fdl_handle** handle) try {
   if (handle == nullptr) return refuse("fdl_submit: handle must not be NULL");
   Submission submission;
   const fdl_result translated = translate(group, operations, count, submission);
   return translated == FDL_OK ? submit(group, std::move(submission), handle) : translated;
 }
+FDL_REPORT_EXCEPTIONS
 
 fdl_result fdl_run(fdl_group* group, const fdl_operation* operations, size_t count, int64_t timeout_ns,
-                   fdl_handle** handle) {
+                   fdl_handle** handle) try {
   if (handle != nullptr) *handle = nullptr;
   Submission submission;
   const fdl_result translated = translate(group, operations, count, submission);
@@ -313,8 +311,9 @@ fdl_result fdl_run(fdl_group* group, const fdl_operation* operations, size_t cou
   if (handle == nullptr) running.handle->abandon();
   return report_still_in_flight();
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_join(fdl_group* group, fdl_handle** handle) {
+fdl_result fdl_join(fdl_group* group, fdl_handle** handle) try {
   Status usable = check(group);
   if (!usable.ok()) return report(usable);
   if (handle == nullptr) return refuse("fdl_join: handle must not be NULL");
@@ -326,6 +325,7 @@ fdl_result fdl_join(fdl_group* group, fdl_handle** handle) {
   entry.request.dtype = Dtype::uint8;
   return submit(group, std::move(submission), handle);
 }
+FDL_REPORT_EXCEPTIONS
 
 fdl_result fdl_poll(fdl_handle* handle, int* done) {
   if (handle == nullptr || done == nullptr) return refuse("fdl_poll: handle and done must not be NULL");
@@ -335,14 +335,15 @@ fdl_result fdl_poll(fdl_handle* handle, int* done) {
   return FDL_OK;
 }
 
-fdl_result fdl_wait_handle(fdl_handle* handle, int64_t timeout_ns) {
+fdl_result fdl_wait_handle(fdl_handle* handle, int64_t timeout_ns) try {
   if (handle == nullptr) return refuse("fdl_wait_handle: handle must not be NULL");
   const auto done = handle->world->runtime->wait(*handle->handle, deadline_of(timeout_ns));
   if (!done.ok()) return report(done.status());
   return *done ? report_end(*handle->handle) : report_still_in_flight();
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_handle_notify(fdl_handle* handle, void (*function)(void* context), void* context) {
+fdl_result fdl_handle_notify(fdl_handle* handle, void (*function)(void* context), void* context) try {
   if (handle == nullptr || function == nullptr) {
     return refuse("fdl_handle_notify: handle and function must not be NULL");
   }
@@ -350,9 +351,11 @@ fdl_result fdl_handle_notify(fdl_handle* handle, void (*function)(void* context)
   handle->handle->notify([function, context] { function(context); });
   return FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* output) {
+fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* output) try {
   if (handle == nullptr || output == nullptr) return refuse("fdl_handle_output: handle and output must not be NULL");
+  if (auto fault = fault_of_size("fdl_output", output->struct_size)) return refuse("fdl_handle_output: " + *fault);
   if (!handle->handle->done()) return refuse("fdl_handle_output: the operation is not done; wait for it first");
   if (!handle->handle->status().ok()) return report(handle->handle->status());
   if (index >= handle->handle->operation_count()) {
@@ -376,6 +379,7 @@ fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* outpu
   output->struct_size = size;
   return FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS
 
 void fdl_output_free(void* data) {
   if (const auto owner = device_outputs().forget(data)) return owner->device->release_after(owner->stream, data);

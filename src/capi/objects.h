@@ -74,6 +74,13 @@ namespace fdl::capi {
 fdl_result report(const Status& status);
 // Reports INVALID_ARGUMENT with this text.
 fdl_result refuse(std::string text);
+// Reports the exception that is being handled. No exception may leave a function of the C API.
+fdl_result report_exception();
+// Ends the body of a function of the C API: fdl_result fdl_x(...) try { ... } FDL_REPORT_EXCEPTIONS
+#define FDL_REPORT_EXCEPTIONS             \
+  catch (...) {                           \
+    return fdl::capi::report_exception(); \
+  }
 
 // " (rank 3)", the end of a text about a wrong argument.
 std::string at_rank(fdl_comm* comm);

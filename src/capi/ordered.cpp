@@ -59,7 +59,7 @@ fdl_result run_v(fdl_comm* comm, const fdl_call& call, fdl_request** request) {
 
 // ---- Communicators ----
 
-fdl_result fdl_comm_create(fdl_group* group, fdl_comm** comm) {
+fdl_result fdl_comm_create(fdl_group* group, fdl_comm** comm) try {
   if (group == nullptr) {
     return report(Status(Code::not_initialized, "fdl_comm_create: the group is NULL: create a world first"));
   }
@@ -71,6 +71,7 @@ fdl_result fdl_comm_create(fdl_group* group, fdl_comm** comm) {
   *comm = new fdl_comm{group->world, made.take(), {}};
   return FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS
 
 void fdl_comm_destroy(fdl_comm* comm) {
   if (comm == nullptr) return;
@@ -85,13 +86,14 @@ void fdl_comm_destroy(fdl_comm* comm) {
   delete comm;
 }
 
-fdl_result fdl_comm_abort(fdl_comm* comm, const char* reason) {
+fdl_result fdl_comm_abort(fdl_comm* comm, const char* reason) try {
   Status usable = check(comm);
   if (!usable.ok()) return report(usable);
   // May be called from any thread, also while another one waits in a collective.
   comm->world->runtime->abort(*comm->ordered, reason == nullptr ? "no reason was given" : reason);
   return FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS
 
 int fdl_comm_rank(const fdl_comm* comm) { return comm == nullptr ? -1 : comm->ordered->comm->rank(); }
 int fdl_comm_size(const fdl_comm* comm) { return comm == nullptr ? 0 : comm->ordered->comm->size(); }
@@ -107,17 +109,23 @@ void fdl_call_options_init(fdl_call_options* options) {
 
 void fdl_call_init(fdl_call* call) { *call = make_call(FDL_ALLREDUCE, nullptr, nullptr, std::size_t{0}, FDL_FLOAT32); }
 
-fdl_result fdl_call_ex(fdl_comm* comm, const fdl_call* call, const fdl_call_options* options, fdl_request** request) {
+fdl_result fdl_call_ex(fdl_comm* comm, const fdl_call* call, const fdl_call_options* options,
+                       fdl_request** request) try {
   if (call == nullptr) return refuse("fdl_call_ex: call must not be NULL");
+  if (auto fault = fault_of_structures(*call, options)) return refuse("fdl_call_ex: " + *fault + at_rank(comm));
   const fdl_call known = known_call(*call);
   if (known.collective == FDL_SEND || known.collective == FDL_RECV) return run_message(comm, known, options, request);
   return run_collective(comm, known, options, request);
 }
+FDL_REPORT_EXCEPTIONS
 
 fdl_result fdl_allreduce_ex(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
-                            fdl_reduce_op op, const fdl_call_options* options) {
-  return run_collective(comm, make_call(FDL_ALLREDUCE, input, output, count, dtype, op), options, nullptr);
+                            fdl_reduce_op op, const fdl_call_options* options) try {
+  const fdl_call call = make_call(FDL_ALLREDUCE, input, output, count, dtype, op);
+  if (auto fault = fault_of_structures(call, options)) return refuse("fdl_allreduce_ex: " + *fault + at_rank(comm));
+  return run_collective(comm, call, options, nullptr);
 }
+FDL_REPORT_EXCEPTIONS
 
 // ---- Short forms: blocking, then as requests ----
 

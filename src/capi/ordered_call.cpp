@@ -29,8 +29,8 @@ static_assert(kCollectiveCount == FDL_BARRIER + 1);
 const char* title_of(fdl_collective collective) { return name_of(static_cast<Collective>(collective)).data(); }
 
 // The limit of this call, or else the configured one, or else none.
-Deadline deadline_of(fdl_comm* comm, const fdl_call_options& options) {
-  if (options.timeout_ns > 0) return Deadline::after_ns(options.timeout_ns);
+Deadline deadline_of(fdl_comm* comm, int64_t timeout_ns) {
+  if (timeout_ns > 0) return Deadline::after_ns(timeout_ns);
   const double configured = comm->world->runtime->config().timeout_s;
   return configured > 0 ? Deadline::after_seconds(configured) : Deadline::never();
 }
@@ -70,7 +70,7 @@ Status place_on_device(fdl_comm* comm, const fdl_call& call, Placed& placed) {
 fdl_result report_outcome(fdl_comm* comm, const Status& status, const char* title) {
   if (status.ok()) return FDL_OK;
   return report(comm->world->runtime->await_decision(
-      *comm->ordered, status.during(title, comm->comm().phase(), comm->ordered->group->id())));
+      *comm->ordered, status.during(title, comm->comm().phase(), comm->ordered->group_id)));
 }
 
 // Copies the caller's options. Fields that an older version of the structure lacks keep their defaults.
@@ -198,7 +198,9 @@ fdl_result run_shared(fdl_comm* comm, const fdl_call& call, const fdl_call_optio
 fdl_result start_request(fdl_comm* comm, const fdl_call& call, const fdl_call_options* given, fdl_request** request) {
   auto made = std::make_unique<fdl_request>();
   made->comm = comm;
-  const fdl_result translated = translate(comm, call, known_options(given), made->call);
+  const fdl_call_options options = known_options(given);
+  made->call.timeout_ns = options.timeout_ns;
+  const fdl_result translated = translate(comm, call, options, made->call);
   if (translated != FDL_OK) return translated;
   std::visit([&](auto& work) { comm->comm().start(work); }, made->call.work);
   *request = made.release();
@@ -206,6 +208,15 @@ fdl_result start_request(fdl_comm* comm, const fdl_call& call, const fdl_call_op
 }
 
 }  // namespace
+
+Fault fault_of_structures(const fdl_call& call, const fdl_call_options* options) {
+  if (auto fault = fault_of_size("fdl_call", call.struct_size)) return fault;
+  if (options == nullptr) return std::nullopt;
+  if (auto fault = fault_of_size("fdl_call_options", options->struct_size)) return fault;
+  const int64_t timeout_ns = known_options(options).timeout_ns;
+  if (timeout_ns >= 0) return std::nullopt;
+  return "fdl_call_options.timeout_ns is " + std::to_string(timeout_ns) + "; 0 means as configured";
+}
 
 fdl_call known_call(const fdl_call& given) {
   fdl_call known;
@@ -225,7 +236,8 @@ Status check(fdl_comm* comm) {
   return comm->world->runtime->usable();
 }
 
-fdl_result run_collective(fdl_comm* comm, const fdl_call& call, const fdl_call_options* given, fdl_request** request) {
+fdl_result run_collective(fdl_comm* comm, const fdl_call& call, const fdl_call_options* given,
+                          fdl_request** request) try {
   Status usable = check(comm);
   if (!usable.ok()) return report(usable);
   if (comm->is_shared()) [[unlikely]]
@@ -243,7 +255,7 @@ fdl_result run_collective(fdl_comm* comm, const fdl_call& call, const fdl_call_o
   // A collective that has completed in start() needs no wait().
   Status outcome;
   if (!operation.completion.done || !operation.completion.status.ok()) {
-    outcome = comm->comm().wait(operation.completion, deadline_of(comm, options));
+    outcome = comm->comm().wait(operation.completion, deadline_of(comm, options.timeout_ns));
   }
   if (began_ns != 0) {
     count_end(*comm->ordered->metrics, operation.spec.collective, bytes_given(operation.spec, comm->comm().rank()),
@@ -251,8 +263,9 @@ fdl_result run_collective(fdl_comm* comm, const fdl_call& call, const fdl_call_o
   }
   return report_outcome(comm, outcome, title);
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_options* given, fdl_request** request) {
+fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_options* given, fdl_request** request) try {
   Status usable = check(comm);
   if (!usable.ok()) return report(usable);
   if (comm->is_shared()) return run_shared(comm, call, given, request);
@@ -268,10 +281,12 @@ fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
                   " before this call" + at_rank(comm));
   }
   comm->comm().start(message);
-  return report_outcome(comm, comm->comm().wait(message.completion, deadline_of(comm, known_options(given))), title);
+  return report_outcome(comm, comm->comm().wait(message.completion, deadline_of(comm, known_options(given).timeout_ns)),
+                        title);
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result submit_call(fdl_comm* comm, const fdl_call& call, const fdl_call_options* given, fdl_handle** handle) {
+fdl_result submit_call(fdl_comm* comm, const fdl_call& call, const fdl_call_options* given, fdl_handle** handle) try {
   Status usable = check(comm);
   if (!usable.ok()) return report(usable);
   std::unique_ptr<OrderedCall> made;
@@ -285,15 +300,16 @@ fdl_result submit_call(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
   *handle = given_handle.release();
   return FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result finish(fdl_request* request) {
+fdl_result finish(fdl_request* request) try {
   fdl_comm* comm = request->comm;
   const std::unique_ptr<fdl_request> owned(request);  // freed also if the wait fails
-  // The configured limit counts from here and not from the start: a request may be in flight as long as the program
-  // computes.
-  const Status outcome = comm->comm().wait(request->completion(), deadline_of(comm, known_options(nullptr)));
+  // The limit counts from here and not from the start: a request may be in flight as long as the program computes.
+  const Status outcome = comm->comm().wait(request->completion(), deadline_of(comm, request->call.timeout_ns));
   count_end(comm->ordered->metrics.get(), request->call, outcome);
   return report_outcome(comm, outcome, request->call.title);
 }
+FDL_REPORT_EXCEPTIONS
 
 }  // namespace fdl::capi

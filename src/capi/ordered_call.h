@@ -16,6 +16,9 @@ fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
 // Submits a collective, a send or a receive. The communicator is shared from now on.
 fdl_result submit_call(fdl_comm* comm, const fdl_call& call, const fdl_call_options* options, fdl_handle** handle);
 
+// Checks the sizes of the caller's structures, whose addresses must not be NULL but for that of the options, and the
+// options' time limit.
+Fault fault_of_structures(const fdl_call& call, const fdl_call_options* options);
 // The caller's structure may be of an older version: fields that it lacks keep their defaults.
 fdl_call known_call(const fdl_call& given);
 // Reports that a function which drives the communicator cannot be used, because its world does.

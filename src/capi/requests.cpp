@@ -8,20 +8,22 @@
 using namespace fdl;
 using namespace fdl::capi;
 
-fdl_result fdl_test(fdl_request* request, int* done) {
+fdl_result fdl_test(fdl_request* request, int* done) try {
   if (request == nullptr || done == nullptr) return refuse("fdl_test: request and done must not be NULL");
   // One pass of the driver: a program that polls with fdl_test makes progress without another thread.
   if (!request->completion().done) request->comm->comm().progress();
   *done = request->completion().done ? 1 : 0;
   return *done ? finish(request) : FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_wait(fdl_request* request) {
+fdl_result fdl_wait(fdl_request* request) try {
   if (request == nullptr) return refuse("fdl_wait: request must not be NULL (was it waited for already?)");
   return finish(request);
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_wait_all(fdl_request** requests, size_t count) {
+fdl_result fdl_wait_all(fdl_request** requests, size_t count) try {
   if (requests == nullptr && count > 0) return refuse("fdl_wait_all: requests must not be NULL");
   fdl_result first = FDL_OK;
   Status first_error;
@@ -40,8 +42,9 @@ fdl_result fdl_wait_all(fdl_request** requests, size_t count) {
   }
   return report(first_error);
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index) {
+fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index) try {
   if (requests == nullptr || index == nullptr) return refuse("fdl_wait_any: requests and index must not be NULL");
   fdl_comm* comm = nullptr;
   for (size_t i = 0; i < count; ++i) {
@@ -64,8 +67,9 @@ fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index) {
     if (!comm->comm().progress()) comm->comm().sleep_until_ready(Deadline::after_ns(1'000'000'000));
   }
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, int64_t timeout_ns, size_t* index) {
+fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, int64_t timeout_ns, size_t* index) try {
   Status usable = check(comm);
   if (!usable.ok()) return report(usable);
   if (comm->is_shared()) return refuse_shared(comm, "fdl_comm_serve");
@@ -87,8 +91,9 @@ fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, 
   *index = static_cast<size_t>(done - served.begin());
   return done == served.end() ? FDL_OK : finish(std::exchange(*done, nullptr));
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_comm_wake(fdl_comm* comm) {
+fdl_result fdl_comm_wake(fdl_comm* comm) try {
   Status usable = check(comm);
   if (!usable.ok()) return report(usable);
   if (comm->is_shared()) return refuse_shared(comm, "fdl_comm_wake");
@@ -96,6 +101,7 @@ fdl_result fdl_comm_wake(fdl_comm* comm) {
   comm->comm().wake();
   return FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS
 
 void fdl_request_free(fdl_request* request) {
   if (request == nullptr) return;

@@ -5,26 +5,31 @@
 using namespace fdl;
 using namespace fdl::capi;
 
-fdl_result fdl_call_submit(fdl_comm* comm, const fdl_call* call, const fdl_call_options* options, fdl_handle** handle) {
+fdl_result fdl_call_submit(fdl_comm* comm, const fdl_call* call, const fdl_call_options* options,
+                           fdl_handle** handle) try {
   if (call == nullptr || handle == nullptr) return refuse("fdl_call_submit: call and handle must not be NULL");
+  if (auto fault = fault_of_structures(*call, options)) return refuse("fdl_call_submit: " + *fault);
   return submit_call(comm, known_call(*call), options, handle);
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_comm_share(fdl_comm* comm) {
+fdl_result fdl_comm_share(fdl_comm* comm) try {
   Status usable = check(comm);
   if (!usable.ok()) return report(usable);
   return report(comm->world->runtime->share(*comm->ordered));
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_comm_limit(fdl_comm* comm, int64_t timeout_ns) {
+fdl_result fdl_comm_limit(fdl_comm* comm, int64_t timeout_ns) try {
   Status usable = check(comm);
   if (!usable.ok()) return report(usable);
   if (!comm->is_shared()) return refuse("fdl_comm_limit: call fdl_comm_share first" + at_rank(comm));
   const Deadline limit = timeout_ns < 0 ? Deadline::never() : Deadline::after_ns(timeout_ns);
   return report(comm->world->runtime->limit(*comm->ordered, limit));
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_handle_create(fdl_world* world, fdl_handle** handle) {
+fdl_result fdl_handle_create(fdl_world* world, fdl_handle** handle) try {
   if (world == nullptr) return report(Status(Code::not_initialized, "fdl_handle_create: the world is NULL"));
   if (handle == nullptr) return refuse("fdl_handle_create: handle must not be NULL");
   Status usable = world->runtime->usable();
@@ -34,8 +39,9 @@ fdl_result fdl_handle_create(fdl_world* world, fdl_handle** handle) {
   *handle = made.release();
   return FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_handle_complete(fdl_handle* handle) {
+fdl_result fdl_handle_complete(fdl_handle* handle) try {
   if (handle == nullptr) return refuse("fdl_handle_complete: handle must not be NULL");
   if (!handle->is_own.exchange(false)) {
     return refuse("fdl_handle_complete: the handle was not made by fdl_handle_create, or is complete already");
@@ -48,3 +54,4 @@ fdl_result fdl_handle_complete(fdl_handle* handle) {
   world->release();
   return FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstring>
 
+#include "base/log.h"
 #include "capi/objects.h"
 
 using namespace fdl;
@@ -55,9 +56,8 @@ Result<RuntimeOptions> translate(const fdl_world_options* given) {
   if (given == nullptr) return options;
   fdl_world_options known;
   fdl_world_options_init(&known);
-  if (given->struct_size < offsetof(fdl_world_options, rendezvous) || given->struct_size > 65536) {
-    return Status(Code::invalid_argument,
-                  "fdl_world_options.struct_size is not set: call fdl_world_options_init first");
+  if (auto fault = fault_of_size("fdl_world_options", given->struct_size)) {
+    return Status(Code::invalid_argument, *fault);
   }
   // Texts and arrays are copied below: the caller may free them when fdl_world_create() returns.
   std::memcpy(&known, given, std::min(given->struct_size, sizeof known));
@@ -106,7 +106,7 @@ void fdl_world_options_init(fdl_world_options* options) {
   options->local_size = -1;
 }
 
-fdl_result fdl_world_create(const fdl_world_options* options, fdl_world** world) {
+fdl_result fdl_world_create(const fdl_world_options* options, fdl_world** world) try {
   if (world == nullptr) return refuse("fdl_world_create: world must not be NULL");
   auto translated = translate(options);
   if (!translated.ok()) return report(translated.status());
@@ -119,18 +119,23 @@ fdl_result fdl_world_create(const fdl_world_options* options, fdl_world** world)
   *world = made.release();
   return FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS
 
 void fdl_world_destroy(fdl_world* world) {
   if (world == nullptr) return;
+  if (world->runtime->drives_here()) {
+    // The end would wait for this thread. The world stays, so that nothing that the callback may still use is freed.
+    static_cast<void>(refuse("fdl_world_destroy must not be called in a callback: call it after the callback"));
+    return log_error("rank {}: {}", world->runtime->facts().rank, fdl_last_error()->text);
+  }
   // A forked child must not end the parent's world. Handles and communicators that are left keep the object.
   if (world->runtime->usable().code() != Code::not_initialized) world->runtime->shut_down();
   world->release();
 }
 
-fdl_result fdl_world_info(fdl_world* world, fdl_world_facts* facts) {
-  if (facts == nullptr || facts->struct_size == 0) {
-    return refuse("fdl_world_info: facts must not be NULL and its struct_size must be set");
-  }
+fdl_result fdl_world_info(fdl_world* world, fdl_world_facts* facts) try {
+  if (facts == nullptr) return refuse("fdl_world_info: facts must not be NULL");
+  if (auto fault = fault_of_size("fdl_world_facts", facts->struct_size)) return refuse("fdl_world_info: " + *fault);
   Status status = check(world);
   if (!status.ok()) return report(status);
   // The texts belong to the world: the pointers are valid until fdl_world_destroy().
@@ -149,11 +154,11 @@ fdl_result fdl_world_info(fdl_world* world, fdl_world_facts* facts) {
                                      .is_homogeneous = known.is_homogeneous ? 1 : 0});
   return FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_metrics(fdl_world* world, fdl_counters* counters) {
-  if (counters == nullptr || counters->struct_size == 0) {
-    return refuse("fdl_metrics: counters must not be NULL and its struct_size must be set");
-  }
+fdl_result fdl_metrics(fdl_world* world, fdl_counters* counters) try {
+  if (counters == nullptr) return refuse("fdl_metrics: counters must not be NULL");
+  if (auto fault = fault_of_size("fdl_counters", counters->struct_size)) return refuse("fdl_metrics: " + *fault);
   Status status = check(world);
   if (!status.ok()) return report(status);
   fdl_counters known{.struct_size = sizeof(fdl_counters)};
@@ -168,32 +173,36 @@ fdl_result fdl_metrics(fdl_world* world, fdl_counters* counters) {
   copy_known(*counters, known);
   return FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_timeline_start(fdl_world* world, const char* path, int mark_cycles) {
+fdl_result fdl_timeline_start(fdl_world* world, const char* path, int mark_cycles) try {
   if (path == nullptr) return refuse("fdl_timeline_start: path must not be NULL");
   Status status = check(world);
   if (status.ok()) status = world->runtime->start_timeline(path, mark_cycles != 0);
   return status.ok() ? FDL_OK : report(status);
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_timeline_stop(fdl_world* world) {
+fdl_result fdl_timeline_stop(fdl_world* world) try {
   Status status = check(world);
   if (status.ok()) status = world->runtime->stop_timeline();
   return status.ok() ? FDL_OK : report(status);
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_device_open(fdl_world* world, fdl_device_kind kind, int index) {
+fdl_result fdl_device_open(fdl_world* world, fdl_device_kind kind, int index) try {
   Status status = check(world);
   // The CPU needs no opening. A device stays open until the world ends, and opening it again has no effect.
   if (status.ok() && kind != FDL_DEVICE_CPU) status = world->runtime->device(kind, index).status();
   return status.ok() ? FDL_OK : report(status);
 }
+FDL_REPORT_EXCEPTIONS
 
 // ---- groups ----
 
 fdl_group* fdl_group_all(fdl_world* world) { return world == nullptr ? nullptr : &world->all; }
 
-fdl_result fdl_group_create(fdl_world* world, const int* ranks, size_t count, fdl_group** group) {
+fdl_result fdl_group_create(fdl_world* world, const int* ranks, size_t count, fdl_group** group) try {
   if (ranks == nullptr || group == nullptr) return refuse("fdl_group_create: ranks and group must not be NULL");
   Status status = check(world);
   if (!status.ok()) return report(status);
@@ -202,8 +211,9 @@ fdl_result fdl_group_create(fdl_world* world, const int* ranks, size_t count, fd
   *group = adopt(world, *made);
   return FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_group_split(fdl_group* group, int color, int key, fdl_group** part) {
+fdl_result fdl_group_split(fdl_group* group, int color, int key, fdl_group** part) try {
   if (group == nullptr || part == nullptr) return refuse("fdl_group_split: group and part must not be NULL");
   Status status = check(group->world);
   if (!status.ok()) return report(status);
@@ -213,6 +223,7 @@ fdl_result fdl_group_split(fdl_group* group, int color, int key, fdl_group** par
   *part = *made == nullptr ? nullptr : adopt(group->world, *made);
   return FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS
 
 int fdl_group_rank(const fdl_group* group) { return group == nullptr ? -1 : group->group->rank(); }
 int fdl_group_size(const fdl_group* group) { return group == nullptr ? 0 : group->group->size(); }

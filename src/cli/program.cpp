@@ -4,10 +4,14 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <optional>
 #include <set>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/nearest.h"
@@ -93,6 +97,28 @@ std::string text_of_extras(const CLI::App& app, const Arguments& arguments) {
   return text + "; `" + name + " --help` lists the options";
 }
 
+// The reader of a pipe may end early, as `head` does: that is the code of SIGPIPE, and no error.
+int cannot_write(int error) {
+  if (error == EPIPE) return 128 + SIGPIPE;
+  std::fprintf(stderr, "farandole: standard output cannot be written: %s\n", std::strerror(error));
+  return fdl::kExitCannotWrite;
+}
+
+// Runs a subcommand. An output that was lost, for example on a full device, is a failure.
+int run(const fdl::Work& work) {
+  try {
+    const int code = work();
+    errno = 0;
+    const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+    return is_written || code != fdl::kExitOk ? code : cannot_write(errno != 0 ? errno : EIO);
+  } catch (const std::system_error& error) {  // of fmt::print()
+    return cannot_write(error.code().value());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "farandole: an unexpected exception, please report it: %s\n", error.what());
+    return fdl::kExitBug;
+  }
+}
+
 }  // namespace
 
 int fdl_program_main(int argc, char** argv) {
@@ -135,7 +161,7 @@ int fdl_program_main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", text_of_extras(app, arguments).c_str());
     return fdl::kExitUsage;
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? fdl::kExitOk : fdl::kExitUsage;
+    return run([&] { return app.exit(error) == 0 ? fdl::kExitOk : fdl::kExitUsage; });
   }
-  return work();
+  return run(work);
 }

@@ -13,6 +13,7 @@ enum ExitCode : int {
   kExitOk = 0,
   kExitUsage = 64,
   kExitBug = 70,
+  kExitCannotWrite = 74,     // standard output, or a file, cannot be written
   kExitBadEnvironment = 78,  // bad variables or configuration: a retry will not help
   kExitCannotRun = 126,      // as in a shell: the program was found and cannot be executed
   kExitNotFound = 127,       // as in a shell: the program was not found

@@ -45,7 +45,7 @@ class Transport : public Waitable {
 
   // Announces memory of the library in which slices will be. A transport whose network needs registered memory
   // registers it once, instead of for each slice, and shares its ownership meanwhile; the others do nothing.
-  virtual void keep(std::shared_ptr<void> /*memory*/, std::size_t /*bytes*/) {}
+  virtual void keep(const std::shared_ptr<void>& /*memory*/, std::size_t /*bytes*/) {}
 
   // Moves data without blocking. Returns true if anything moved or any peer's state changed.
   virtual bool progress() = 0;

@@ -3,7 +3,10 @@
 #include "data/reduce.h"
 
 #include <array>
+#include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -83,6 +86,30 @@ void fold_user(Dtype dtype, const UserOp& user, const kernels::Folding& f) {
     }
     std::memcpy(f.target + offset, result, bytes);
   }
+}
+
+// The divisor whose dividing_factor() this is; 0: none.
+int divisor_of(double factor) {
+  if (!(factor > 0 && factor < 1)) return 0;
+  const double divisor = std::nearbyint(1 / factor);
+  if (divisor > std::numeric_limits<int>::max()) return 0;
+  return dividing_factor(static_cast<int>(divisor)) == factor ? static_cast<int>(divisor) : 0;
+}
+
+// Elements of 64 bits lie at any address, so they are copied.
+template <typename Integer>
+void divide_all(const kernels::Scaling& scaling, int divisor) {
+  for (std::size_t offset = 0; offset < scaling.bytes; offset += sizeof(Integer)) {
+    Integer value;
+    std::memcpy(&value, scaling.source + offset, sizeof value);
+    value /= static_cast<Integer>(divisor);
+    std::memcpy(scaling.target + offset, &value, sizeof value);
+  }
+}
+
+void divide_long(Dtype dtype, const kernels::Scaling& scaling, int divisor) {
+  if (dtype == Dtype::int64) return divide_all<int64_t>(scaling, divisor);
+  divide_all<uint64_t>(scaling, divisor);
 }
 
 }  // namespace
@@ -176,6 +203,8 @@ void reduce_to_many(Dtype dtype, const Reduction& reduction, std::span<std::byte
   kernels::spread_reals(dtype, reduction.op == Op::average ? Op::sum : reduction.op, spreading);
 }
 
+double dividing_factor(int divisor) { return std::nextafter(1.0 / divisor, 1.0); }
+
 void scale(Dtype dtype, void* target, const void* source, std::size_t count, double factor) {
   const std::size_t bytes = count * size_of(dtype);
   if (bytes == 0) return;
@@ -186,6 +215,9 @@ void scale(Dtype dtype, void* target, const void* source, std::size_t count, dou
   const kernels::Scaling scaling = {static_cast<uint8_t*>(target), static_cast<const uint8_t*>(source), bytes, factor};
   switch (kind_of(dtype)) {
     case DtypeKind::integer:
+      if (size_of(dtype) == sizeof(int64_t)) {
+        if (const int divisor = divisor_of(factor); divisor != 0) return divide_long(dtype, scaling, divisor);
+      }
       return kernels::scale_integers(dtype, scaling);
     case DtypeKind::real:
       return kernels::scale_reals(dtype, scaling);

@@ -83,8 +83,13 @@ void reduce_to_many(Dtype dtype, const Reduction& reduction, std::span<std::byte
 // sources.
 bool can_reduce_to_many(Dtype dtype, const Reduction& reduction, std::size_t source_count);
 
+// The factor by which scale() divides integers. 1.0 / divisor is rounded, so that 49 * (1.0 / 49) would become 0 after
+// rounding toward zero: one unit in the last place upward makes every quotient of a magnitude below 2^52 exact.
+double dividing_factor(int divisor);
+
 // target[i] = source[i] * factor: integers in float64 rounded toward zero (saturating), small reals in float32,
-// bool is copied. target may be source. A factor of exactly 1 is a copy.
+// bool is copied. target may be source. A factor of exactly 1 is a copy. Integers are divided exactly by a factor of
+// dividing_factor(), also those that float64 cannot hold.
 void scale(Dtype dtype, void* target, const void* source, std::size_t count, double factor);
 
 // Returns the instruction set that was selected on this machine: "AVX3", "AVX2", "SSE4", "NEON".

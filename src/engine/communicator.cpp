@@ -82,8 +82,8 @@ Communicator::Runner Communicator::runner_of(CollectiveSpec spec) const {
           s.scheduled->algorithm_of(spec)};
 }
 
-void Communicator::keep(std::shared_ptr<void> memory, std::size_t bytes) {
-  if (state_->parts.transport != nullptr) state_->parts.transport->keep(std::move(memory), bytes);
+void Communicator::keep(const std::shared_ptr<void>& memory, std::size_t bytes) {
+  if (state_->parts.transport != nullptr) state_->parts.transport->keep(memory, bytes);
 }
 
 void Communicator::start(Operation& operation) {

@@ -125,7 +125,7 @@ class Communicator final : public Waitable {
   Runner runner_of(CollectiveSpec spec) const;
 
   // Announces memory in which operations will be, for transports that register memory. See contract/transport.h.
-  void keep(std::shared_ptr<void> memory, std::size_t bytes);
+  void keep(const std::shared_ptr<void>& memory, std::size_t bytes);
 
   // The caller has checked the arguments. Failures appear in the completion; after a failure of the communicator every
   // operation fails at once.

@@ -5,13 +5,13 @@
 
 namespace fdl {
 
-void OfiMemory::keep(std::shared_ptr<void> memory, std::size_t bytes) {
+void OfiMemory::keep(const std::shared_ptr<void>& memory, std::size_t bytes) {
   if (memory == nullptr || bytes == 0 || bytes > kMostBytes) return;
   drop_orphans();
   while (blocks_.size() >= kMostBlocks || bytes_ + bytes > kMostBytes) {
     if (!give_up_one()) return;
   }
-  blocks_.push_front({std::move(memory), bytes, {}, 0});
+  blocks_.push_front({memory, bytes, {}, 0});
   bytes_ += bytes;
 }
 

@@ -77,7 +77,7 @@ class OfiMemory {
   OfiMemory(const OfiMemory&) = delete;
   OfiMemory& operator=(const OfiMemory&) = delete;
 
-  void keep(std::shared_ptr<void> memory, std::size_t bytes);
+  void keep(const std::shared_ptr<void>& memory, std::size_t bytes);
 
   // Registers a slice for peers to write into, or as a source where the providers demand that (else the lease is
   // empty).

@@ -71,7 +71,7 @@ class OfiTransport final : public Transport, private OfiLink::Events {
 
   bool done(Ticket ticket) const override { return ledger_.done(ticket); }
 
-  void keep(std::shared_ptr<void> memory, std::size_t bytes) override { link_.memory().keep(std::move(memory), bytes); }
+  void keep(const std::shared_ptr<void>& memory, std::size_t bytes) override { link_.memory().keep(memory, bytes); }
 
   bool progress() override {
     bool moved = link_.poll(*this);

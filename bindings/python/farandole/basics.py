@@ -187,6 +187,23 @@ _NOT_INITIALIZED = "farandole has not been initialized; use hvd.init()."
 global_process_set = _GlobalProcessSet()
 _process_sets = {0: global_process_set}
 _free_ids = []  # of removed sets, oldest first
+_watchers = []
+
+
+def watch_process_sets(watcher):
+    """Calls watcher(id, process_set) for each registered set, now and later, and watcher(id, None) before a set ends.
+
+    For compiled operations, which find the group of a set by its id when they run.
+    """
+    _watchers.append(watcher)
+    for number, process_set in _process_sets.items():
+        if process_set._group is not None:
+            watcher(number, process_set)
+
+
+def _tell_watchers(process_set_id, process_set):
+    for watcher in _watchers:
+        watcher(process_set_id, process_set)
 
 
 def add_process_set(process_set):
@@ -206,6 +223,7 @@ def add_process_set(process_set):
     process_set._group = core.Group(process_set.ranks)
     process_set.process_set_id = _free_ids.pop(0) if _free_ids else len(_process_sets)
     _process_sets[process_set.process_set_id] = process_set
+    _tell_watchers(process_set.process_set_id, process_set)
     return process_set
 
 
@@ -216,6 +234,7 @@ def remove_process_set(process_set):
     _agree(global_process_set.group("remove_process_set"), "remove_process_set", str(process_set.process_set_id))
     del _process_sets[process_set.process_set_id]
     _free_ids.append(process_set.process_set_id)
+    _tell_watchers(process_set.process_set_id, None)
     process_set._group.free()
     process_set._group = process_set.process_set_id = None
     return True
@@ -256,6 +275,7 @@ def init(comm=None, process_sets=None):
         raise ValueError(f"comm={list(ranks)} is not all {size} ranks of the job; give process_sets instead")
     global_process_set._group = core.world_group()
     global_process_set.ranks = list(range(core.size()))
+    _tell_watchers(0, global_process_set)
     if process_sets is not None and process_sets != "dynamic":
         for number, process_set in enumerate(process_sets):
             try:
@@ -266,7 +286,9 @@ def init(comm=None, process_sets=None):
 
 def _forget():
     """Drops all sets when a world ends. They must be registered again."""
-    for process_set in _process_sets.values():
+    for number, process_set in _process_sets.items():
+        if process_set._group is not None:
+            _tell_watchers(number, None)
         process_set._group = None
         if process_set is not global_process_set:
             process_set.process_set_id = None

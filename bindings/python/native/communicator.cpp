@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "arguments.h"
 #include "exceptions.h"
 #include "view.h"
 #include "world.h"
@@ -113,9 +114,9 @@ struct Options {
       algorithm = wanted["algorithm"].cast<std::string>();
       options.algorithm = algorithm.c_str();
     }
-    if (wanted.contains("prescale")) options.prescale = wanted["prescale"].cast<double>();
-    if (wanted.contains("postscale")) options.postscale = wanted["postscale"].cast<double>();
-    if (wanted.contains("timeout_ns")) options.timeout_ns = wanted["timeout_ns"].cast<int64_t>();
+    if (wanted.contains("prescale")) options.prescale = number_of<double>(wanted["prescale"], "prescale");
+    if (wanted.contains("postscale")) options.postscale = number_of<double>(wanted["postscale"], "postscale");
+    if (wanted.contains("timeout_ns")) options.timeout_ns = number_of<int64_t>(wanted["timeout_ns"], "timeout");
     if (wanted.contains("deterministic")) options.deterministic = wanted["deterministic"].cast<int>();
   }
   const fdl_call_options* pointer() const { return given ? &options : nullptr; }
@@ -146,7 +147,7 @@ std::vector<int64_t> checked_counts(const std::string& name, py::handle values, 
   for (py::handle value : values) {
     const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
     if (!number) throw py::error_already_set();
-    entries.push_back(number.cast<int64_t>());
+    entries.push_back(number_of<int64_t>(number, name.c_str()));
     if (entries.back() < 0)
       raise_error(FDL_INVALID_ARGUMENT, name + "[" + std::to_string(entries.size() - 1) + "] is " +
                                             std::to_string(entries.back()) + "; it must not be negative");
@@ -169,7 +170,7 @@ void put_on_device(const std::vector<View>& views, fdl_call& what) {
 
 // One collective. `input` or `output` may be None if this rank has none; `count` is as in the C API.
 std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int collective, py::object input,
-                              py::object output, size_t count, Counts counts, Counts recv_counts, int op, int root,
+                              py::object output, size_t count, Counts counts, Counts recv_counts, int op, py::handle root,
                               const py::dict& wanted, bool wait) {
   fdl_comm* inside = comm->get();
   Options options(wanted);
@@ -195,7 +196,7 @@ std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int col
                                           ", the output " + fdl_dtype_name(views[0].dtype) + "; give them one type");
   what.count = count;
   what.op = static_cast<fdl_reduce_op>(op);
-  what.root = root;
+  what.root = number_of<int>(root, "root");
   const GivenCounts given(std::move(counts));
   const GivenCounts received(std::move(recv_counts));
   what.counts = given.data;
@@ -216,7 +217,7 @@ std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int col
   return request;
 }
 
-std::shared_ptr<Request> message(const std::shared_ptr<Communicator>& comm, bool sends, py::object tensor, int peer,
+std::shared_ptr<Request> message(const std::shared_ptr<Communicator>& comm, bool sends, py::object tensor, py::handle peer,
                                  const py::dict& wanted, bool wait) {
   fdl_comm* inside = comm->get();
   const Options options(wanted);
@@ -229,7 +230,7 @@ std::shared_ptr<Request> message(const std::shared_ptr<Communicator>& comm, bool
   what.output = view.data;
   what.count = view.count();
   what.dtype = view.dtype;
-  what.root = peer;
+  what.root = number_of<int>(peer, "peer");
   put_on_device(views, what);
   if (wait) {
     fdl_result result;

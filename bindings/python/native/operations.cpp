@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "arguments.h"
 #include "exceptions.h"
 #include "view.h"
 #include "world.h"
@@ -25,9 +26,9 @@ struct Submission {
   py::object keep;
 };
 
-std::vector<int64_t> integers(py::handle sequence) {
+std::vector<int64_t> integers(py::handle sequence, const char* name) {
   std::vector<int64_t> all;
-  for (py::handle item : sequence) all.push_back(item.cast<int64_t>());
+  for (py::handle item : sequence) all.push_back(number_of<int64_t>(item, name));
   return all;
 }
 
@@ -72,24 +73,24 @@ void add_operation(Submission& submission, const py::tuple& fields) {
   fdl_operation operation;
   fdl_operation_init(&operation);
   operation.kind = static_cast<fdl_kind>(fields[kKind].cast<int>());
-  operation.name = submission.names.emplace_back(fields[kName].cast<std::string>()).c_str();
+  operation.name = submission.names.emplace_back(name_of_operation(fields[kName])).c_str();
   operation.input.data = reinterpret_cast<void*>(fields[kInput].cast<uintptr_t>());
   operation.input.dtype = static_cast<fdl_dtype>(fields[kDtype].cast<int>());
-  auto& shape = submission.shapes.emplace_back(integers(fields[kShape]));
+  auto& shape = submission.shapes.emplace_back(integers(fields[kShape], "an entry of the shape"));
   operation.input.ndim = static_cast<int>(shape.size());
   operation.input.shape = shape.data();
   operation.output = reinterpret_cast<void*>(fields[kOutput].cast<uintptr_t>());
   if (operation.output) operation.output_elements = fields[kOutputElements].cast<size_t>();
   operation.op = static_cast<fdl_reduce_op>(fields[kOp].cast<int>());
-  operation.root = fields[kRoot].cast<int>();
-  operation.prescale = fields[kPrescale].cast<double>();
-  operation.postscale = fields[kPostscale].cast<double>();
+  operation.root = number_of<int>(fields[kRoot], "root");
+  operation.prescale = number_of<double>(fields[kPrescale], "prescale");
+  operation.postscale = number_of<double>(fields[kPostscale], "postscale");
   if (!py::object(fields[kSplits]).is_none()) {
-    auto& splits = submission.splits.emplace_back(integers(fields[kSplits]));
+    auto& splits = submission.splits.emplace_back(integers(fields[kSplits], "an entry of splits"));
     operation.splits = splits.data();
     operation.splits_length = splits.size();
   }
-  operation.priority = fields[kPriority].cast<int>();
+  operation.priority = number_of<int>(fields[kPriority], "priority");
   const Place place = Place::from_python(fields[kPlace]);
   operation.input.device_kind = place.kind;
   operation.input.device_index = place.index;

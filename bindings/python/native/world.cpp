@@ -195,6 +195,8 @@ void bind_world(py::module_& module) {
       .def_static("create", &Group::create)
       .def("split", &Group::split)
       .def("close", &Group::close)
+      // The fdl_group, for other libraries of this package. It is valid until close().
+      .def_property_readonly("address", [](const Group& group) { return reinterpret_cast<uintptr_t>(group.get()); })
       .def_property_readonly("rank", &Group::rank)
       .def_property_readonly("size", &Group::size)
       .def_property_readonly("ranks", &Group::ranks);

@@ -23,7 +23,7 @@ class PartTransport final : public Transport {
     return whole_.recv(in_whole(channel), tag, bytes);
   }
   bool done(Ticket ticket) const override { return whole_.done(ticket); }
-  void keep(std::shared_ptr<void> memory, std::size_t bytes) override { whole_.keep(std::move(memory), bytes); }
+  void keep(const std::shared_ptr<void>& memory, std::size_t bytes) override { whole_.keep(memory, bytes); }
   bool progress() override { return whole_.progress(); }
   Status peer_status(int peer) const override { return whole_.peer_status(in_whole(Channel{peer}).peer); }
   Status channel_status(Channel channel) const override { return whole_.channel_status(in_whole(channel)); }

@@ -26,7 +26,7 @@ class RoutedTransport final : public Transport {
   std::optional<Ticket> send(Channel channel, uint32_t tag, ConstBytes bytes) override;
   std::optional<Ticket> recv(Channel channel, uint32_t tag, Bytes bytes) override;
   bool done(Ticket ticket) const override;
-  void keep(std::shared_ptr<void> memory, std::size_t bytes) override {
+  void keep(const std::shared_ptr<void>& memory, std::size_t bytes) override {
     for (const auto& part : parts_) part->keep(memory, bytes);
   }
   bool progress() override;

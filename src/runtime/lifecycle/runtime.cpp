@@ -79,10 +79,10 @@ void Runtime::shut_down() {
   if (progress_thread_) {
     progress_thread_->call([&] {
       const Deadline deadline = Deadline::after_ns(kFarewellNs);
-      MutexLock lock(mutex_);
+      const auto groups = all_groups();  // without the lock: callbacks of handles may call farandole
       // Prepare all groups before draining one: while one is drained, the others are not driven.
-      for (auto& group : groups_) group->named().prepare_to_leave();
-      for (auto& group : groups_) {
+      for (const auto& group : groups) group->named().prepare_to_leave();
+      for (const auto& group : groups) {
         progress_thread_->drain(*group, deadline);
         group->named().fail_all(why);
         progress_thread_->remove(*group);
@@ -147,14 +147,16 @@ Result<Runtime::SetUp> Runtime::begin_set_up(const std::vector<int>& others) {
 }
 
 // An error that concerns this rank alone stays: the cause is here, and not in the rank that has gone meanwhile. A
-// connection that breaks is often noticed before the coordinator's news of the rank that was at its other end.
+// connection that breaks is often noticed before the coordinator's news of the rank that was at its other end. A rank
+// that left in good order has often failed for a reason that it told the others, so an error of the transport stays.
 Status Runtime::SetUp::outcome(const Status& failure) const {
   const bool is_own = failure.code() != Code::timeout && failure.code() != Code::transport &&
                       failure.code() != Code::peer_lost && failure.code() != Code::authentication;
   if (is_own) return failure;
   wait_readable(watch->interrupt().fd, Deadline::after_seconds(news_s));
   const Status gone = watch->why();
-  return gone.ok() ? failure : gone;
+  const bool is_told = gone.code() == Code::shut_down && failure.code() == Code::transport;
+  return gone.ok() || is_told ? failure : gone;
 }
 
 int64_t Runtime::watch_set_ups(int64_t now_ns) {
@@ -175,11 +177,12 @@ Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world
   Group* opened = group.get();
   opened->named().count_with(metrics_of(*opened));
   Status added;
-  progress_thread_->call([&] {
+  const bool has_run = progress_thread_->call([&] {
     added = progress_thread_->add(*opened);
     if (traced_by_ != nullptr)
       opened->named().trace_with(traced_by_->trace(opened->id(), opened->rank(), opened->size()));
   });
+  if (!has_run) return already_shut_down();
   MutexLock lock(mutex_);
   groups_.push_back(std::move(group));
   if (!added.ok()) return added;
@@ -188,6 +191,7 @@ Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world
 
 Result<Group*> Runtime::make_group(const std::vector<int>& world_ranks) {
   FDL_RETURN_IF_ERROR(usable());
+  FDL_RETURN_IF_ERROR(may_wait());
   std::vector<int> sorted = world_ranks;
   std::sort(sorted.begin(), sorted.end());
   const auto refuse = [&](const std::string& why) {
@@ -211,6 +215,7 @@ Result<Group*> Runtime::make_group(const std::vector<int>& world_ranks) {
 
 Result<Group*> Runtime::split(Group& group, int color, int key) {
   FDL_RETURN_IF_ERROR(usable());
+  FDL_RETURN_IF_ERROR(may_wait());
   const std::string id = group.id() + " split " + std::to_string(group.next_number());
   StoreExchange exchange(*coordinator_client_, id);
   FDL_RETURN_IF_ERROR(
@@ -236,29 +241,39 @@ Result<Group*> Runtime::split(Group& group, int color, int key) {
   return open_group(id + " color " + std::to_string(color), ranks);
 }
 
+// A callback may run while the group is driven, so there the group ends in a task of its own, after the callback.
 void Runtime::end(Group& group) {
-  const Status why(Code::shut_down, "the group " + group.id() + " has been destroyed");
-  if (usable().ok()) {
-    progress_thread_->call([&] {
-      group.named().prepare_to_leave();
-      progress_thread_->drain(group, Deadline::after_ns(kFarewellNs));
-      group.named().fail_all(why);
-      progress_thread_->remove(group);
-    });
+  std::shared_ptr<Group> kept;
+  {
+    MutexLock lock(mutex_);
+    const auto found = std::ranges::find(groups_, &group, &std::shared_ptr<Group>::get);
+    if (found == groups_.end()) return;
+    kept = std::move(*found);
+    groups_.erase(found);
   }
+  const auto end_it = [this, kept] {
+    kept->named().prepare_to_leave();
+    progress_thread_->drain(*kept, Deadline::after_ns(kFarewellNs));
+    kept->named().fail_all(Status(Code::shut_down, "the group " + kept->id() + " has been destroyed"));
+    progress_thread_->remove(*kept);
+  };
+  // After shut_down() nothing drives the group any more.
+  if (progress_thread_->drives_here()) {
+    static_cast<void>(progress_thread_->post(end_it));
+  } else if (usable().ok()) {
+    static_cast<void>(progress_thread_->call(end_it));
+  }
+}
+
+std::vector<std::shared_ptr<Group>> Runtime::all_groups() {
   MutexLock lock(mutex_);
-  std::erase_if(groups_, [&](const auto& kept) { return kept.get() == &group; });
+  return groups_;
 }
 
 // ---- events of the coordinator (in the thread that owns progress) ----
 
 void Runtime::on_event(const CoordinatorEvent& event) {
-  // A copy that keeps the groups: another thread may end a group meanwhile.
-  std::vector<std::shared_ptr<Group>> groups;
-  {
-    MutexLock lock(mutex_);
-    groups = groups_;
-  }
+  const auto groups = all_groups();  // keeps them: another thread may end a group meanwhile
   const auto has_rank = [&](const std::vector<Member>& members) {
     return std::any_of(members.begin(), members.end(),
                        [&](const Member& member) { return member.world_rank == event.rank; });
@@ -381,8 +396,7 @@ Runtime::NamedCounts Runtime::count_named() {
   NamedCounts counts;
   if (!usable().ok()) return counts;
   progress_thread_->call([&] {
-    MutexLock lock(mutex_);
-    for (auto& group : groups_) {
+    for (const auto& group : all_groups()) {
       const NamedOperations::Counts of_group = group->named().counts();
       counts.operations += of_group.operations;
       counts.buckets += of_group.buckets;

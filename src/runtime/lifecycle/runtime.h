@@ -55,7 +55,7 @@ struct WorldFacts {
 
 // An ordered communicator with the state that the rest of the runtime needs.
 struct OrderedComm {
-  Group* group = nullptr;  // not owned
+  std::string group_id;  // the group itself may end before
   std::unique_ptr<Communicator> comm;
   std::shared_ptr<GroupMetrics> metrics;      // null: metrics are off
   std::unique_ptr<DeviceWatch> watch;         // only the thread that owns progress uses it
@@ -92,7 +92,9 @@ class Runtime {
 
   // OK, or why no new operation is possible: the world was shut down, or inherited through fork().
   Status usable() const;
-  // Gives operations that are agreed upon up to 2 s to finish; the others complete with SHUT_DOWN. Idempotent.
+  // True in a callback of this world: the calling thread drives it, and must not wait for it.
+  bool drives_here() const { return progress_thread_ && progress_thread_->drives_here(); }
+  // Must not be called in a callback. Gives operations that are agreed upon up to 2 s to finish; the others complete with SHUT_DOWN. Idempotent.
   void shut_down();
 
   // ---- groups; collective over their members, blocking ----
@@ -156,6 +158,7 @@ class Runtime {
   bool is_forked_child() const { return !alive_here_->load(std::memory_order_relaxed); }
   Status may_wait() const;
   static Status already_shut_down();
+  std::vector<std::shared_ptr<Group>> all_groups();
   Status blame_self(Code code, const std::string& deed) const;
   Status start(const RuntimeOptions& options);
   Status prepare(const RuntimeOptions& options, const Environment& environment);

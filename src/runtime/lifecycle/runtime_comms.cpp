@@ -10,9 +10,10 @@ namespace fdl {
 
 Result<std::unique_ptr<OrderedComm>> Runtime::make_comm(Group& group) {
   FDL_RETURN_IF_ERROR(usable());
+  FDL_RETURN_IF_ERROR(may_wait());
   const std::string id = group.id() + " comm " + std::to_string(group.next_number());
   auto made = std::make_unique<OrderedComm>();
-  made->group = &group;
+  made->group_id = group.id();
   made->metrics = metrics_of(group);
   made->watch =
       std::make_unique<DeviceWatch>(id, group.members(), group.rank(),
@@ -30,17 +31,25 @@ Status Runtime::blame_self(Code code, const std::string& deed) const {
                        "rank " + std::to_string(identity_.rank) + " (" + facts_.host + ") " + deed);
 }
 
+// A callback may run while the communicator is driven, so there its end is a task of its own, after the callback.
 void Runtime::end(std::unique_ptr<OrderedComm> comm) {
-  if (OrderedCalls* calls = comm->calls; calls != nullptr && !shut_down_) {
-    const Status why = blame_self(Code::shut_down, "has destroyed communicator '" + comm->comm->id() + "'");
-    progress_thread_->call([&] {
-      calls->end(why);
-      progress_thread_->remove(*calls);
-    });
+  {
+    MutexLock lock(mutex_);
+    comms_.erase(comm.get());
+    failure_decisions_.forget(comm->comm->id());
   }
-  MutexLock lock(mutex_);
-  comms_.erase(comm.get());
-  failure_decisions_.forget(comm->comm->id());
+  OrderedCalls* calls = comm->calls;
+  if (calls == nullptr) return;
+  const auto end_it = [this, calls, kept = std::shared_ptr<OrderedComm>(std::move(comm))] {
+    calls->end(blame_self(Code::shut_down, "has destroyed communicator '" + kept->comm->id() + "'"));
+    progress_thread_->remove(*calls);
+  };
+  // After shut_down() nothing drives the communicator any more.
+  if (progress_thread_->drives_here()) {
+    static_cast<void>(progress_thread_->post(end_it));
+  } else {
+    static_cast<void>(progress_thread_->call(end_it));
+  }
 }
 
 void Runtime::abort(OrderedComm& comm, const std::string& reason) {
@@ -56,14 +65,14 @@ Status Runtime::await_decision(OrderedComm& comm, const Status& failure) {
   if (!coordinator_client_ || shut_down_) return failure;
   if (!comm.ended_by.ok()) {
     const Error& own = failure.error();
-    return ended_earlier(comm.ended_by.during(own.operation, own.phase, comm.group->id()));
+    return ended_earlier(comm.ended_by.during(own.operation, own.phase, comm.group_id));
   }
   report(comm, failure);
   // The coordinator probes the reported rank first, which takes up to lost_after_s.
   const auto decision =
       failure_decisions_.wait(comm.comm->id(), Deadline::after_seconds(config_.lost_after_s + config_.suspect_after_s));
   comm.ended_by =
-      decision ? decision->during(failure.error().operation, failure.error().phase, comm.group->id()) : failure;
+      decision ? decision->during(failure.error().operation, failure.error().phase, comm.group_id) : failure;
   return with_the_end(comm.ended_by);
 }
 
@@ -78,7 +87,7 @@ Status Runtime::share(OrderedComm& comm) {
                                               comm.comm->id() + "': wait for them before the first submitted call");
   }
   comm.owned_calls =
-      std::make_unique<OrderedCalls>(*comm.comm, comm.group->id(), config_, failure_decisions_, comm.metrics);
+      std::make_unique<OrderedCalls>(*comm.comm, comm.group_id, config_, failure_decisions_, comm.metrics);
   comm.calls.store(comm.owned_calls.get(), std::memory_order_release);
   return {};
 }

@@ -136,13 +136,17 @@ void ProgressThread::watch() {
   });
 }
 
-void ProgressThread::call(const std::function<void()>& task) {
+bool ProgressThread::call(const std::function<void()>& task) {
+  if (drives_here()) {
+    task();
+    return true;
+  }
   if (progress_token_.try_take()) {
     Turn turn(*this);
     do_tasks();
     task();
     turn.end(true);
-    return;
+    return true;
   }
   Mutex mutex;
   CondVar finished;
@@ -153,9 +157,10 @@ void ProgressThread::call(const std::function<void()>& task) {
     done = true;
     finished.notify_all();
   });
-  FDL_CHECK(posted);
+  if (!posted) return false;
   MutexLock lock(mutex);
   finished.wait(mutex, Deadline::never(), [&] { return done; });
+  return true;
 }
 
 // ---- the owner of progress ----

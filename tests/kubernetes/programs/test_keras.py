@@ -67,9 +67,6 @@ def test_h4_the_learning_rate_warms_up_from_one_ranks_to_all_ranks(two_ranks):
         grown = [0.1 + 0.1 * (batch + 1) / 8 for batch in range(8)]
         assert one["rates"] == pytest.approx([*grown, *[0.1] * 4], rel=1e-6)
         assert one["lr"] == pytest.approx([grown[3], 0.2, 0.1])
-        before = [0.2, *grown]
-        corrected = [0.5 * now / then for then, now in zip(before, [*grown, 0.1])]
-        assert one["momenta"] == pytest.approx([*corrected, 0.5, 0.5, 0.5]) and one["left"] == 0.5
 
 
 def test_h18_a_gradient_that_is_infinite_on_one_rank_is_skipped_on_all(two_ranks):
@@ -79,9 +76,9 @@ def test_h18_a_gradient_that_is_infinite_on_one_rank_is_skipped_on_all(two_ranks
 
 def test_h18_unsupported_calls_are_errors_that_name_an_alternative(two_ranks):
     for one in two_ranks("refused"):
-        outermost, accumulate, op, twice, predivide, broadcast = one["errors"]
+        outermost, op, twice, predivide, broadcast = one["errors"]
         assert "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))" in outermost
-        assert "gradient_accumulation_steps=4" in accumulate and "Average or Sum" in op and "already" in twice
+        assert "Average or Sum" in op and "already" in twice
         assert "gradient_predivide_factor" in predivide and "BroadcastGlobalVariablesCallback(0)" in broadcast
 
 
@@ -101,7 +98,7 @@ def test_h18_attributes_of_a_state_that_are_assigned_later_are_state(two_ranks):
 def test_h18_another_backend_is_refused_with_the_remedy():
     done = subprocess.run([sys.executable, "-c", "import farandole.keras"], capture_output=True, text=True,
                           env={**ENVIRONMENT, "KERAS_BACKEND": "numpy"})  # fmt: skip
-    assert done.returncode == 1 and "set KERAS_BACKEND=torch before keras is imported" in done.stderr
+    assert done.returncode == 1 and "set KERAS_BACKEND before keras is imported" in done.stderr
 
 
 def test_h18_k19_an_elastic_model_goes_on_from_its_last_commit(tmp_path):

@@ -182,6 +182,8 @@ def test_python_blocks_parse_and_their_names_exist():
         for block in blocks:
             if block.language in ("python", "py"):
                 tree = ast.parse(block.text, block.place)
+                if "farandole.jax" in block.text:  # needs JAX; tests/python/jax runs these
+                    continue
                 for node in ast.walk(tree):
                     if isinstance(node, ast.Attribute):
                         check_name(node, block)

@@ -473,6 +473,16 @@ def test_ranks_on_two_numa_nodes_use_levels_and_get_exact_sums():
     assert not re.search("hwloc|warning", done.stderr, re.IGNORECASE), done.stderr
 
 
+@pytest.mark.parametrize("command", ["config", "explain --ranks 4", "env", "--version", "--help"])
+def test_output_that_cannot_be_written_is_an_error(command):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "farandole", *command.split()], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.returncode == 74, done.stderr
+    assert done.stderr == "farandole: standard output cannot be written: No space left on device\n"
+
+
 def test_output_closed_early_ends_the_command_without_an_error():
     command = f"'{sys.executable}' -m farandole config | head -n 1; echo ${{PIPESTATUS[0]}} >&2"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Starts ranks as forks of one process that has imported PyTorch, which saves seconds for each rank.
+"""Starts ranks as forks of one process that has imported PyTorch or TensorFlow, which saves seconds for each rank.
 
 The server reads one order in each message (arguments, environment, file of the output) and forks a rank. The rank
 behaves like `python worker.py ARGUMENTS`: it has its own session and environment, and its interpreter ends normally.
@@ -158,6 +158,8 @@ if __name__ == "__main__":
         import torch.distributed.checkpoint
         import torch.distributed.fsdp
         import torch.distributed.tensor  # noqa: F401
+    elif importlib.util.find_spec("tensorflow"):  # it starts no thread before its first operation
+        import tensorflow  # noqa: F401
     import worker
 
     if serve(socket.socket(fileno=int(sys.argv[1]))):

@@ -141,17 +141,17 @@ def checks_of(module):
 _sessions = {}
 
 
-def require(module, size, check, environment=None):
+def require(module, size, check, environment=None, deadline_s=DEADLINE_S, fresh=False):
     """Asserts that `check` passed on all ranks, and returns their outputs.
 
     The first call runs all checks of a module.
     """
     key = (module.__name__, size, tuple(sorted((environment or {}).items())))
     if key not in _sessions:
-        with Launched(size, module.__name__, checks_of(module), environment) as job:
+        with Launched(size, module.__name__, checks_of(module), environment, fresh=fresh) as job:
             trouble = None
             try:
-                job.wait()
+                job.wait(deadline_s)
             except AssertionError as error:
                 trouble = str(error)
             printed = [rank.output for rank in job.ranks]

@@ -708,6 +708,30 @@ TEST_P(Kernels, ScaleLongIntegersOfEverySizeByManyFactors) {
   }
 }
 
+// Sums that float64 cannot hold are divided exactly, rounded toward zero; also in place and at odd addresses.
+TEST_P(Kernels, DivideLongIntegersExactly) {
+  std::vector<uint64_t> numbers{
+      0, 1, ~uint64_t{0}, uint64_t{1} << 63, (uint64_t{1} << 63) - 1, (uint64_t{1} << 53) + 1};
+  for (int i = 0; i < 200; ++i) numbers.push_back(random_() >> pick(12));
+  const std::size_t bytes = numbers.size() * sizeof numbers[0];
+  for (const int divisor : {2, 3, 7, 49, 64, 1000, 65535}) {
+    Memory memory(bytes + 1);
+    uint8_t* odd = memory.data() + 1;
+    std::memcpy(odd, numbers.data(), bytes);
+    scale(Dtype::int64, odd, odd, numbers.size(), dividing_factor(divisor));
+    Memory positive(bytes);
+    scale(Dtype::uint64, positive.data(), numbers.data(), numbers.size(), dividing_factor(divisor));
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      int64_t signed_quotient = 0;
+      uint64_t quotient = 0;
+      std::memcpy(&signed_quotient, odd + i * 8, 8);
+      std::memcpy(&quotient, positive.data() + i * 8, 8);
+      ASSERT_EQ(signed_quotient, static_cast<int64_t>(numbers[i]) / divisor) << numbers[i] << " by " << divisor;
+      ASSERT_EQ(quotient, numbers[i] / static_cast<uint64_t>(divisor)) << numbers[i] << " by " << divisor;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(OnEachTarget, Kernels, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
                          [](const auto& target) { return std::string(hwy::TargetName(target.param)); });
 

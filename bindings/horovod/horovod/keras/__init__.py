@@ -1,4 +1,4 @@
-"""horovod.keras: the interface for Keras 3, on PyTorch."""
+"""horovod.keras: the interface for Keras 3, on TensorFlow, PyTorch and JAX."""
 
 from farandole.keras import *  # noqa: F403
 

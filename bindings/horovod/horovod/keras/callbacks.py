@@ -1,6 +1,7 @@
 """Callbacks for fit."""
 
 from farandole.keras.callbacks import (  # noqa: F401
+    BestModelCheckpoint,
     BroadcastGlobalVariablesCallback,
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,

@@ -1,5 +1,13 @@
-"""Not offered by this version."""
+"""horovod.tensorflow: the interface for TensorFlow 2."""
 
-from .._alone import not_offered
+from farandole.tensorflow import *  # noqa: F403
 
-raise not_offered("horovod.tensorflow", "use horovod.torch, or Keras 3 on PyTorch (horovod.keras)")
+from . import compression, elastic, functions, mpi_ops  # noqa: F401
+
+
+def __getattr__(name):
+    if name == "SyncBatchNormalization":  # imports Keras
+        from farandole.tensorflow import SyncBatchNormalization
+
+        return SyncBatchNormalization
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,29 +1,52 @@
-"""Callbacks for fit: equal states at the start, metrics averaged over ranks, and learning rates that warm up."""
+"""Callbacks for fit: equal states at the start, averaged metrics, learning rates that warm up, and the best model.
 
-import numpy as np
+They read the model through self.model: in the middle of an epoch on JAX that attaches the current weights to it.
+"""
 
 import keras
+import numpy as np
 
 from .. import basics
-from .optimizer import require_outermost
+from .optimizer import check_model
 from .values import allreduce, broadcast_variables, state_of
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Gives all ranks the weights and the optimizer state of rank `root_rank` before the first batch."""
+    """Gives all ranks the weights and the optimizer state of rank `root_rank` before the first batch.
+
+    A model that its first batch builds, as TensorFlow does with subclasses of Model, gets them after that batch.
+
+    `local_variables`: variables that each rank keeps, such as those of the local layers of a
+    PartialDistributedOptimizer, with the optimizer's state of them.
+    """
 
     def __init__(self, root_rank, device="", local_variables=None):
         super().__init__()
         self.root_rank = root_rank
-        self._local = {id(one) for one in local_variables or ()}
+        self._local = list(local_variables or ())
         self._done = False
 
     def on_train_begin(self, logs=None):
-        require_outermost(self.model.optimizer)
+        check_model(self.model)
+        if self.model.built:
+            self._broadcast()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if not self._done:
+            self._broadcast()
+
+    def _broadcast(self):
         if self._done:
             return
-        broadcast_variables([one for one in state_of(self.model) if id(one) not in self._local], self.root_rank)
+        broadcast_variables([one for one in state_of(self.model) if not self._is_local(one)], self.root_rank)
         self._done = True
+
+    def _is_local(self, variable):
+        if any(variable is one for one in self._local):
+            return True
+        # Keras names the optimizer's state of a variable after it: "adam/dense_kernel_momentum" of "dense/kernel".
+        name = variable.path.rpartition("/")[2]
+        return any(name.startswith(one.path.replace("/", "_") + "_") for one in self._local)
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
@@ -48,7 +71,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     `multiplier`: a number, or a function of the epoch. With staircase=False the epoch has a fraction, and the rate
     changes with each batch; that needs `steps_per_epoch` if Keras cannot derive it.
 
-    `momentum_correction`: scales the momentum with the learning rate, for the batch in which the rate changes.
+    `momentum_correction`: when the rate changes, scales the past updates that SGD and RMSprop with a momentum keep by
+    the ratio of the rates. This equals a scaled momentum for that batch, and works in compiled steps too.
     """
 
     def __init__(
@@ -61,7 +85,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
         self.staircase, self.momentum_correction, self.steps_per_epoch = staircase, momentum_correction, steps_per_epoch
         self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier
-        self._epoch, self._momentum = 0, None
+        self._epoch = 0
 
     def on_train_begin(self, logs=None):
         if not self.staircase and not self.steps_per_epoch:
@@ -80,10 +104,6 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         elif not self.staircase:
             self._adjust(self._epoch + batch / self.steps_per_epoch)
 
-    def on_train_batch_end(self, batch, logs=None):
-        if self._momentum is not None:
-            self._optimizer().momentum, self._momentum = self._momentum, None
-
     def on_epoch_end(self, epoch, logs=None):
         if logs is not None:
             logs["lr"] = float(keras.ops.convert_to_numpy(self._optimizer().learning_rate))
@@ -96,9 +116,20 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         before = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
         now = self.initial_lr * self.multiplier(epoch)
         optimizer.learning_rate = now
-        if self.momentum_correction and getattr(optimizer, "momentum", None) and before > 0 and now != before:
-            self._momentum = optimizer.momentum
-            optimizer.momentum = self._momentum * now / before
+        if self.momentum_correction and before > 0 and now != before:
+            for variable in _past_updates(optimizer):
+                variable.assign(variable * (now / before))
+
+
+def _past_updates(optimizer):
+    """The state of an optimizer with momentum that adds up past updates, each times its learning rate."""
+    if not optimizer.built or not getattr(optimizer, "momentum", None):
+        return []
+    if isinstance(optimizer, keras.optimizers.SGD):
+        return [one for one in optimizer.momentums if one is not None]
+    if isinstance(optimizer, keras.optimizers.RMSprop):
+        return [one for one in optimizer._momentums if one is not None]
+    return []
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
@@ -116,3 +147,32 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         super().on_epoch_end(epoch, logs)
         if epoch + 1 == self.warmup_epochs and self.verbose > 0:
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {self.initial_lr:g}.")
+
+
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
+    """Saves the model on rank 0 each time that `monitor` is better than ever before, to the path in `filepath`.
+
+    `filepath` is an attribute, as in programs that set it after construction, and the last argument. Place the callback
+    after MetricAverageCallback, so that the metric is the one of all ranks. ValueError at the start of training if no
+    path is set.
+    """
+
+    def __init__(self, monitor="val_loss", verbose=0, mode="auto", save_freq="epoch", save_weights_only=False,
+                 filepath=None):  # fmt: skip
+        unset = "unset.weights.h5" if save_weights_only else "unset.keras"
+        super().__init__(filepath or unset, monitor=monitor, verbose=verbose, save_best_only=True,
+                         save_weights_only=save_weights_only, mode=mode, save_freq=save_freq)  # fmt: skip
+        self.filepath = filepath
+
+    def on_train_begin(self, logs=None):
+        if self.filepath is None:
+            raise ValueError("BestModelCheckpoint: set its filepath before fit")
+        super().on_train_begin(logs)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if basics.rank() == 0:
+            super().on_train_batch_end(batch, logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if basics.rank() == 0:
+            super().on_epoch_end(epoch, logs)

@@ -8,10 +8,32 @@ def train(state):
               callbacks=[hvd.elastic.CommitStateCallback(state), hvd.elastic.UpdateEpochStateCallback(state)])
 """
 
+import functools
+
 import keras
 
-from ..elastic import ObjectState, run  # noqa: F401
+from .. import elastic
+from ..elastic import ObjectState
+from . import backend
 from .values import broadcast_variables, state_of
+
+_on = backend.module()
+
+
+def run(func):
+    """farandole.elastic.run for Keras: it recognises failures inside TensorFlow's and JAX's compiled steps too."""
+
+    @functools.wraps(func)
+    def with_own_errors(state, *args, **kwargs):
+        try:
+            return func(state, *args, **kwargs)
+        except Exception as error:
+            failure = _on.failure_of(error)
+            if failure is None:
+                raise
+            raise failure from error
+
+    return elastic.run(with_own_errors)
 
 
 class KerasState(ObjectState):
@@ -36,8 +58,15 @@ class KerasState(ObjectState):
     def _variables(self):
         return state_of(self.model, self.optimizer)
 
+    def _saved_variables(self):
+        """Those of the state, and this rank's own seeds."""
+        variables = self._variables()
+        known = {id(one) for one in variables}
+        return [*variables, *(one for one in self.model.variables if id(one) not in known)]
+
     def _save_weights(self):
-        self._weights = [variable.value.detach().clone() for variable in self._variables()]
+        _on.attach_state(self.model)
+        self._weights = _on.copies_of([one.value for one in self._saved_variables()])
 
     def save(self):
         """Saves the weights and the other values in memory."""
@@ -46,9 +75,16 @@ class KerasState(ObjectState):
 
     def restore(self):
         """Restores the last save()."""
-        for variable, value in zip(self._variables(), self._weights):
+        _on.abandon_step(self.model)
+        # Copies again, because JAX's steps take the memory of variables over.
+        for variable, value in zip(self._saved_variables(), _on.copies_of(self._weights)):
             variable.assign(value)
         super().restore()
+
+    def reset(self):
+        """Drops the compiled training step: it may contain the number of ranks of the former world."""
+        self.model.train_function = None
+        super().reset()
 
     def sync(self):
         """Gives all ranks the state of rank 0."""

@@ -1,66 +1,103 @@
-"""Collectives on numbers, arrays and variables, outside of the training step."""
+"""Collectives on numbers, arrays and variables, outside of the training step. They run on NumPy's arrays."""
 
-import numpy as np
-import torch
+import contextlib
 
 import keras
+import numpy as np
 
-from .. import basics
-from .. import torch as hvd
-from ..torch import Average, Compression
-
-
-def _tensor(value):
-    """A detached tensor with at least one dimension, and the original shape."""
-    if isinstance(value, keras.Variable):
-        value = value.value
-    if not isinstance(value, torch.Tensor):
-        value = torch.from_numpy(np.array(value))
-    value = value.detach()
-    return value.reshape(1) if value.ndim == 0 else value, value.shape
+from .. import basics, core, errors
+from ..basics import Average, global_process_set, native_op
+from .compression import Compression
 
 
-def _array(tensor, shape=None):
-    return (tensor if shape is None else tensor.reshape(shape)).cpu().numpy()
+@contextlib.contextmanager
+def _horovods_errors():
+    try:
+        yield
+    except errors.Error as error:
+        raise errors.as_horovod(error) from None
+
+
+def _array(value):
+    """The value of a number, list, array, tensor or variable, in memory of its own."""
+    if not isinstance(value, (np.ndarray, np.generic, int, float, bool, list, tuple)):
+        value = keras.ops.convert_to_numpy(value)
+    return np.array(value, order="C")
+
+
+def _compressed(array, compression):
+    """The array to send, and a function that restores the result."""
+    if compression is Compression.none:
+        return array, lambda result: result
+    small, context = compression.compress(keras.ops.convert_to_tensor(array))
+
+    def restore(result):
+        return _array(compression.decompress(keras.ops.convert_to_tensor(result), context))
+
+    return _array(small), restore
 
 
 def allreduce(
     value, name=None, average=None, prescale_factor=1.0, postscale_factor=1.0, op=None, compression=Compression.none
 ):
     """The average (with op=Sum the sum) of all ranks' values, as a NumPy array of the same shape."""
-    tensor, shape = _tensor(value)
-    op = basics.chosen_op(average, op)
-    reduced = hvd.allreduce(tensor, None, name, compression, op, prescale_factor, postscale_factor)
-    return _array(reduced, shape)
+    op = native_op(basics.chosen_op(average, op))
+    array, restore = _compressed(_array(value), compression)
+    with _horovods_errors():
+        group = global_process_set.group("Allreduce")
+        return restore(
+            core.allreduce(array, op, name=name, group=group, prescale=prescale_factor, postscale=postscale_factor)
+        )
 
 
 def allgather(value, name=None):
     """The values of all ranks as a NumPy array, joined along their first dimension, which may differ between ranks."""
-    return _array(hvd.allgather(_tensor(value)[0], name))
+    with _horovods_errors():
+        return core.allgather(np.atleast_1d(_array(value)), name=name, group=global_process_set.group("Allgather"))
 
 
 def broadcast(value, root_rank, name=None):
     """The value of rank `root_rank`, as a NumPy array."""
-    tensor, shape = _tensor(value)
-    return _array(hvd.broadcast(tensor, root_rank, name), shape)
+    with _horovods_errors():
+        root = global_process_set.root(root_rank, "broadcast")
+        return core.broadcast(_array(value), root, name=name, group=global_process_set.group("broadcast"))
 
 
 def reducescatter(value, name=None, op=Average):
     """This rank's part of the average (or sum) along the first dimension, as a NumPy array."""
-    return _array(hvd.reducescatter(_tensor(value)[0], name, op=op))
+    array = np.atleast_1d(_array(value))
+    with _horovods_errors():
+        group = global_process_set.group("Reducescatter")
+        return core.reducescatter(array, native_op(op), name=name, group=group)
 
 
 def broadcast_variables(variables, root_rank):
-    """Writes the values of rank `root_rank` into these variables on all ranks."""
-    waiting = []
-    for number, variable in enumerate(variables):
-        tensor = variable.value.detach()
-        dense = (tensor.reshape(1) if tensor.ndim == 0 else tensor).contiguous().clone()
-        handle = hvd.broadcast_async_(dense, root_rank, f"keras.{number}.{variable.path}")
-        waiting.append((variable, tensor.shape, dense, handle))
-    for variable, shape, dense, handle in waiting:
-        hvd.synchronize(handle)
-        variable.assign(dense.reshape(shape))
+    """Writes the values of rank `root_rank` into these variables on all ranks.
+
+    MismatchError if the ranks have different numbers of variables, or variables of different shapes.
+    """
+    variables = list(variables)
+    with _horovods_errors():
+        group = global_process_set.group("broadcast")
+        root = global_process_set.root(root_rank, "broadcast")
+        _require_equal_numbers(len(variables), group)
+        waiting = []
+        for number, variable in enumerate(variables):
+            array = _array(variable)
+            name = f"keras.{number}.of{len(variables)}"
+            waiting.append((variable, core.broadcast_async(array, root, name=name, out=array, group=group)))
+        for variable, handle in waiting:
+            variable.assign(handle.wait())
+
+
+def _require_equal_numbers(number, group):
+    numbers = core.allgather(np.array([number]), name="keras.variables", group=group).tolist()
+    other = next((rank for rank, theirs in enumerate(numbers) if theirs != number), None)
+    if other is not None:
+        raise errors.MismatchError(
+            f"rank {group.rank} has {number} variables and rank {other} has {numbers[other]}; all ranks must build the "
+            "same model and optimizer"
+        )
 
 
 def state_of(model, optimizer=None):

@@ -1,0 +1,3 @@
+"""Elastic training."""
+
+from farandole.tensorflow.elastic import ObjectState, State, TensorFlowKerasState, TensorFlowState, run  # noqa: F401

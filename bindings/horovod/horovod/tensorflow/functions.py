@@ -1,0 +1,10 @@
+"""Broadcasts of variables and objects."""
+
+from farandole.tensorflow.functions import (  # noqa: F401
+    allgather_object,
+    broadcast_,
+    broadcast_global_variables,
+    broadcast_object,
+    broadcast_object_fn,
+    broadcast_variables,
+)

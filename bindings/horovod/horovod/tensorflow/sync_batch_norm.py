@@ -1,0 +1,3 @@
+"""SyncBatchNormalization, which imports Keras."""
+
+from farandole.tensorflow.sync_batch_norm import SyncBatchNormalization  # noqa: F401

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Runs the tests of the bindings with several releases of their frameworks, all against the same build of the package:
+#   bash tests/frameworks/run.sh                       all rows of tests/frameworks/versions.txt
+#   bash tests/frameworks/run.sh tensorflow-2.13 ...   these rows
+# Each row has a virtual environment of its own in build/frameworks (1 to 2 GB each, minutes the first time), with the
+# Python of tests/setup.sh. It ends with a table of the releases and "N passed, N failed".
+#
+# tests/run.sh frameworks runs the rows that are marked as newest, in the same way.
+set -euo pipefail
+
+framework_rows() { grep -v '^ *\(#\|$\)' tests/frameworks/versions.txt; }
+
+# names_of_frameworks [newest]: the names of all rows, or of those that are marked.
+names_of_frameworks() { framework_rows | awk -v kind="${1:-}" 'kind == "" || $2 == kind { print $1 }'; }
+
+# read_framework NAME: sets framework_module, framework_packages and framework_tests from its row.
+read_framework() {
+  read -r _ _ framework_module framework_packages framework_tests < <(framework_rows | awk -v name="$1" '$1 == name') ||
+    setup_fail "tests/frameworks/versions.txt has no row '$1'; it has: $(names_of_frameworks | xargs)"
+}
+
+# wanted_release PACKAGES: the packages with the newest release of one that names none, if pip finds it.
+wanted_release() {
+  local newest
+  [[ $1 == *==* ]] || newest=$(python -m pip index versions "$1" 2>/dev/null | sed -n '1s/^[^(]*(\(.*\))$/\1/p')
+  printf '%s' "$1${newest:+==$newest}"
+}
+
+# set_up_framework NAME: its environment in build/frameworks/NAME/venv, and farandole as built for .venv in package.
+set_up_framework() {
+  local home=build/frameworks/$1 wanted built
+  read_framework "$1"
+  wanted=$(wanted_release "$framework_packages")
+  if [[ ! -f $home/packages || ($(<"$home/packages") != "$wanted" && $wanted == *==*) ]]; then
+    setup_say "installing $wanted into $home/venv (minutes)"
+    rm -rf "$home"
+    mkdir -p "$home"
+    python -m venv "$home/venv"
+    # shellcheck disable=SC2086  # several packages
+    "$home/venv/bin/python" -m pip install --quiet --disable-pip-version-check ${wanted//,/ } pytest scikit-learn pyyaml ||
+      setup_fail "pip could not install $wanted"
+    printf '%s' "$wanted" >"$home/packages"
+  fi
+  built=$(python -c 'import farandole, os; print(os.path.dirname(os.path.dirname(farandole.__file__)))')
+  rm -rf "$home/package"
+  mkdir -p "$home/package"
+  cp -r "$built"/farandole "$built"/farandole-*.dist-info "$built"/horovod "$home/package/"
+}
+
+# version_of_framework NAME: the release of the module that its environment has.
+version_of_framework() {
+  read_framework "$1"
+  "build/frameworks/$1/venv/bin/python" -c "from importlib import metadata
+for package in '$framework_packages'.split(',')[0].split('==')[0], '$framework_module':
+    try:
+        print(metadata.version(package))
+        break
+    except metadata.PackageNotFoundError:
+        pass"
+}
+
+if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
+  cd "$(dirname "$0")/../.."
+  FRAMEWORKS=${*:-$(names_of_frameworks | xargs)} exec bash tests/run.sh frameworks
+fi

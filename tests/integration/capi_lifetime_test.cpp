@@ -1,0 +1,365 @@
+// The ends of objects in any order: in callbacks, beside calls of other threads, and before what was made from them.
+#include <gmock/gmock.h>
+
+#include <limits>
+#include <memory>
+
+#include "tests/support/worlds.h"
+
+namespace world_test {
+namespace {
+
+using testing::HasSubstr;
+
+std::string last_text() { return fdl_last_error()->text; }
+
+// Submits a named sum of one float; `values` must live until it is done.
+fdl_handle* submit_sum(World& me, fdl_group* group, const char* name, float& value) {
+  static const int64_t shape = 1;
+  fdl_operation operation;
+  fdl_operation_init(&operation);
+  operation.kind = FDL_NAMED_ALLREDUCE;
+  operation.name = name;
+  operation.input.data = operation.output = &value;
+  operation.input.shape = &shape;
+  operation.input.ndim = 1;
+  operation.op = FDL_SUM;
+  fdl_handle* handle = nullptr;
+  EXPECT_EQ(fdl_submit(group, &operation, 1, &handle), FDL_OK) << last_text() << " (rank " << me.rank << ")";
+  return handle;
+}
+
+// Runs `body` in the callback of a named sum and waits until it has run.
+void in_callback(World& me, const char* name, const std::function<void()>& body) {
+  struct Run {
+    const std::function<void()>* body;
+    std::atomic<bool> has_run{false};
+  } run{&body};
+  float value = 1;
+  fdl_handle* handle = submit_sum(me, me.all, name, value);
+  ASSERT_NE(handle, nullptr);
+  FDL_ASSERT_OK(fdl_handle_notify(
+      handle,
+      [](void* context) {
+        auto* mine = static_cast<Run*>(context);
+        (*mine->body)();
+        mine->has_run = true;
+      },
+      &run));
+  FDL_ASSERT_OK(fdl_wait_handle(handle, -1));
+  for (int i = 0; i < 10'000 && !run.has_run; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(run.has_run);
+  EXPECT_EQ(value, static_cast<float>(me.size));
+  fdl_handle_free(handle);
+}
+
+void expect_sum(World& me, fdl_comm* comm) {
+  float value = 1;
+  FDL_ASSERT_OK(fdl_allreduce(comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM));
+  EXPECT_EQ(value, static_cast<float>(me.size));
+}
+
+// ---- In callbacks ----
+
+TEST(Lifetime, CountersAreReadInACallback) {
+  run_ranks(2, {}, [](World& me) {
+    fdl_counters counters{.struct_size = sizeof(fdl_counters)};
+    fdl_result result = FDL_INTERNAL;
+    in_callback(me, "sum", [&] { result = fdl_metrics(me.world, &counters); });
+    EXPECT_EQ(result, FDL_OK);
+    EXPECT_GE(counters.named_operations, 1u);
+  });
+}
+
+TEST(Lifetime, ACallbackThatWouldWaitForOtherRanksGetsAnError) {
+  run_ranks(2, {}, [](World& me) {
+    const int ranks[] = {0, 1};
+    fdl_group* group = nullptr;
+    fdl_comm* comm = nullptr;
+    in_callback(me, "sum", [&] {
+      EXPECT_EQ(fdl_group_create(me.world, ranks, 2, &group), FDL_INVALID_ARGUMENT);
+      EXPECT_THAT(last_text(), HasSubstr("a callback of a handle must not wait"));
+      EXPECT_EQ(fdl_group_split(me.all, 0, 0, &group), FDL_INVALID_ARGUMENT);
+      EXPECT_EQ(fdl_comm_create(me.all, &comm), FDL_INVALID_ARGUMENT);
+    });
+    EXPECT_EQ(group, nullptr);
+    EXPECT_EQ(comm, nullptr);
+    expect_sum(me, me.comm);
+  });
+}
+
+TEST(Lifetime, AWorldThatACallbackDestroysStays) {
+  run_ranks(2, {{"log_level", "off"}}, [](World& me) {
+    in_callback(me, "sum", [&] {
+      fdl_world_destroy(me.world);
+      EXPECT_EQ(fdl_last_error()->code, FDL_INVALID_ARGUMENT);
+      EXPECT_THAT(last_text(), HasSubstr("must not be called in a callback"));
+    });
+    expect_sum(me, me.comm);
+  });
+}
+
+TEST(Lifetime, AGroupThatACallbackDestroysEndsAfterIt) {
+  run_ranks(2, {}, [](World& me) {
+    const int ranks[] = {0, 1};
+    for (int i = 0; i < 20; ++i) {
+      fdl_group* group = nullptr;
+      FDL_ASSERT_OK(fdl_group_create(me.world, ranks, 2, &group));
+      float value = 1;
+      fdl_handle* handle = submit_sum(me, group, "of the group", value);
+      struct Ends {
+        fdl_group* group;
+        std::atomic<bool> done{false};
+      } ends{group};
+      FDL_ASSERT_OK(fdl_handle_notify(
+          handle,
+          [](void* context) {
+            auto* mine = static_cast<Ends*>(context);
+            fdl_group_destroy(mine->group);
+            mine->done = true;
+          },
+          &ends));
+      FDL_ASSERT_OK(fdl_wait_handle(handle, -1));
+      for (int k = 0; k < 10'000 && !ends.done; ++k) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ASSERT_TRUE(ends.done);
+      EXPECT_EQ(value, 2);
+      fdl_handle_free(handle);
+    }
+    expect_sum(me, me.comm);
+  });
+}
+
+TEST(Lifetime, ACommunicatorThatItsOwnCallbackDestroysEndsAfterIt) {
+  run_ranks(2, {}, [](World& me) {
+    for (int i = 0; i < 20; ++i) {
+      fdl_comm* comm = nullptr;
+      FDL_ASSERT_OK(fdl_comm_create(me.all, &comm));
+      float value = 1;
+      fdl_call call;
+      fdl_call_init(&call);
+      call.input = call.output = &value;
+      call.count = 1;
+      fdl_handle* handle = nullptr;
+      FDL_ASSERT_OK(fdl_call_submit(comm, &call, nullptr, &handle));
+      struct Ends {
+        fdl_comm* comm;
+        std::atomic<bool> done{false};
+      } ends{comm};
+      FDL_ASSERT_OK(fdl_handle_notify(
+          handle,
+          [](void* context) {
+            auto* mine = static_cast<Ends*>(context);
+            fdl_comm_destroy(mine->comm);
+            mine->done = true;
+          },
+          &ends));
+      FDL_ASSERT_OK(fdl_wait_handle(handle, -1));
+      for (int k = 0; k < 10'000 && !ends.done; ++k) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ASSERT_TRUE(ends.done);
+      EXPECT_EQ(value, 2);
+      fdl_handle_free(handle);
+    }
+    expect_sum(me, me.comm);
+  });
+}
+
+// The operation that is in flight ends with the world, and its callback destroys a communicator.
+TEST(Lifetime, ACallbackAtTheEndOfAWorldDestroysACommunicator) {
+  run_ranks(2, {}, [](World& me) {
+    float value = 1;
+    std::atomic<bool> has_run{false};
+    struct Ends {
+      fdl_comm* comm;
+      std::atomic<bool>* has_run;
+    } ends{std::exchange(me.comm, nullptr), &has_run};
+    // Rank 1 never submits this name, so it is in flight at the end of rank 0's world.
+    if (me.rank == 1) return fdl_comm_destroy(ends.comm);
+    fdl_handle* handle = submit_sum(me, me.all, "alone", value);
+    FDL_ASSERT_OK(fdl_handle_notify(
+        handle,
+        [](void* context) {
+          auto* mine = static_cast<Ends*>(context);
+          fdl_comm_destroy(mine->comm);
+          *mine->has_run = true;
+        },
+        &ends));
+    fdl_world_destroy(std::exchange(me.world, nullptr));
+    EXPECT_TRUE(has_run);
+    EXPECT_NE(fdl_wait_handle(handle, -1), FDL_OK);
+    fdl_handle_free(handle);
+  });
+}
+
+// ---- Beside calls of other threads ----
+
+// Each call either works or returns SHUT_DOWN, and none waits for ever.
+TEST(Lifetime, CallsBesideTheEndOfAWorldReturnShutDown) {
+  for (int round = 0; round < 20; ++round) {
+    run_ranks(2, {}, [&](World& me) {
+      const int ranks[] = {0, 1};
+      fdl_group* group = nullptr;
+      FDL_ASSERT_OK(fdl_group_create(me.world, ranks, 2, &group));
+      fdl_comm_destroy(std::exchange(me.comm, nullptr));
+      std::atomic<bool> goes{false};
+      const auto is_expected = [](fdl_result result) {
+        return result == FDL_OK || result == FDL_SHUT_DOWN || result == FDL_PEER_LOST || result == FDL_TIMEOUT;
+      };
+      std::thread sums([&] {
+        fdl_result result = FDL_OK;
+        for (int i = 0; result == FDL_OK; ++i) {
+          float value = 1;
+          static const int64_t shape = 1;
+          fdl_operation operation;
+          fdl_operation_init(&operation);
+          const std::string name = "sum " + std::to_string(i);
+          operation.kind = FDL_NAMED_ALLREDUCE;
+          operation.name = name.c_str();
+          operation.input.data = operation.output = &value;
+          operation.input.shape = &shape;
+          operation.input.ndim = 1;
+          result = fdl_run(group, &operation, 1, -1, nullptr);
+          goes = true;
+        }
+        EXPECT_TRUE(is_expected(result)) << last_text();
+      });
+      std::thread objects([&] {
+        fdl_result result = FDL_OK;
+        while (result == FDL_OK) {
+          fdl_handle* handle = nullptr;
+          result = fdl_join(group, &handle);
+          if (handle != nullptr) {
+            fdl_result joined = fdl_wait_handle(handle, -1);
+            EXPECT_TRUE(is_expected(joined)) << last_text();
+            fdl_handle_free(handle);
+          }
+        }
+        EXPECT_TRUE(is_expected(result)) << last_text();
+      });
+      while (!goes) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::microseconds(200 * round));
+      fdl_world_destroy(std::exchange(me.world, nullptr));
+      sums.join();
+      objects.join();
+      fdl_group_destroy(group);
+    });
+  }
+}
+
+// ---- Before what was made from them ----
+
+TEST(Lifetime, ACommunicatorOutlivesItsGroup) {
+  run_ranks(2, {}, [](World& me) {
+    const int ranks[] = {0, 1};
+    fdl_group* group = nullptr;
+    FDL_ASSERT_OK(fdl_group_create(me.world, ranks, 2, &group));
+    fdl_comm* comm = nullptr;
+    FDL_ASSERT_OK(fdl_comm_create(group, &comm));
+    fdl_group_destroy(group);
+    expect_sum(me, comm);
+    // The text of a failure names the group.
+    if (me.rank == 0) {
+      FDL_ASSERT_OK(fdl_comm_abort(comm, "the test ends it"));
+    }
+    float value = 1;
+    EXPECT_EQ(fdl_allreduce(comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM), FDL_ABORTED);
+    EXPECT_THAT(std::string(fdl_last_error()->group), HasSubstr("{0,1}"));
+    fdl_comm_destroy(comm);
+  });
+}
+
+// ---- Structures and counts that are nonsense ----
+
+TEST(Nonsense, AStructureWithoutItsSizeIsRefusedEverywhere) {
+  run_ranks(1, {}, [](World& me) {
+    for (const std::size_t size : {std::size_t{0}, std::numeric_limits<std::size_t>::max()}) {
+      float value = 1;
+      fdl_call call;
+      fdl_call_init(&call);
+      call.input = call.output = &value;
+      call.count = 1;
+      fdl_call_options options;
+      fdl_call_options_init(&options);
+      options.postscale = 2;
+      FDL_ASSERT_OK(fdl_call_ex(me.comm, &call, &options, nullptr));
+      EXPECT_EQ(value, 2);
+      options.struct_size = size;
+      EXPECT_EQ(fdl_call_ex(me.comm, &call, &options, nullptr), FDL_INVALID_ARGUMENT);
+      EXPECT_THAT(last_text(), HasSubstr("fdl_call_options.struct_size is " + std::to_string(size)));
+      EXPECT_EQ(fdl_allreduce_ex(me.comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM, &options), FDL_INVALID_ARGUMENT);
+      fdl_handle* handle = nullptr;
+      EXPECT_EQ(fdl_call_submit(me.comm, &call, &options, &handle), FDL_INVALID_ARGUMENT);
+      call.struct_size = size;
+      EXPECT_EQ(fdl_call_ex(me.comm, &call, nullptr, nullptr), FDL_INVALID_ARGUMENT);
+      EXPECT_THAT(last_text(), HasSubstr("fdl_call.struct_size is " + std::to_string(size)));
+      EXPECT_EQ(fdl_call_submit(me.comm, &call, nullptr, &handle), FDL_INVALID_ARGUMENT);
+      fdl_world_facts facts{.struct_size = size};
+      EXPECT_EQ(fdl_world_info(me.world, &facts), FDL_INVALID_ARGUMENT);
+      fdl_counters counters{.struct_size = size};
+      EXPECT_EQ(fdl_metrics(me.world, &counters), FDL_INVALID_ARGUMENT);
+      fdl_operation operation;
+      fdl_operation_init(&operation);
+      operation.struct_size = size;
+      EXPECT_EQ(fdl_submit(me.all, &operation, 1, &handle), FDL_INVALID_ARGUMENT);
+      EXPECT_EQ(value, 2) << "nothing happened";
+    }
+  });
+}
+
+TEST(Nonsense, ACountThatMemoryCannotHoldIsAnErrorAndNoException) {
+  run_ranks(1, {}, [](World& me) {
+    constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max();
+    const int ranks[] = {0};
+    fdl_group* group = nullptr;
+    EXPECT_EQ(fdl_group_create(me.world, ranks, kMost, &group), FDL_INVALID_ARGUMENT);
+    fdl_operation operation;
+    fdl_operation_init(&operation);
+    fdl_handle* handle = nullptr;
+    EXPECT_EQ(fdl_submit(me.all, &operation, kMost, &handle), FDL_INVALID_ARGUMENT);
+    float value = 1;
+    EXPECT_EQ(fdl_allreduce(me.comm, &value, &value, kMost, FDL_FLOAT32, FDL_SUM), FDL_INVALID_ARGUMENT);
+    void* memory = nullptr;
+    EXPECT_NE(fdl_alloc(me.world, kMost - 100, &memory), FDL_OK);
+    EXPECT_EQ(memory, nullptr);
+  });
+}
+
+TEST(Nonsense, ANegativeTimeLimitIsRefused) {
+  run_ranks(1, {}, [](World& me) {
+    fdl_call_options options;
+    fdl_call_options_init(&options);
+    options.timeout_ns = -1;
+    float value = 1;
+    EXPECT_EQ(fdl_allreduce_ex(me.comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM, &options), FDL_INVALID_ARGUMENT);
+    EXPECT_THAT(last_text(), HasSubstr("timeout_ns is -1"));
+  });
+}
+
+// ---- Requests ----
+
+TEST(Request, ItsOwnTimeLimitCountsFromTheWait) {
+  run_ranks(2, {}, [](World& me) {
+    if (me.rank == 1) {  // never receives
+      std::this_thread::sleep_for(std::chrono::milliseconds(600));
+      return;
+    }
+    float value = 0;
+    fdl_call call;
+    fdl_call_init(&call);
+    call.collective = FDL_RECV;
+    call.root = 1;
+    call.output = &value;
+    call.count = 1;
+    fdl_call_options options;
+    fdl_call_options_init(&options);
+    options.timeout_ns = 100'000'000;
+    fdl_request* request = nullptr;
+    FDL_ASSERT_OK(fdl_call_ex(me.comm, &call, &options, &request));
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    const auto begun = std::chrono::steady_clock::now();
+    EXPECT_EQ(fdl_wait(request), FDL_TIMEOUT);
+    EXPECT_GE(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(95));
+  });
+}
+
+}  // namespace
+}  // namespace world_test
