@@ -11,6 +11,7 @@
 #include "communicators.h"
 #include "real_mpi.h"
 #include "report.h"
+#include "requests/pending.h"
 
 namespace fdl::mpi_preload {
 namespace {
@@ -50,12 +51,6 @@ bool find_ranks(HostWorld& host) {
   return share(first.data(), first.size(), &host.ranks) == MPI_SUCCESS && all_agree(host.ranks, first == identity);
 }
 
-// A rank that waits in a collective of ours lets MPI move messages on: another rank may need them to get there.
-void move_messages(void*) {
-  int found = 0;
-  real().Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, probed, &found, MPI_STATUS_IGNORE);
-}
-
 constexpr const char* kWithout = "MPI runs all collectives of this host: %s";
 
 // Checked before the start, so that the other ranks need not wait for one that fails at once.
@@ -77,7 +72,8 @@ bool create_world(HostWorld& host, int rank) {
   wanted.share_context = &host.ranks;
   wanted.options = options;
   wanted.option_count = 1;
-  wanted.waiting = move_messages;
+  // A rank that waits in a collective of ours lets MPI move on: another rank may need its messages to get there.
+  wanted.waiting = [](void*) { move_messages(); };
   const bool made = fdl_world_create(&wanted, &host.world) == FDL_OK;
   if (!made) say(Level::warning, kWithout, fdl_last_error()->text);
   return all_agree(host.ranks, made);
@@ -93,6 +89,11 @@ void release(HostWorld& host) {
 }  // namespace
 
 const HostWorld* host_world() { return current.load(std::memory_order_acquire); }
+
+void move_messages() {
+  int found = 0;
+  real().Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, probed, &found, MPI_STATUS_IGNORE);
+}
 
 void start_host_world() {
   auto host = std::make_unique<HostWorld>();
@@ -112,6 +113,7 @@ void start_host_world() {
 void stop_host_world() {
   const std::unique_ptr<HostWorld> host(current.exchange(nullptr, std::memory_order_acq_rel));
   if (!host) return;
+  finish_pending();
   all_agree(host->ranks, true);  // no rank leaves while another one still needs it
   const Totals totals = close_registry();
   int rank = 0;
