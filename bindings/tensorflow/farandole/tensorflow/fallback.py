@@ -101,6 +101,7 @@ def _collective(kind, gradient, tensors, attributes, has_other_rows=False, **arg
                                                     in_place=not has_other_rows, **arguments)]  # fmt: skip
 
         outputs = tf.numpy_function(body, inputs, [one.dtype for one in inputs], stateful=False)
+        outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]  # one output, in eager mode
         for one, source in zip(outputs, inputs):
             shape = source.shape
             one.set_shape([None, *shape[1:]] if has_other_rows and shape.rank else None if has_other_rows else shape)
@@ -196,4 +197,5 @@ def farandole_fact(fact, process_set=0):
 
 
 def farandole_token():
-    return tf.constant(0)
+    # Stateful: tf.data runs functions of stateless ops at the same time, whose operations have the same names.
+    return tf.numpy_function(lambda: np.int32(0), [], tf.int32)
