@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 
 import farandole.tensorflow as hvd
@@ -201,6 +202,31 @@ def shuts_down():
     same(traced(ones(2)), [2, 2])
 
 
+def shuts_down_with_operations_in_flight():
+    """Operations that wait for the peer, in a graph and eagerly, end when another thread of their rank shuts down."""
+    hvd.init()
+    if hvd.rank() == 1:
+        hvd.barrier(name="end")
+        return
+    many = tf.function(lambda x: [hvd.allreduce(x, name=f"waits.{index}") for index in range(100)])
+    texts = []
+    actions = (lambda: hvd.allreduce(ones(2), name="waits"), lambda: many(ones(2)))
+    threads = [
+        threading.Thread(
+            target=lambda action=action: texts.append(expect_error("shutdown", ENDED, ["has shut"], action))
+        )
+        for action in actions
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    hvd.barrier(name="end")
+    hvd.shutdown()
+    for thread in threads:
+        thread.join()
+    assert len(texts) == 2
+
+
 def dies():
     hvd.init()
     traced = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum, name="grad"))
@@ -248,6 +274,10 @@ def test_on_ranks(check, size):
 
 def test_a_rank_that_shuts_down():
     launch(2, shuts_down, {"SECOND_RENDEZVOUS": f"tcp://127.0.0.1:{free_port()}"})
+
+
+def test_operations_in_flight_end_with_their_world():
+    launch(2, shuts_down_with_operations_in_flight)
 
 
 def test_a_rank_that_dies():

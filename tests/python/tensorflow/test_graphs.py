@@ -12,7 +12,7 @@ import farandole.tensorflow as hvd
 import numpy as np
 import pytest
 import tensorflow as tf
-from farandole.tensorflow import library
+from farandole.tensorflow import native
 from launch import checks_of, launch, require
 from test_tensorflow import same
 
@@ -222,7 +222,7 @@ def test_the_library_loaded_before_tensorflow_is_reported():
     program = f"""
 import ctypes
 import farandole._native
-ctypes.CDLL({library.PATH!r})
+ctypes.CDLL({native.PATH!r})
 import farandole.tensorflow
 """
     done = run_python(program)
@@ -239,6 +239,6 @@ def test_farandole_alone_loads_no_framework():
 
 def test_the_library_needs_nothing_of_tensorflow():
     """It names TensorFlow's library only at run time, so that one file serves all releases."""
-    needed = subprocess.run(["readelf", "-d", library.PATH], capture_output=True, text=True).stdout
+    needed = subprocess.run(["readelf", "-d", native.PATH], capture_output=True, text=True).stdout
     assert "libfarandole.so" in needed and "tensorflow" not in needed.replace("libfarandole_tensorflow", "")
-    assert ctypes.CDLL(library.PATH)
+    assert ctypes.CDLL(native.PATH)

@@ -77,6 +77,26 @@ def check_tape_is_a_tape():
         hvd.DistributedGradientTape(tf.GradientTape(), groups="all")
 
 
+def check_strategies_are_refused():
+    variables = make(1)
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope(), pytest.raises(ValueError, match="tf.distribute"):
+        gradients_of(variables, factor())
+
+
+def check_mixed_precision():
+    """bfloat16 and float16 gradients beside float32 ones: each is reduced in its type."""
+    variables = [tf.Variable(tf.zeros([2], dtype)) for dtype in (tf.bfloat16, tf.float16, tf.float32)]
+
+    def compute():
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(tf.cast(one, tf.float32)) for one in variables]) * factor()
+        return hvd.DistributedGradientTape(tape).gradient(loss, variables)
+
+    for run in (compute, tf.function(compute)):
+        for gradient, variable in zip(run(), variables):
+            same(gradient, np.full(2, average()), variable.dtype)
+
+
 def check_unused_variables():
     variables = make(3)
 

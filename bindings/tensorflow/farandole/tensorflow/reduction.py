@@ -47,6 +47,11 @@ class GradientReduction:
         gradients = list(gradients)
         if not _has_others(self.process_set):
             return gradients
+        if tf.distribute.has_strategy():
+            raise ValueError(
+                "tf.distribute and farandole would both average the gradients: leave tf.distribute's strategy, and "
+                "start one process for each device with `farandole run`"
+            )
         variables = list(variables) if variables is not None else [None] * len(gradients)
         if self.sparse_as_dense:
             gradients = [tf.convert_to_tensor(one) if isinstance(one, tf.IndexedSlices) else one for one in gradients]

@@ -17,7 +17,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     def __init__(self, fused=False, **kwargs):
         if fused:
             raise ValueError("SyncBatchNormalization does not support fused=True")
-        if int(tf.keras.__version__.split(".")[0]) < 3:
+        if getattr(tf.keras, "__version__", "2").startswith("2"):
             kwargs["fused"] = False
         super().__init__(**kwargs)
 

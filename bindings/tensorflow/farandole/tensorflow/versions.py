@@ -1,21 +1,42 @@
-"""The check that TensorFlow is installed, and new enough."""
+"""The check that TensorFlow is installed, and which ops its release can have."""
 
 import re
+import sys
 
-OLDEST = (2, 13)  # the first with asynchronous kernels in its C API
+_OLDEST = (2, 12)
+_FIRST_WITH_ASYNCHRONOUS_KERNELS = (2, 13)
+
+
+def _release():
+    import tensorflow
+
+    return tuple(map(int, re.match(r"(\d+)\.(\d+)", tensorflow.__version__).groups()))
 
 
 def check():
     """ImportError, with the remedy, if TensorFlow is missing or too old."""
     try:
-        import tensorflow
+        release = _release()
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":
             raise
         raise ImportError("farandole.tensorflow needs TensorFlow 2.13 or newer: pip install tensorflow") from error
-    numbers = re.match(r"(\d+)\.(\d+)", tensorflow.__version__)
-    if tuple(map(int, numbers.groups())) < OLDEST:
+    if release < _OLDEST:
         raise ImportError(
-            f"farandole.tensorflow needs TensorFlow 2.13 or newer, and this is {tensorflow.__version__}: "
+            f"farandole.tensorflow needs TensorFlow 2.13 or newer, and this is {release[0]}.{release[1]}: "
             "pip install -U tensorflow"
         )
+
+
+def has_asynchronous_kernels():
+    """Whether this release has the functions that the native ops need. If not, one line says so."""
+    release = _release()
+    if release >= _FIRST_WITH_ASYNCHRONOUS_KERNELS:
+        return True
+    print(
+        f"farandole: TensorFlow {release[0]}.{release[1]} lacks asynchronous kernels, so collectives run in "
+        "tf.numpy_function, which is slower; TensorFlow 2.13 or newer has them",
+        file=sys.stderr,
+        flush=True,
+    )
+    return False
