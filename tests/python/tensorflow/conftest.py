@@ -7,4 +7,4 @@ if importlib.util.find_spec("tensorflow") is None:
     collect_ignore_glob = ["test_*.py"]
 elif importlib.import_module("tensorflow").__version__.startswith("2.12."):
     # The ops of tf.numpy_function compute the same, but have no classes of errors and no asynchronous kernels.
-    collect_ignore_glob = ["test_errors.py", "test_graphs.py", "test_elastic.py"]
+    collect_ignore_glob = ["test_errors.py", "test_graphs.py"]

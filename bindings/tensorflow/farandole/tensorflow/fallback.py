@@ -92,15 +92,16 @@ def _attributes_of(tensor_names, **others):
     return {"tensor_names": [name.encode() for name in tensor_names], **others}
 
 
-def _collective(kind, gradient, tensors, attributes, has_other_rows=False, **arguments):
+def _collective(kind, gradient, tensors, token, attributes, has_other_rows=False, **arguments):
     names = [name.decode() for name in attributes["tensor_names"]]
 
     def run(*inputs):
-        def body(*arrays):
+        def body(_, *arrays):
             return [result for result, _ in _submit(kind, names, attributes["process_set"], arrays,
                                                     in_place=not has_other_rows, **arguments)]  # fmt: skip
 
-        outputs = tf.numpy_function(body, inputs, [one.dtype for one in inputs], stateful=False)
+        outputs = tf.numpy_function(body, [token, *inputs], [one.dtype for one in inputs], stateful=False)
+        outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]  # one output, in eager mode
         for one, source in zip(outputs, inputs):
             shape = source.shape
             one.set_shape([None, *shape[1:]] if has_other_rows and shape.rank else None if has_other_rows else shape)
@@ -116,25 +117,25 @@ def _reduction(reduce_op, prescale, postscale):
 def farandole_allreduce(tensors, token, tensor_names, reduce_op, process_set=0, prescale="1", postscale="1"):
     attributes = _attributes_of(tensor_names, process_set=process_set, reduce_op=reduce_op, prescale=prescale,
                                 postscale=postscale)  # fmt: skip
-    return _collective(core.Kind.ALLREDUCE, "_allreduce_gradient", tensors, attributes,
+    return _collective(core.Kind.ALLREDUCE, "_allreduce_gradient", tensors, token, attributes,
                        **_reduction(reduce_op, prescale, postscale))  # fmt: skip
 
 
 def farandole_allgather(tensors, token, tensor_names, process_set=0):
     attributes = _attributes_of(tensor_names, process_set=process_set)
-    return _collective(core.Kind.ALLGATHER, "_allgather_gradient", tensors, attributes, True)
+    return _collective(core.Kind.ALLGATHER, "_allgather_gradient", tensors, token, attributes, True)
 
 
 def farandole_broadcast(tensors, token, tensor_names, root_rank, process_set=0):
     attributes = _attributes_of(tensor_names, process_set=process_set, root_rank=root_rank)
     root = basics._process_sets[process_set].root(root_rank, "broadcast") if process_set in basics._process_sets else 0
-    return _collective(core.Kind.BROADCAST, "_broadcast_gradient", tensors, attributes, root=root)
+    return _collective(core.Kind.BROADCAST, "_broadcast_gradient", tensors, token, attributes, root=root)
 
 
 def farandole_reducescatter(tensors, token, tensor_names, reduce_op, process_set=0, prescale="1", postscale="1"):
     attributes = _attributes_of(tensor_names, process_set=process_set, reduce_op=reduce_op, prescale=prescale,
                                 postscale=postscale)  # fmt: skip
-    return _collective(core.Kind.REDUCE_SCATTER, "_reducescatter_gradient", tensors, attributes, True,
+    return _collective(core.Kind.REDUCE_SCATTER, "_reducescatter_gradient", tensors, token, attributes, True,
                        **_reduction(reduce_op, prescale, postscale))  # fmt: skip
 
 
@@ -142,12 +143,12 @@ def farandole_alltoall(tensors, splits, token, tensor_names, process_set=0):
     attributes = _attributes_of(tensor_names, process_set=process_set)
 
     def run(tensor):
-        def body(array, rows):
+        def body(_, array, rows):
             ((result, received),) = _submit(core.Kind.ALLTOALL, tensor_names, process_set, [array],
                                             splits=list(map(int, rows)) or None, in_place=False)  # fmt: skip
             return [result, np.array(received, np.int32)]
 
-        rows, received = tf.numpy_function(body, [tensor, splits], [tensor.dtype, tf.int32], stateful=False)
+        rows, received = tf.numpy_function(body, [token, tensor, splits], [tensor.dtype, tf.int32], stateful=False)
         rows.set_shape([None, *tensor.shape[1:]] if tensor.shape.rank else None)
         received.set_shape([None])
         return rows, received
@@ -196,4 +197,6 @@ def farandole_fact(fact, process_set=0):
 
 
 def farandole_token():
-    return tf.constant(0)
+    # Stateful: TensorFlow computes stateless ops of constants once, and tf.data runs functions without stateful ops at
+    # the same time, whose operations have the same names.
+    return tf.numpy_function(lambda: np.int32(0), [], tf.int32)
