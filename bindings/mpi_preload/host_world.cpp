@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string_view>
 
 #include "communicators.h"
@@ -19,7 +20,26 @@ namespace {
 using Text = std::array<char, 256>;
 
 std::atomic<HostWorld*> current{nullptr};
-MPI_Comm probed;  // a communicator of this rank alone, on which no message ever comes
+
+// A receive of this rank from itself that never ends: a test of it makes MPI's progress, which a probe does not in
+// MPICH. One thread at a time tests it.
+struct Idle {
+  std::mutex mutex;
+  MPI_Comm comm;
+  MPI_Request request;
+  char byte = 0;
+};
+Idle idle;
+
+void open_idle() {
+  real().Comm_dup(real().self, &idle.comm);
+  real().Irecv(&idle.byte, 1, real().byte, 0, 0, idle.comm, &idle.request);
+}
+void close_idle() {
+  real().Cancel(&idle.request);
+  real().Wait(&idle.request, MPI_STATUS_IGNORE);
+  real().Comm_free(&idle.comm);
+}
 
 // The least number of all ranks; 0 if MPI fails.
 int least_of(MPI_Comm ranks, int mine) {
@@ -82,7 +102,6 @@ bool create_world(HostWorld& host, int rank) {
 
 void release(HostWorld& host) {
   if (host.world != nullptr) fdl_world_destroy(host.world);
-  if (probed != real().no_comm) real().Comm_free(&probed);
   real().Group_free(&host.group);
   real().Comm_free(&host.ranks);
 }
@@ -92,8 +111,9 @@ void release(HostWorld& host) {
 const HostWorld* host_world() { return current.load(std::memory_order_acquire); }
 
 void move_messages() {
-  int found = 0;
-  real().Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, probed, &found, MPI_STATUS_IGNORE);
+  const std::unique_lock lock(idle.mutex, std::try_to_lock);
+  int done = 0;
+  if (lock.owns_lock()) real().Test(&idle.request, &done, MPI_STATUS_IGNORE);
 }
 
 void start_host_world() {
@@ -102,9 +122,12 @@ void start_host_world() {
   int rank = 0;
   real().Comm_rank(host->ranks, &rank);
   const bool wanted = all_agree(host->ranks, is_wanted() && host->size > 1 && has_valid_settings());
-  probed = real().no_comm;
-  if (wanted) real().Comm_dup(real().self, &probed);
-  if (!wanted || !create_world(*host, rank)) return release(*host);
+  if (!wanted) return release(*host);
+  open_idle();
+  if (!create_world(*host, rank)) {
+    close_idle();
+    return release(*host);
+  }
   open_registry(static_cast<std::size_t>(least_of(host->ranks, enough_worth())));
   if (rank == 0)
     say(Level::info, "farandole %s runs collectives of the %d ranks of this host", fdl_version(), host->size);
@@ -124,6 +147,7 @@ void stop_host_world() {
         static_cast<unsigned long long>(totals.collectives), static_cast<unsigned long long>(totals.communicators));
   }
   release(*host);
+  close_idle();
 }
 
 }  // namespace fdl::mpi_preload

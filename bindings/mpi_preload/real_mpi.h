@@ -36,7 +36,8 @@ namespace fdl::mpi_preload {
   ROW(Add_error_class)        \
   ROW(Add_error_code)         \
   ROW(Add_error_string)       \
-  ROW(Iprobe)                 \
+  ROW(Irecv)                  \
+  ROW(Cancel)                 \
   ROW(Barrier)                \
   ROW(Grequest_start)         \
   ROW(Grequest_complete)      \
