@@ -146,8 +146,8 @@ part_frameworks() {
     say "Frameworks: $name"
     set_up_framework "$name"
     begin=$(date +%s) before="$passed $failed"
-    run_pytest "$name" "$framework_tests" "" PATH="$PWD/build/frameworks/$name/venv/bin:$PATH" \
-      PYTHONPATH="$PWD/build/frameworks/$name/package" TF_CPP_MIN_LOG_LEVEL=3
+    run_pytest "$name" "$framework_tests" "" PATH="$PWD/$framework_home/venv/bin:$PATH" \
+      PYTHONPATH="$PWD/$framework_home/package" TF_CPP_MIN_LOG_LEVEL=3
     table+=("| $framework_module $(version_of_framework "$name") | $((passed - ${before% *})) | $((failed - ${before#* })) | $(($(date +%s) - begin)) s |")
   done
   printf '   %s\n' "| release | passed | failed | time |" "|---|---|---|---|" "${table[@]}"

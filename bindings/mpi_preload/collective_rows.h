@@ -38,6 +38,19 @@ FDL_ROW(Alltoallv, alltoallv,
         (const void* input, const Count* send_counts, const Place* send_places, MPI_Datatype send_type, void* output,
          const Count* recv_counts, const Place* recv_places, MPI_Datatype recv_type, MPI_Comm comm),
         (input, send_counts, send_places, send_type, output, recv_counts, recv_places, recv_type, comm))
+
+// Nonblocking.
+FDL_ROW(Iallreduce, start_allreduce, (FDL_REDUCTION, MPI_Comm comm, MPI_Request* request),
+        (input, output, count, datatype, op, comm, request))
+FDL_ROW(Ireduce, start_reduce, (FDL_REDUCTION, int root, MPI_Comm comm, MPI_Request* request),
+        (input, output, count, datatype, op, root, comm, request))
+FDL_ROW(Ibcast, start_broadcast,
+        (void* buffer, Count count, MPI_Datatype datatype, int root, MPI_Comm comm, MPI_Request* request),
+        (buffer, count, datatype, root, comm, request))
+FDL_ROW(Iallgather, start_allgather, (FDL_BLOCKS, MPI_Comm comm, MPI_Request* request),
+        (FDL_BLOCKS_GIVEN, comm, request))
+FDL_ROW(Ialltoall, start_alltoall, (FDL_BLOCKS, MPI_Comm comm, MPI_Request* request),
+        (FDL_BLOCKS_GIVEN, comm, request))
 // clang-format on
 
 #undef FDL_REDUCTION

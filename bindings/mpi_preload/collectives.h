@@ -57,4 +57,16 @@ Outcome allgatherv(const void* input, MPI_Count send_count, MPI_Datatype send_ty
 Outcome alltoallv(const void* input, Counts send_counts, Places send_places, MPI_Datatype send_type, void* output,
                   Counts recv_counts, Places recv_places, MPI_Datatype recv_type, MPI_Comm comm);
 
+// Nonblocking: they also set the request.
+Outcome start_allreduce(const void* input, void* output, MPI_Count count, MPI_Datatype datatype, MPI_Op op,
+                        MPI_Comm comm, MPI_Request* request);
+Outcome start_reduce(const void* input, void* output, MPI_Count count, MPI_Datatype datatype, MPI_Op op, int root,
+                     MPI_Comm comm, MPI_Request* request);
+Outcome start_broadcast(void* buffer, MPI_Count count, MPI_Datatype datatype, int root, MPI_Comm comm,
+                        MPI_Request* request);
+Outcome start_allgather(const void* input, MPI_Count send_count, MPI_Datatype send_type, void* output,
+                        MPI_Count recv_count, MPI_Datatype recv_type, MPI_Comm comm, MPI_Request* request);
+Outcome start_alltoall(const void* input, MPI_Count send_count, MPI_Datatype send_type, void* output,
+                       MPI_Count recv_count, MPI_Datatype recv_type, MPI_Comm comm, MPI_Request* request);
+
 }  // namespace fdl::mpi_preload

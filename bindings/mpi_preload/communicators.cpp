@@ -37,6 +37,8 @@ void release(Communicator& entry) {
   if (entry.group != nullptr) fdl_group_destroy(entry.group);
   entry.ordered = nullptr;
   entry.group = nullptr;
+  if (entry.submitted) entry.submitted->set_freed();
+  entry.submitted.reset();
 }
 
 // MPI calls it in MPI_Comm_free and MPI_Comm_disconnect, and in MPI_Finalize for those that are left.
@@ -87,30 +89,48 @@ bool least_of(MPI_Comm comm, int mine, int& least) {
   return real().Allreduce(&mine, &least, 1, real().integer, real().minimum, comm) == MPI_SUCCESS;
 }
 
-// Makes the communicator of farandole, if all ranks can. The first agreement also is a barrier: no rank is still on its
-// way here and needs another one to move its messages.
+// Runs `create` on all ranks at the same place of their order, if all ranks can. Returns never if it has not run on all
+// of them or has failed on one, and later if another thread is in the way. The first agreement also is a barrier: no
+// rank is still on its way here and needs another one to move its messages.
+template <typename Create>
+Wish agree_and(MPI_Comm comm, bool is_possible, const Create& create) {
+  const std::unique_lock turn(creation, std::try_to_lock);
+  int least = never;
+  if (!least_of(comm, !is_possible ? never : turn.owns_lock() ? now : later, least)) return never;
+  if (least != now) return static_cast<Wish>(least);
+  const bool made = create();
+  if (!made) say(Level::warning, "MPI runs the collectives of a communicator: %s", fdl_last_error()->text);
+  return least_of(comm, made ? 1 : 0, least) && least == 1 ? now : never;
+}
+
+// Makes the communicator of farandole.
 void settle(Communicator& entry, const HostWorld& host) {
-  std::unique_lock turn(creation, std::try_to_lock);
-  bool is_full = false;
+  bool has_room = false;
   {
     const std::lock_guard lock(registry_mutex);
-    is_full = registry.size() >= kMostAtOnce;
+    has_room = registry.size() < kMostAtOnce;
   }
-  int least = never;
-  if (!least_of(entry.mpi, is_full ? never : turn.owns_lock() ? now : later, least)) least = never;
-  if (least == later) {
-    entry.worth = 0;
-    return;
-  }
-  entry.is_settled = true;
-  if (least == never) return;
-  const bool made = make(entry, host);
-  if (!made) say(Level::warning, "MPI runs the collectives of a communicator: %s", fdl_last_error()->text);
-  const bool is_ours = least_of(entry.mpi, made ? 1 : 0, least) && least == 1;
+  const Wish outcome = agree_and(entry.mpi, has_room, [&] { return make(entry, host); });
+  entry.is_settled = outcome != later;
+  if (outcome == later) entry.worth = 0;
   const std::lock_guard lock(registry_mutex);
-  if (!is_ours) return release(entry);
+  if (outcome != now) return release(entry);
   registry.push_back(&entry);
   ++totals.communicators;
+}
+
+// Makes the one for nonblocking collectives: blocking calls on a communicator that calls are submitted to take longer.
+void settle_nonblocking(Communicator& entry, const HostWorld& host) {
+  const Wish outcome = agree_and(entry.mpi, true, [&] {
+    fdl_group* group = entry.group != nullptr ? entry.group : fdl_group_all(host.world);
+    fdl_comm* made = nullptr;
+    if (fdl_comm_create(group, &made) != FDL_OK) return false;
+    entry.submitted = std::make_shared<SubmittedComm>(made);
+    return true;
+  });
+  entry.is_submitted_settled = outcome != later;
+  if (outcome == later) entry.nonblocking_worth = 0;
+  if (outcome == never) entry.submitted.reset();
 }
 
 Communicator* attribute_of(MPI_Comm comm, const HostWorld& host) {
@@ -148,7 +168,10 @@ Totals close_registry() {
   return totals;
 }
 
-Communicator* ours(MPI_Comm comm, std::size_t bytes) {
+namespace {
+
+// The communicator's entry; null if MPI runs all its collectives.
+Communicator* entry_of(MPI_Comm comm, const HostWorld* host) {
   // The last communicator of this thread, which saves the search for the attribute.
   struct Last {
     MPI_Comm comm;
@@ -156,21 +179,40 @@ Communicator* ours(MPI_Comm comm, std::size_t bytes) {
     Communicator* entry = nullptr;
   };
   static thread_local Last last;
-  const HostWorld* host = host_world();
   if (host == nullptr) return nullptr;
-  const uint64_t now = generation.load(std::memory_order_acquire);
-  Communicator* entry = last.entry;
-  if (last.generation != now || last.comm != comm) {
-    if (comm == real().no_comm) return nullptr;
-    entry = attribute_of(comm, *host);
-    if (entry == nullptr) return nullptr;
-    last = {comm, now, entry};
-  }
+  const uint64_t present = generation.load(std::memory_order_acquire);
+  if (last.generation == present && last.comm == comm) return last.entry;
+  if (comm == real().no_comm) return nullptr;
+  Communicator* entry = attribute_of(comm, *host);
+  if (entry != nullptr) last = {comm, present, entry};
+  return entry;
+}
+
+}  // namespace
+
+Communicator* ours(MPI_Comm comm, std::size_t bytes) {
+  const HostWorld* host = host_world();
+  Communicator* entry = entry_of(comm, host);
+  if (entry == nullptr) return nullptr;
   if (!entry->is_settled) [[unlikely]] {
     if (entry->worth >= enough) settle(*entry, *host);
     entry->worth += 1 + bytes / kWorthOfBytes;
   }
   if (entry->ordered == nullptr) return nullptr;
+  if (!entry->is_submitted_settled && entry->nonblocking_worth > 0 && entry->nonblocking_worth >= enough) [[unlikely]] {
+    settle_nonblocking(*entry, *host);
+  }
+  ++entry->ours;
+  return entry;
+}
+
+Communicator* ours_nonblocking(MPI_Comm comm, std::size_t bytes) {
+  Communicator* entry = entry_of(comm, host_world());
+  if (entry == nullptr) return nullptr;
+  const std::size_t worth = 1 + bytes / kWorthOfBytes;
+  if (!entry->is_settled) entry->worth += worth;
+  if (!entry->is_submitted_settled) entry->nonblocking_worth += worth;
+  if (!entry->submitted) return nullptr;
   ++entry->ours;
   return entry;
 }

@@ -8,8 +8,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "mpi_header.h"
+#include "requests/pending.h"
 
 namespace fdl::mpi_preload {
 
@@ -22,6 +24,10 @@ struct Communicator {
   uint64_t ours = 0;            // collectives that farandole ran
   fdl_group* group = nullptr;   // null: the group of all ranks of the host
   fdl_comm* ordered = nullptr;  // null: MPI runs its collectives
+  // For nonblocking collectives: made once there were enough of them. Null: MPI runs those.
+  std::shared_ptr<SubmittedComm> submitted;
+  std::size_t nonblocking_worth = 0;
+  bool is_submitted_settled = false;
 };
 
 // For the start and the end of the host's world. A communicator gets one of farandole when its collectives are worth
@@ -38,5 +44,7 @@ Totals close_registry();
 // if all ranks know the same number, else 0. Returns null if MPI runs this one. Blocks when the communicator of
 // farandole is made. The result lives as long as MPI's communicator.
 Communicator* ours(MPI_Comm comm, std::size_t bytes);
+// The same for a nonblocking collective. It never blocks: what it needs is made at a later blocking one.
+Communicator* ours_nonblocking(MPI_Comm comm, std::size_t bytes);
 
 }  // namespace fdl::mpi_preload

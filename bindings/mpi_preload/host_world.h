@@ -18,6 +18,8 @@ struct HostWorld {
 void start_host_world();
 // Ends it before MPI_Finalize, and all communicators with it.
 void stop_host_world();
+// Lets MPI move messages on. Only in a thread of the program that is inside a function of MPI.
+void move_messages();
 // Null before the start, after the end, or if this host has none.
 const HostWorld* host_world();
 

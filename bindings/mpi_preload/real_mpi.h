@@ -37,7 +37,20 @@ namespace fdl::mpi_preload {
   ROW(Add_error_code)         \
   ROW(Add_error_string)       \
   ROW(Iprobe)                 \
-  ROW(Barrier)
+  ROW(Barrier)                \
+  ROW(Grequest_start)         \
+  ROW(Grequest_complete)      \
+  ROW(Status_set_elements)    \
+  ROW(Status_set_cancelled)   \
+  ROW(Wait)                   \
+  ROW(Waitall)                \
+  ROW(Waitany)                \
+  ROW(Waitsome)               \
+  ROW(Test)                   \
+  ROW(Testall)                \
+  ROW(Testany)                \
+  ROW(Testsome)               \
+  ROW(Request_get_status)
 
 struct RealMpi {
 #define ROW(name) decltype(&::PMPI_##name) name = nullptr;

@@ -172,6 +172,11 @@ FDL_API size_t fdl_config_describe(char* text, size_t capacity);
 FDL_API size_t fdl_explain(const char* collective, int ranks, size_t bytes, const char* algorithm, char* text,
                            size_t capacity);
 
+/* A text that is equal on all processes of this user that can meet in one abstract socket (the same kernel and network
+ * namespace), and different elsewhere. Copies at most `capacity` bytes with a final 0 into `text` (which may be NULL)
+ * and returns the bytes that the whole text needs. */
+FDL_API size_t fdl_host_identity(char* text, size_t capacity);
+
 /* ---- World: all ranks of a job, from the view of this rank ---- */
 
 typedef struct fdl_world fdl_world;
@@ -198,6 +203,12 @@ typedef struct fdl_world_options {
    * waits for may depend. It must return soon and must not call the library. Waits for handles do not call it. */
   void (*waiting)(void* context);
   void* waiting_context;
+  /* May be NULL. With rank and size given, it replaces rendezvous and job_key: it passes rank 0's `text` to all ranks,
+   * and returns 0, or else a code of the program for an error. Each rank calls it once, in fdl_world_create, with the
+   * same `capacity` of at most 1024 bytes, which hold a final 0; text is ignored on the other ranks. It may block until
+   * all ranks have called it. If local_size is size, the ranks meet in a socket of the host, and no port is opened. */
+  int (*share)(char* text, size_t capacity, void* context);
+  void* share_context;
 } fdl_world_options;
 
 /* Sets all members to their defaults; options must not be NULL. */

@@ -7,6 +7,7 @@
 #include "algorithms/choice/choose.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "bootstrap/topology/topology.h"
 #include "capi/objects.h"
 #include "runtime/lifecycle/tuning.h"
 #include "schedule/print/describe.h"
@@ -192,6 +193,8 @@ size_t fdl_config_describe(char* text, size_t capacity) {
   }
   return copy_text(table, text, capacity);
 }
+
+size_t fdl_host_identity(char* text, size_t capacity) { return copy_text(host_identity(), text, capacity); }
 
 size_t fdl_explain(const char* collective, int ranks, size_t bytes, const char* algorithm, char* text,
                    size_t capacity) {

@@ -1,4 +1,5 @@
 // C API, part world: worlds, their facts, counters and timelines, and groups.
+#include <array>
 #include <cstring>
 
 #include "base/log.h"
@@ -33,6 +34,22 @@ Status check(const fdl_world* world) {
   return world->runtime->usable();
 }
 
+// Words are shorter: see Runtime::meet_through().
+constexpr std::size_t kShared = 1024;
+
+Result<std::string> share_word(int (*share)(char*, std::size_t, void*), void* context, const std::string& word) {
+  std::array<char, kShared> text{};
+  std::memcpy(text.data(), word.data(), std::min(word.size(), kShared - 1));
+  if (const int code = share(text.data(), text.size(), context); code != 0) {
+    return Status(
+        Code::transport,
+        "the program could not pass on the address of rank 0: its function `share` returned " + std::to_string(code));
+  }
+  text.back() = 0;
+  if (text.front() == 0) return Status(Code::invalid_argument, "the function `share` has not set the text of rank 0");
+  return std::string(text.data());
+}
+
 // Members behind the caller's struct_size keep their defaults. The bounds refuse a structure that was not initialized.
 Result<RuntimeOptions> translate(const fdl_world_options* given) {
   RuntimeOptions options;
@@ -57,6 +74,14 @@ Result<RuntimeOptions> translate(const fdl_world_options* given) {
   }
   if (known.waiting != nullptr) {
     options.waiting = [function = known.waiting, context = known.waiting_context] { function(context); };
+  }
+  if (known.share != nullptr && known.rank < 0) {
+    return Status(Code::invalid_argument, "fdl_world_options.share needs rank and size");
+  }
+  if (known.share != nullptr) {
+    options.share = [function = known.share, context = known.share_context](const std::string& word) {
+      return share_word(function, context, word);
+    };
   }
   if (known.option_count > 0 && known.options == nullptr) {
     return Status(Code::invalid_argument, "fdl_world_options.options is NULL, but option_count is not 0");

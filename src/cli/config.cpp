@@ -1,9 +1,12 @@
-// farandole config prints every setting with the value in force and the source of that value.
+// farandole config prints every setting with the value in force and the source of that value, or the path of a library
+// that MPI programs preload.
 #include "base/config.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 
 #include "bootstrap/topology/efa.h"
@@ -63,13 +66,41 @@ int print_config(bool json) {
   return kExitOk;
 }
 
+// The file is beside the library that contains this code.
+int print_preload(const std::string& abi) {
+  Dl_info info{};
+  std::error_code error;
+  std::filesystem::path own;
+  if (::dladdr(reinterpret_cast<const void*>(&print_preload), &info) != 0 && info.dli_fname != nullptr) {
+    own = std::filesystem::canonical(info.dli_fname, error);
+  }
+  const auto path = own.parent_path() / ("libfarandole_mpi_preload_" + abi + ".so");
+  if (error || !std::filesystem::exists(path, error)) {
+    fmt::print(
+        stderr,
+        "farandole config: {} is missing: this build found no mpi.h of {}; install its headers and build again\n",
+        path.string(), abi);
+    return kExitNotFound;
+  }
+  fmt::print("{}\n", path.string());
+  return kExitOk;
+}
+
 }  // namespace
 
 void add_config(CLI::App& app, Work& work) {
   auto json = std::make_shared<bool>(false);
   CLI::App* command = app.add_subcommand("config", "Print the configuration table with the values in force");
   command->add_flag("--json", *json, "One JSON object a line");
-  command->callback([&work, json] { work = [json] { return print_config(*json); }; });
+  auto preload = std::make_shared<std::string>();
+  command
+      ->add_option("--mpi-preload", *preload,
+                   "Print the library that programs of this MPI preload (docs/mpi.md): openmpi or mpich")
+      ->check(CLI::IsMember({"openmpi", "mpich"}))
+      ->excludes("--json");
+  command->callback([&work, json, preload] {
+    work = [json, preload] { return preload->empty() ? print_config(*json) : print_preload(*preload); };
+  });
 }
 
 }  // namespace fdl

@@ -13,25 +13,29 @@ framework_rows() { grep -v '^ *\(#\|$\)' tests/frameworks/versions.txt; }
 # names_of_frameworks [newest]: the names of all rows, or of those that are marked.
 names_of_frameworks() { framework_rows | awk -v kind="${1:-}" 'kind == "" || $2 == kind { print $1 }'; }
 
-# read_framework NAME: sets framework_module, framework_packages and framework_tests from its row.
+# read_framework NAME: sets framework_module, framework_packages and framework_tests from its row, and framework_home, the
+# folder of its environment. That is named like the first row with the same packages.
 read_framework() {
   read -r _ _ framework_module framework_packages framework_tests < <(framework_rows | awk -v name="$1" '$1 == name') ||
     setup_fail "tests/frameworks/versions.txt has no row '$1'; it has: $(names_of_frameworks | xargs)"
+  framework_home=build/frameworks/$(framework_rows | awk -v packages="$framework_packages" '$4 == packages { print $1; exit }')
 }
 
-# wanted_release PACKAGES: the packages with the newest release of one that names none, if pip finds it.
+# wanted_release PACKAGES: the packages with the newest release of the first if none names a release, if pip finds it.
 wanted_release() {
-  local newest
-  [[ $1 == *==* ]] || newest=$(python -m pip index versions "$1" 2>/dev/null | sed -n '1s/^[^(]*(\(.*\))$/\1/p')
-  printf '%s' "$1${newest:+==$newest}"
+  local newest first=${1%%,*}
+  [[ $first == *==* ]] || newest=$(python -m pip index versions "$first" 2>/dev/null | sed -n '1s/^[^(]*(\(.*\))$/\1/p')
+  printf '%s' "$first${newest:+==$newest}${1#"$first"}"
 }
 
-# set_up_framework NAME: its environment in build/frameworks/NAME/venv, and farandole as built for .venv in package.
+# set_up_framework NAME: its environment in venv in framework_home, and farandole as built for .venv in package beside it.
 set_up_framework() {
-  local home=build/frameworks/$1 wanted built
+  local home wanted built
   read_framework "$1"
+  home=$framework_home
   wanted=$(wanted_release "$framework_packages")
-  if [[ ! -f $home/packages || ($(<"$home/packages") != "$wanted" && $wanted == *==*) ]]; then
+  # Without a release of the first package, pip did not find it, and the environment stays.
+  if [[ ! -f $home/packages || ($(<"$home/packages") != "$wanted" && ${wanted%%,*} == *==*) ]]; then
     setup_say "installing $wanted into $home/venv (minutes)"
     rm -rf "$home"
     mkdir -p "$home"
@@ -50,8 +54,8 @@ set_up_framework() {
 # version_of_framework NAME: the release of the module that its environment has.
 version_of_framework() {
   read_framework "$1"
-  "build/frameworks/$1/venv/bin/python" -c "from importlib import metadata
-for package in '$framework_packages'.split(',')[0].split('==')[0], '$framework_module':
+  "$framework_home/venv/bin/python" -c "from importlib import metadata
+for package in '$framework_module', '$framework_module-cpu':
     try:
         print(metadata.version(package))
         break

@@ -79,7 +79,7 @@ Result<Rendezvous> parse_rendezvous(std::string_view text) {
     good = !text.empty();
   } else if (take_prefix(text, kLauncherPlace)) {
     result.kind = Rendezvous::Kind::launcher;
-    good = text == "pmix" || text == "pmi";
+    good = text == "pmix" || text == "pmi" || text == "program";  // the last one: fdl_world_options.share
   }
   if (!good) {
     return Status(Code::invalid_argument,

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <hwloc.h>
 #include <sched.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -141,6 +142,13 @@ HostFacts host_facts() {
   if (facts.boot_id.empty()) facts.boot_id = facts.host_name;
   facts.process_id = static_cast<int>(::getpid());
   return facts;
+}
+
+std::string host_identity() {
+  struct stat network {};
+  // Without /proc the number is 0 for all.
+  static_cast<void>(::stat("/proc/self/ns/net", &network));
+  return fmt::format("{} {} {}", host_facts().boot_id, network.st_ino, ::geteuid());
 }
 
 int numa_node() {

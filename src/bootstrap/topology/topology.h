@@ -17,6 +17,8 @@ struct HostFacts {
   int numa_node = -1;  // to which it is bound
 };
 HostFacts host_facts();  // without numa_node, which takes longer
+// A text that is equal on processes of one user, kernel and network namespace: they can meet in an abstract socket.
+std::string host_identity();
 // Returns the system's number of the NUMA node that has all cores which this process may use. Returns -1 if there is no
 // such node or the machine has fewer than two. It uses hwloc, so HWLOC_SYNTHETIC and similar variables have effect.
 int numa_node();

@@ -42,6 +42,8 @@ struct RuntimeOptions {
   std::string job_key;
   std::map<std::string, std::string> knobs;
   std::function<bool()> interrupted;  // called by threads that wait in ordered calls: true ends the call; may be empty
+  // Returns rank 0's word on every rank. Collective over the ranks. Replaces rendezvous and job key; may be empty.
+  std::function<Result<std::string>(const std::string& word)> share;
   std::function<void()> waiting;  // called by threads that wait in ordered calls, between short sleeps; may be empty
 };
 
@@ -159,7 +161,10 @@ class Runtime {
   std::vector<std::shared_ptr<Group>> all_groups();
   Status blame_self(Code code, const std::string& deed) const;
   Status start(const RuntimeOptions& options);
+  Status prepare(const RuntimeOptions& options, const Environment& environment);
   Status meet_through_launcher(const Environment& environment);
+  Status meet_through(const std::function<Result<std::string>(const std::string&)>& share, const std::string& service,
+                      const Status& prepared);
   Status serve_coordinator();
   Status connect_ranks();
   Status compute_facts();

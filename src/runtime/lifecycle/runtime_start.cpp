@@ -43,6 +43,11 @@ Result<Identity> explicit_identity(const RuntimeOptions& options, const Config& 
                     .source = "options",
                     .rendezvous = config.rendezvous,
                     .job_key = config.job_key};
+  if (options.share) {
+    // Ranks of one host need no port.
+    identity.rendezvous = options.local_size == options.size ? "unix" : std::string(kLauncherPlace) + "program";
+    return identity;
+  }
   if (identity.rendezvous.empty() && options.size == 1) identity.rendezvous = "memory://alone-" + random_hex(8);
   if (identity.rendezvous.empty()) {
     return Status(Code::invalid_argument,
@@ -86,6 +91,32 @@ Result<std::unique_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
 
 Status Runtime::start(const RuntimeOptions& options) {
   const Environment environment = Environment::of_process();
+  const Status prepared = prepare(options, environment);
+  if (!prepared.ok() && !options.share) return prepared;
+  if (options.share) {
+    FDL_RETURN_IF_ERROR(meet_through(options.share, "program", prepared));
+  } else if (identity_.rendezvous.starts_with(kLauncherPlace)) {
+    FDL_RETURN_IF_ERROR(meet_through_launcher(environment));
+  } else if (identity_.rank == 0 && identity_.rank_zero_serves) {
+    FDL_RETURN_IF_ERROR(serve_coordinator());
+  }
+  FDL_RETURN_IF_ERROR(connect_ranks());
+  FDL_RETURN_IF_ERROR(compute_facts());
+  FDL_RETURN_IF_ERROR(share_memory());
+  start_configured_timeline();  // before the first group, so that its trace is complete
+  start_metrics();
+  std::vector<int> everyone(members_.size());
+  for (std::size_t rank = 0; rank < everyone.size(); ++rank) everyone[rank] = static_cast<int>(rank);
+  FDL_ASSIGN_OR_RETURN(all_, open_group("all", everyone));
+  log_at(identity_.rank == 0 ? LogLevel::info : LogLevel::debug, "{}; {}; {} of {} on this host, {}, fusion {} MiB",
+         identity_.line(), facts_.transports, facts_.local_rank, facts_.local_size, describe_machine(),
+         config_.fusion_bytes >> 20);
+  report_network();
+  return {};
+}
+
+// Reads settings and environment; contacts no other rank.
+Status Runtime::prepare(const RuntimeOptions& options, const Environment& environment) {
   std::map<std::string, std::string> knobs = options.knobs;
   if (!options.rendezvous.empty()) knobs["rendezvous"] = options.rendezvous;
   if (!options.job_key.empty()) knobs["job_key"] = options.job_key;
@@ -104,23 +135,6 @@ Status Runtime::start(const RuntimeOptions& options) {
   if (identity_.rank == 0) {
     for (const std::string& line : config_.without_meaning) log_warning("{}", line);
   }
-  if (identity_.rendezvous.starts_with(kLauncherPlace)) {
-    FDL_RETURN_IF_ERROR(meet_through_launcher(environment));
-  } else if (identity_.rank == 0 && identity_.rank_zero_serves) {
-    FDL_RETURN_IF_ERROR(serve_coordinator());
-  }
-  FDL_RETURN_IF_ERROR(connect_ranks());
-  FDL_RETURN_IF_ERROR(compute_facts());
-  FDL_RETURN_IF_ERROR(share_memory());
-  start_configured_timeline();  // before the first group, so that its trace is complete
-  start_metrics();
-  std::vector<int> everyone(members_.size());
-  for (std::size_t rank = 0; rank < everyone.size(); ++rank) everyone[rank] = static_cast<int>(rank);
-  FDL_ASSIGN_OR_RETURN(all_, open_group("all", everyone));
-  log_at(identity_.rank == 0 ? LogLevel::info : LogLevel::debug, "{}; {}; {} of {} on this host, {}, fusion {} MiB",
-         identity_.line(), facts_.transports, facts_.local_rank, facts_.local_size, describe_machine(),
-         config_.fusion_bytes >> 20);
-  report_network();
   return {};
 }
 
@@ -153,16 +167,24 @@ std::shared_ptr<GroupMetrics> Runtime::metrics_of(const Group& group) const {
   return metrics_->group(Metrics::label_of(ranks, facts_.size));
 }
 
-// Rank 0 serves the coordinator at a free port. The launcher's service gives its address and a fresh job key to all
-// ranks, in one word: "tcp://10.0.0.1:40213#<key>". A job key that the user set does not travel.
 Status Runtime::meet_through_launcher(const Environment& environment) {
   FDL_ASSIGN_OR_RETURN(const Rendezvous place, parse_rendezvous(identity_.rendezvous));
-  const Deadline deadline = Deadline::after_seconds(config_.start_timeout_s);
   FDL_ASSIGN_OR_RETURN(LauncherService * service, launcher_service(place.name, Variables(environment), config_));
+  const auto share = [&](const std::string& word) {
+    return service->share(identity_.rank, word, Deadline::after_seconds(config_.start_timeout_s));
+  };
+  return meet_through(share, place.name, {});
+}
+
+// Rank 0 serves the coordinator at a free port. The launcher's service, or the program, gives its address and a fresh
+// job key to all ranks, in one word: "tcp://10.0.0.1:40213#<key>". A job key that the user set does not travel. A rank
+// that has failed already takes part, so that the others do not wait for it here.
+Status Runtime::meet_through(const std::function<Result<std::string>(const std::string&)>& share,
+                             const std::string& service, const Status& prepared) {
   const bool has_key = !identity_.job_key.empty();
-  Status served;
-  std::string word;
-  if (identity_.rank == 0) {
+  Status served = prepared;
+  std::string word = prepared.ok() ? std::string() : failure_word(prepared.text());
+  if (identity_.rank == 0 && prepared.ok()) {
     if (!has_key) identity_.job_key = random_hex(32);
     served = serve_coordinator();
     if (served.ok() && coordinator_->address().size() > kLongestShared) {
@@ -175,7 +197,7 @@ Status Runtime::meet_through_launcher(const Environment& environment) {
         served.ok() ? coordinator_->address() + "#" + (has_key ? "" : identity_.job_key) : failure_word(served.text());
   }
   // Rank 0 shares its failure too; otherwise the others would wait for it until the deadline.
-  auto shared = service->share(identity_.rank, word, deadline);
+  auto shared = share(word);
   FDL_RETURN_IF_ERROR(served);
   FDL_RETURN_IF_ERROR(shared.status());
   if (shared->starts_with(kFailed)) {
@@ -184,7 +206,7 @@ Status Runtime::meet_through_launcher(const Environment& environment) {
   const auto mark = std::min(shared->find('#'), shared->size() - 1);
   identity_.rendezvous = shared->substr(0, mark);
   if (!has_key) identity_.job_key = shared->substr(mark + 1);
-  identity_.service = place.name;
+  identity_.service = service;
   return {};
 }
 

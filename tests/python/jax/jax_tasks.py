@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import threading
 
 import farandole.jax as hvd
 import jax
@@ -90,6 +91,27 @@ def inits_again():
         report(after=str(error))
 
 
+def leaves_a_call_in_flight():
+    """The program ends while a compiled function waits for a rank that never calls it."""
+    hvd.init()
+    function = jax.jit(lambda x: hvd.allreduce(x @ x, "never", hvd.Sum))
+    jax.jit(lambda x: hvd.allreduce(x @ x, "once", hvd.Sum))(jnp.ones((400, 400))).block_until_ready()
+    if hvd.rank() == 0:
+        thread = threading.Thread(target=lambda: ends(function), daemon=True)
+        thread.start()
+        thread.join(1)
+        hvd.shutdown()
+        thread.join(10)
+        report(is_alive=thread.is_alive())
+
+
+def ends(function):
+    try:
+        function(jnp.ones((400, 400))).block_until_ready()
+    except FAILURES as error:
+        report(kind=type(hvd.error_of(error)).__name__, text=str(error))
+
+
 def joins_jax_distributed():
     """farandole beside jax.distributed: its calls are refused in compiled functions."""
     hvd.init()
@@ -123,6 +145,8 @@ def maps_over_devices():
         result = np.asarray(function(x))
     total = hvd.size() * (hvd.size() + 1) // 2
     report(devices=count, equal=bool((result == np.arange(4.0 * count) * total).all()))
+    mapped = jax.pmap(lambda part: hvd.allreduce(part, "mapped", hvd.Sum))(x.reshape(count, 4))
+    report(devices=count, equal=bool((np.asarray(mapped).reshape(-1) == np.arange(4.0 * count) * total).all()))
     # Without a mesh, one program runs on all devices too, with the whole array on each.
     sharded = jax.device_put(x, jax.sharding.NamedSharding(mesh, spec))
     result = np.asarray(jax.jit(lambda x: hvd.allreduce(x, "whole", hvd.Sum))(sharded))

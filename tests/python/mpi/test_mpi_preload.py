@@ -62,6 +62,14 @@ def test_threads_use_communicators_of_their_own(kind, tmp_path):
     assert code == 0 and "threads are right" in output, output
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_nonblocking_collectives_are_those_of_mpi(kind, tmp_path, count):
+    code, output = run(kind, [compiled(kind, "nonblocking.c", str(tmp_path))], count=count)
+    assert code == 0 and "60 turns are right" in output, output
+    ran = re.search(r"farandole ran (\d+) collectives", output)
+    assert ran and int(ran[1]) > 250, output  # of 300 that do not block, and of blocking ones
+
+
 # ---- Failures ----
 
 

@@ -327,6 +327,15 @@ def test_config_prints_devices(variables, lines):
     assert done.returncode == 0 and all(f"\n{line}" in done.stdout for line in lines), done.stdout[-1500:]
 
 
+@pytest.mark.parametrize("abi", ["openmpi", "mpich"])
+def test_config_prints_the_library_that_mpi_programs_preload(abi):
+    done = farandole("config", "--mpi-preload", abi)
+    assert done.returncode == 0, done.stderr
+    path = done.stdout.strip()
+    assert os.path.isabs(path) and path.endswith(f"/libfarandole_mpi_preload_{abi}.so") and os.path.isfile(path)
+    assert farandole("config", "--mpi-preload", "no-mpi").returncode == 64
+
+
 def test_config_prints_values_and_their_sources():
     done = farandole(
         "config", environment={"HOROVOD_FUSION_THRESHOLD": "4096", "FARANDOLE_JOB_KEY": "0123456789abcdef"}
@@ -477,7 +486,11 @@ def test_ranks_on_two_numa_nodes_use_levels_and_get_exact_sums():
 def test_output_that_cannot_be_written_is_an_error(command):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "farandole", *command.split()], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+            [sys.executable, "-m", "farandole", *command.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
         )
     assert done.returncode == 74, done.stderr
     assert done.stderr == "farandole: standard output cannot be written: No space left on device\n"

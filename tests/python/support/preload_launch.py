@@ -14,12 +14,12 @@ def library(kind):
     return os.path.join(os.path.dirname(farandole.__file__), f"libfarandole_mpi_preload_{kind}.so")
 
 
-def compiled(kind, source, folder):
+def compiled(kind, source, folder, flags=()):
     """Compiles a file of tests/python/mpi, in C or Fortran, and returns the program."""
     program = os.path.join(folder, f"{os.path.splitext(source)[0]}_{kind}")
     # In old Fortran a buffer may be of any type, which compilers refuse otherwise.
     compiler = [f"mpicc.{kind}"] if source.endswith(".c") else [f"mpifort.{kind}", "-fallow-argument-mismatch"]
-    subprocess.run([*compiler, "-O1", "-g", "-o", program, os.path.join(PROGRAMS, source)], check=True)
+    subprocess.run([*compiler, "-O1", "-g", "-o", program, os.path.join(PROGRAMS, source), *flags], check=True)
     return program
 
 

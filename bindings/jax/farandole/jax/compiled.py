@@ -5,6 +5,7 @@ array that each call takes and returns, makes the calls with it run in order.
 """
 
 import jax
+import jaxlib
 import numpy
 
 from .. import errors
@@ -12,6 +13,7 @@ from ..codes import Kind
 from ..world import member_names
 from . import names, native
 from .direct import horovod_errors
+from .versions import numbers
 
 # Operations whose result has the input's shape work on a batch as on a tensor of one more dimension.
 _KEEPS_SHAPE = {Kind.ALLREDUCE: "broadcast_all", Kind.BROADCAST: "broadcast_all"}
@@ -35,6 +37,16 @@ def refuse_distributed():
         )
 
 
+def refuse_unknown_devices():
+    """UnsupportedError if a call could not find out on which device of this process it runs."""
+    count = jax.local_device_count("cpu")
+    if count > 1 and numbers(jaxlib.__version__) < (0, 6):
+        raise errors.UnsupportedError(
+            f"this process has {count} devices, and jaxlib {jaxlib.__version__} does not tell a call its device; "
+            "install JAX 0.6 or newer, or use one device"
+        )
+
+
 def call(kind, process_set, operation, name, arrays, shapes, token=None, *, op, root=0, prescale=1.0, postscale=1.0,
          splits=None, keep=False):  # fmt: skip
     """One unit of operations on arrays. Returns the list of results, which have `shapes`, and the token or None.
@@ -43,6 +55,7 @@ def call(kind, process_set, operation, name, arrays, shapes, token=None, *, op, 
     """
     with horovod_errors():
         refuse_distributed()
+        refuse_unknown_devices()
         native.register()
     number = native.number_of(process_set)
     base = names.full_name(number, operation, name)

@@ -2,6 +2,8 @@
 // compilers make of MPI_ALLREDUCE, and under that of the module mpi_f08. MPICH's call those of C, but for some of the
 // module mpi_f08 that have no buffer.
 #include "collectives.h"
+
+#include "fortran/names.h"
 #include "host_world.h"
 #include "real_mpi.h"
 
@@ -24,26 +26,10 @@ Outcome finalize() {
   return real().Finalize();
 }
 
-// The module mpi_f08 has an optional error argument.
-void set(MPI_Fint* error, int code) {
-  if (error != nullptr) *error = code;
-}
-
 }  // namespace
 }  // namespace fdl::mpi_preload
 
 using namespace fdl::mpi_preload;
-
-#define FDL_VISIBLE __attribute__((visibility("default")))
-#define FDL_SAME_AS(name) __attribute__((visibility("default"), alias(#name)))
-
-// A function under the name `symbol`, which runs the call itself or passes it to p<symbol> of the library.
-#define FDL_FORTRAN_FUNCTION(symbol, outcome, parameters, arguments)                         \
-  extern "C" FDL_VISIBLE void symbol parameters {                                            \
-    if (const Outcome code = outcome) return set(error, *code);                              \
-    static const auto next = reinterpret_cast<void(*) parameters>(find_symbol("p" #symbol)); \
-    next arguments;                                                                          \
-  }
 
 #ifdef OPEN_MPI
 namespace fdl::mpi_preload {
@@ -70,14 +56,6 @@ const Handles& of_c() {
 
 }  // namespace
 }  // namespace fdl::mpi_preload
-
-// All names of a collective.
-#define FDL_FORTRAN(lower, upper, outcome, parameters, arguments)          \
-  FDL_FORTRAN_FUNCTION(mpi_##lower##_, outcome, parameters, arguments)     \
-  FDL_FORTRAN_FUNCTION(mpi_##lower##_f08_, outcome, parameters, arguments) \
-  extern "C" FDL_SAME_AS(mpi_##lower##_) void mpi_##lower##__ parameters;  \
-  extern "C" FDL_SAME_AS(mpi_##lower##_) void mpi_##lower parameters;      \
-  extern "C" FDL_SAME_AS(mpi_##lower##_) void MPI_##upper parameters;
 
 // clang-format off
 #define FDL_REDUCE (const void* in, void* out, MPI_Fint* count, MPI_Fint* type, MPI_Fint* op, MPI_Fint* comm, MPI_Fint* error)
@@ -134,14 +112,11 @@ FDL_FORTRAN(alltoallv, ALLTOALLV,
             (in, send_counts, send_places, send_type, out, recv_counts, recv_places, recv_type, comm, error))
 // clang-format on
 
+#else
+FDL_FORTRAN(barrier, BARRIER, barrier(*comm), (MPI_Fint * comm, MPI_Fint* error), (comm, error))
+#endif
+
 FDL_FORTRAN(init, INIT, initialize(), (MPI_Fint * error), (error))
 FDL_FORTRAN(finalize, FINALIZE, finalize(), (MPI_Fint * error), (error))
 FDL_FORTRAN(init_thread, INIT_THREAD, initialize(*required, *provided),
             (MPI_Fint * required, MPI_Fint* provided, MPI_Fint* error), (required, provided, error))
-#else
-FDL_FORTRAN_FUNCTION(mpi_init_f08_, initialize(), (MPI_Fint * error), (error))
-FDL_FORTRAN_FUNCTION(mpi_finalize_f08_, finalize(), (MPI_Fint * error), (error))
-FDL_FORTRAN_FUNCTION(mpi_init_thread_f08_, initialize(*required, *provided),
-                     (MPI_Fint * required, MPI_Fint* provided, MPI_Fint* error), (required, provided, error))
-FDL_FORTRAN_FUNCTION(mpi_barrier_f08_, barrier(*comm), (MPI_Fint * comm, MPI_Fint* error), (comm, error))
-#endif

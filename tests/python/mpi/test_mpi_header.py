@@ -1,0 +1,22 @@
+"""farandole_mpi.h: worlds of MPI communicators, from C, under Debian's Open MPI and MPICH."""
+
+import os
+import re
+
+import farandole
+import pytest
+from preload_launch import KINDS, compiled, run
+
+FOLDER = os.path.dirname(farandole.__file__)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_communicators_become_worlds(kind, count, tmp_path):
+    flags = [f"-I{FOLDER}/include", f"-L{FOLDER}", "-lfarandole", f"-Wl,-rpath,{FOLDER}", "-Wall", "-Werror"]
+    code, output = run(kind, [compiled(kind, "world_of_comm.c", str(tmp_path), flags)], count=count, preload=False)
+    assert code == 0, output
+    for name, size in (("reversed", count), ("half", count // 2)):
+        over = "shm at unix:@" if size > 1 else "none at unix:@"
+        found = re.findall(rf"{name}: rank (\d) of {size} over {over}, local (\d) of {size}", output)
+        assert len(found) == count and all(rank == local for rank, local in found), output
