@@ -5,7 +5,7 @@
 #   bash tests/mpi4py.sh --quick     its tests of collectives on 2 ranks
 #
 # Needs .venv with farandole and mpi4py (tests/setup.sh), or PYTHON. The tests are in mpi4py's source package, which is
-# downloaded. Left out: tests that start processes (spawn, dynproc, pools), which Debian's MPIs do not do everywhere.
+# downloaded, or the file SDIST. Left out: tests that start processes (spawn, dynproc, pools), which Debian's MPIs do not do everywhere.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,8 +22,12 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 version=$("$python" -c 'import mpi4py; print(mpi4py.__version__)')
-"$python" -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest "$work" "mpi4py==$version" 2>"$work/log" ||
-  { cat "$work/log" >&2 && exit 77; }
+if [ -n "${SDIST:-}" ]; then
+  cp "$SDIST" "$work/mpi4py-$version.tar.gz"
+else
+  "$python" -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest "$work" "mpi4py==$version" 2>"$work/log" ||
+    { cat "$work/log" >&2 && exit 77; }
+fi
 tar -xf "$work/mpi4py-$version.tar.gz" -C "$work"
 library=$("$python" -c 'import farandole, os; print(os.path.dirname(farandole.__file__))')
 # The name of Debian's MPICH is not the one of its ABI.
@@ -31,10 +35,11 @@ mkdir "$work/mpich"
 ln -s "$(/sbin/ldconfig -p | sed -n 's/.*libmpich.so.12 .* => //p' | head -n 1)" "$work/mpich/libmpi.so.12"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 FARANDOLE_MPI_PRELOAD_AFTER=2 FARANDOLE_LOG_LEVEL=info
 
-# run MPI RANKS [PRELOAD]: one line for each test and outcome of rank 0.
+# run MPI RANKS [PRELOAD]: one line for each test of rank 0 with its outcome.
 run() {
   local mpi=$1 count=$2 preload=${3:-} launcher
-  local tests=("$python" test/main.py -v -e spawn -e dynproc -e pool ${only[@]+"${only[@]}"})
+  # Each rank writes a file of its own.
+  local tests=(sh -c 'exec "$0" "$@" >"'"$work"'/output.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" 2>&1' "$python" test/main.py -v -e spawn -e dynproc -e pool ${only[@]+"${only[@]}"})
   if [ "$mpi" = openmpi ]; then
     launcher=(mpirun.openmpi --oversubscribe -n "$count" -x MPI4PY_MPIABI=openmpi -x FARANDOLE_MPI_PRELOAD_AFTER
       -x FARANDOLE_LOG_LEVEL ${preload:+-x LD_PRELOAD="$preload"} "${tests[@]}")
@@ -42,9 +47,9 @@ run() {
     launcher=(mpiexec.hydra -n "$count" -genv MPI4PY_MPIABI mpich -genv LD_LIBRARY_PATH "$work/mpich"
       ${preload:+-genv LD_PRELOAD "$preload"} "${tests[@]}")
   fi
-  (cd "$work/mpi4py-$version" && timeout 1500 "${launcher[@]}") >"$work/output" 2>&1 || echo "exit code $?"
-  grep -oE '^.*test[A-Za-z0-9_]* \(.*\) \.\.\. (ok|skipped|FAIL|ERROR|expected failure)' "$work/output" | sort
-  grep -E '^(Ran|OK|FAILED)' "$work/output" | sed 's/ in [0-9.]*s//' | sort
+  (cd "$work/mpi4py-$version" && timeout 1500 "${launcher[@]}") >"$work/launcher" 2>&1 || echo "exit code $?"
+  grep -oE '^.*test[A-Za-z0-9_]* \(.*\) \.\.\. (ok|skipped|FAIL|ERROR|expected failure)' "$work/output.0" | sort
+  grep -E '^(Ran|OK|FAILED)' "$work/output.0" | sed 's/ in [0-9.]*s//' | sort
 }
 
 failed=0
@@ -52,7 +57,7 @@ for mpi in openmpi mpich; do
   for count in $ranks; do
     run "$mpi" "$count" >"$work/alone"
     run "$mpi" "$count" "$library/libfarandole_mpi_preload_$mpi.so" >"$work/preloaded"
-    ran=$(sed -n 's/.*farandole ran \([0-9]*\) collectives.*/\1/p' "$work/output" | head -n 1)
+    ran=$(sed -n 's/.*farandole ran \([0-9]*\) collectives.*/\1/p' "$work/output.0" | head -n 1)
     summary=$(grep -cE ' (ok|skipped|expected failure)$' "$work/preloaded" || true)
     if cmp -s "$work/alone" "$work/preloaded" && [ "${ran:-0}" -gt 100 ]; then
       echo "mpi4py $version, $mpi, $count ranks: $summary outcomes are the same with and without; farandole ran $ran collectives"
@@ -60,7 +65,7 @@ for mpi in openmpi mpich; do
       failed=1
       echo "mpi4py $version, $mpi, $count ranks: outcomes differ (alone, then preloaded); farandole ran ${ran:-0} collectives"
       diff "$work/alone" "$work/preloaded" | head -n 40 || true
-      tail -n 5 "$work/output"
+      tail -n 5 "$work/output.0" "$work/launcher"
     fi
   done
 done

@@ -63,7 +63,8 @@ bool has_valid_settings() {
 }
 
 bool create_world(HostWorld& host, int rank) {
-  const char* const options[] = {"transport", "shm"};
+  // Ranks of MPI spin for ever; these for a while, unless they share cores. The variable wins.
+  const char* const options[] = {"transport", "shm", "spin_us", "1000"};
   fdl_world_options wanted;
   fdl_world_options_init(&wanted);
   wanted.rank = wanted.local_rank = rank;
@@ -71,7 +72,7 @@ bool create_world(HostWorld& host, int rank) {
   wanted.share = share;
   wanted.share_context = &host.ranks;
   wanted.options = options;
-  wanted.option_count = 1;
+  wanted.option_count = is_spin_set() ? 1 : 2;
   // A rank that waits in a collective of ours lets MPI move on: another rank may need its messages to get there.
   wanted.waiting = [](void*) { move_messages(); };
   const bool made = fdl_world_create(&wanted, &host.world) == FDL_OK;

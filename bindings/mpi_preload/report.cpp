@@ -50,6 +50,8 @@ bool is_wanted() {
   return wish == nullptr || std::strcmp(wish, "0") != 0;
 }
 
+bool is_spin_set() { return std::getenv("FARANDOLE_SPIN_US") != nullptr; }
+
 int enough_worth() {
   constexpr int kEnough = 32;
   const char* wish = std::getenv("FARANDOLE_MPI_PRELOAD_AFTER");

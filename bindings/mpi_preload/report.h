@@ -15,6 +15,9 @@ enum class Level { info = 2, warning = 3 };
 // Whether FARANDOLE_MPI_PRELOAD leaves the library on: it is unless the variable is 0.
 bool is_wanted();
 
+// Whether FARANDOLE_SPIN_US is set.
+bool is_spin_set();
+
 // FARANDOLE_MPI_PRELOAD_AFTER: how much collectives must be worth before farandole takes over a communicator.
 int enough_worth();
 

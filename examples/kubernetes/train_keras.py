@@ -1,4 +1,4 @@
-"""train_keras: the five calls of Horovod's API around Keras's fit, with Keras 3 on PyTorch.
+"""train_keras: the five calls of Horovod's API around Keras's fit, with Keras 3: on PyTorch, or as KERAS_BACKEND says.
 
     farandole run -np 2 -- python train_keras.py
     farandole run -np 2 -- python train_keras.py --checkpoint s3://bucket/run-7     # pip install "farandole[s3]"

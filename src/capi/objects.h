@@ -3,6 +3,7 @@
 
 #define FDL_BUILDING
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -74,12 +75,12 @@ namespace fdl::capi {
 fdl_result report(const Status& status);
 // Reports INVALID_ARGUMENT with this text.
 fdl_result refuse(std::string text);
-// Reports the exception that is being handled. No exception may leave a function of the C API.
-fdl_result report_exception();
+// Reports an exception of the standard library. No exception may leave a function of the C API.
+fdl_result report_exception(const std::exception& error);
 // Ends the body of a function of the C API: fdl_result fdl_x(...) try { ... } FDL_REPORT_EXCEPTIONS
-#define FDL_REPORT_EXCEPTIONS             \
-  catch (...) {                           \
-    return fdl::capi::report_exception(); \
+#define FDL_REPORT_EXCEPTIONS                  \
+  catch (const std::exception& error) {        \
+    return fdl::capi::report_exception(error); \
   }
 
 // " (rank 3)", the end of a text about a wrong argument.

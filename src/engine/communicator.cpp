@@ -25,6 +25,11 @@ Status check_configured(const std::string& name) {
 // costs less than a sleep and a wake-up. With no other runnable thread, more yields would only use up the time slice.
 constexpr int kYields = 4;
 
+// How long a thread of a program with Parts::waiting spins before it yields between two looks. Ranks of MPI programs
+// are often not bound to cores, and the kernel may keep two of them on one core: without the yields each would wait for
+// the whole spin of the other.
+constexpr int64_t kSpinAlone_ns = 3'000;
+
 // How long a thread sleeps between two calls of Parts::waiting.
 constexpr int64_t kWaitingInterval_ns = 200'000;
 
@@ -262,7 +267,11 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
       break;
     }
     if (now - still_ns < spin_ns) {
-      relax();
+      if (s.parts.waiting && now - still_ns > kSpinAlone_ns) {
+        ::sched_yield();
+      } else {
+        relax();
+      }
       continue;
     }
     if (now >= next_suspect_ns && s.parts.suspect) {

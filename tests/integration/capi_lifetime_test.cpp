@@ -1,8 +1,8 @@
 // The ends of objects in any order: in callbacks, beside calls of other threads, and before what was made from them.
 #include <gmock/gmock.h>
 
+#include <latch>
 #include <limits>
-#include <memory>
 
 #include "tests/support/worlds.h"
 
@@ -29,26 +29,33 @@ fdl_handle* submit_sum(World& me, fdl_group* group, const char* name, float& val
   return handle;
 }
 
-// Runs `body` in the callback of a named sum and waits until it has run.
-void in_callback(World& me, const char* name, const std::function<void()>& body) {
+// Runs `body` on rank 0 in the callback of a named sum of all ranks, in the thread that drives: the other ranks submit
+// the sum only after rank 0 has set the callback.
+void in_callback(World& me, std::latch& is_set, const std::function<void()>& body) {
   struct Run {
     const std::function<void()>* body;
     std::atomic<bool> has_run{false};
   } run{&body};
   float value = 1;
-  fdl_handle* handle = submit_sum(me, me.all, name, value);
+  if (me.rank != 0) is_set.wait();
+  fdl_handle* handle = submit_sum(me, me.all, "sum", value);
   ASSERT_NE(handle, nullptr);
-  FDL_ASSERT_OK(fdl_handle_notify(
-      handle,
-      [](void* context) {
-        auto* mine = static_cast<Run*>(context);
-        (*mine->body)();
-        mine->has_run = true;
-      },
-      &run));
+  if (me.rank == 0) {
+    FDL_ASSERT_OK(fdl_handle_notify(
+        handle,
+        [](void* context) {
+          auto* mine = static_cast<Run*>(context);
+          (*mine->body)();
+          mine->has_run = true;
+        },
+        &run));
+    is_set.count_down();
+  }
   FDL_ASSERT_OK(fdl_wait_handle(handle, -1));
-  for (int i = 0; i < 10'000 && !run.has_run; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_TRUE(run.has_run);
+  for (int i = 0; me.rank == 0 && i < 10'000 && !run.has_run; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(run.has_run, me.rank == 0);
   EXPECT_EQ(value, static_cast<float>(me.size));
   fdl_handle_free(handle);
 }
@@ -62,21 +69,24 @@ void expect_sum(World& me, fdl_comm* comm) {
 // ---- In callbacks ----
 
 TEST(Lifetime, CountersAreReadInACallback) {
-  run_ranks(2, {}, [](World& me) {
+  std::latch is_set(1);
+  run_ranks(2, {}, [&](World& me) {
     fdl_counters counters{.struct_size = sizeof(fdl_counters)};
     fdl_result result = FDL_INTERNAL;
-    in_callback(me, "sum", [&] { result = fdl_metrics(me.world, &counters); });
+    in_callback(me, is_set, [&] { result = fdl_metrics(me.world, &counters); });
+    if (me.rank != 0) return;
     EXPECT_EQ(result, FDL_OK);
     EXPECT_GE(counters.named_operations, 1u);
   });
 }
 
 TEST(Lifetime, ACallbackThatWouldWaitForOtherRanksGetsAnError) {
-  run_ranks(2, {}, [](World& me) {
+  std::latch is_set(1);
+  run_ranks(2, {}, [&](World& me) {
     const int ranks[] = {0, 1};
     fdl_group* group = nullptr;
     fdl_comm* comm = nullptr;
-    in_callback(me, "sum", [&] {
+    in_callback(me, is_set, [&] {
       EXPECT_EQ(fdl_group_create(me.world, ranks, 2, &group), FDL_INVALID_ARGUMENT);
       EXPECT_THAT(last_text(), HasSubstr("a callback of a handle must not wait"));
       EXPECT_EQ(fdl_group_split(me.all, 0, 0, &group), FDL_INVALID_ARGUMENT);
@@ -89,8 +99,9 @@ TEST(Lifetime, ACallbackThatWouldWaitForOtherRanksGetsAnError) {
 }
 
 TEST(Lifetime, AWorldThatACallbackDestroysStays) {
-  run_ranks(2, {{"log_level", "off"}}, [](World& me) {
-    in_callback(me, "sum", [&] {
+  std::latch is_set(1);
+  run_ranks(2, {{"log_level", "off"}}, [&](World& me) {
+    in_callback(me, is_set, [&] {
       fdl_world_destroy(me.world);
       EXPECT_EQ(fdl_last_error()->code, FDL_INVALID_ARGUMENT);
       EXPECT_THAT(last_text(), HasSubstr("must not be called in a callback"));
@@ -248,7 +259,8 @@ TEST(Lifetime, CallsBesideTheEndOfAWorldReturnShutDown) {
 // ---- Before what was made from them ----
 
 TEST(Lifetime, ACommunicatorOutlivesItsGroup) {
-  run_ranks(2, {}, [](World& me) {
+  std::latch have_summed(2);
+  run_ranks(2, {}, [&](World& me) {
     const int ranks[] = {0, 1};
     fdl_group* group = nullptr;
     FDL_ASSERT_OK(fdl_group_create(me.world, ranks, 2, &group));
@@ -256,6 +268,7 @@ TEST(Lifetime, ACommunicatorOutlivesItsGroup) {
     FDL_ASSERT_OK(fdl_comm_create(group, &comm));
     fdl_group_destroy(group);
     expect_sum(me, comm);
+    have_summed.arrive_and_wait();
     // The text of a failure names the group.
     if (me.rank == 0) {
       FDL_ASSERT_OK(fdl_comm_abort(comm, "the test ends it"));

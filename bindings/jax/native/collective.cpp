@@ -1,4 +1,4 @@
-// Submission and completion of one collective.
+// Submits a collective, and ends the future of XLA with its outcome.
 #include "collective.h"
 
 #include <algorithm>

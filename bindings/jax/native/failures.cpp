@@ -1,4 +1,4 @@
-// The newest failures of compiled programs.
+// Keeps the newest failures of compiled programs, which Python looks up.
 #include "failures.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The groups of this process.
+// Keeps the groups of this process, until their numbers are removed.
 #include "groups.h"
 
 namespace farandole_jax {

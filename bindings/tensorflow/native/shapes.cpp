@@ -1,4 +1,4 @@
-// Shape inference by TensorFlow's C API.
+// This file defines shape inference through TensorFlow's C API.
 #include "shapes.h"
 
 #include <limits>

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { kMost = 40000, kRanks = 16, kComms = 5 };
+enum { kMost = 40000, kRanks = 16, kComms = 6 };
 
 static unsigned long shared_state, own_state;
 static unsigned draw(unsigned long* state, unsigned limit) {
@@ -223,6 +223,7 @@ static MPI_Comm make_comm(int kind) {
   if (kind == 1) MPI_Comm_split(MPI_COMM_WORLD, 0, world_size - world_rank, &made);  // reversed
   if (kind == 2) MPI_Comm_split(MPI_COMM_WORLD, world_rank % 2, 0, &made);
   if (kind == 3) MPI_Comm_split(MPI_COMM_WORLD, world_rank == 0, 0, &made);
+  if (kind == 4) MPI_Comm_split(MPI_COMM_WORLD, world_rank / 2, 0, &made);
   return made;
 }
 
@@ -235,7 +236,7 @@ int main(int argc, char** argv) {
   const int turns = atoi(argv[2]);
   MPI_Type_create_resized(MPI_INT, 0, 12, &gappy);
   MPI_Type_commit(&gappy);
-  MPI_Comm comms[kComms] = {MPI_COMM_WORLD, make_comm(0), make_comm(1), make_comm(2), make_comm(3)};
+  MPI_Comm comms[kComms] = {MPI_COMM_WORLD, make_comm(0), make_comm(1), make_comm(2), make_comm(3), make_comm(4)};
   for (int turn = 0; turn < turns; ++turn) {
     const int kind = same(kComms);
     if (kind > 0 && same(8) == 0) {

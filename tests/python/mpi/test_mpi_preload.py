@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from mpi_launch import agent_in, mpirun
 from preload_launch import KINDS, compiled, library, run
 
 
@@ -38,6 +39,19 @@ def test_messages_move_while_a_rank_waits_in_a_collective(kind, tmp_path):
 def test_fortran_programs(kind, tmp_path, age, ran):
     code, output = run(kind, [compiled(kind, f"{age}_fortran.f90", str(tmp_path))])
     assert code == 0 and f"{age} Fortran is right" in output and f"farandole ran {ran} collectives" in output, output
+
+
+def test_on_two_hosts_communicators_of_one_host_are_taken_over(kind, random_collectives, tmp_path):
+    program = f"""
+import os
+os.environ.update(LD_PRELOAD={library(kind)!r}, FARANDOLE_MPI_PRELOAD_AFTER="2")
+os.execv({random_collectives!r}, [{random_collectives!r}, "7", "300"])
+"""
+    code, output = mpirun({"mpich": "hydra"}.get(kind, kind), program, agent=agent_in(tmp_path), deadline_s=120)
+    assert code == 0 and output.count("300 turns are right") == 4, output
+    assert output.count("runs collectives of the 2 ranks of this host") == 2, output
+    ran = [int(number) for number in re.findall(r"farandole ran (\d+) collectives", output)]
+    assert len(ran) == 2 and 0 < min(ran) and max(ran) < 150, output
 
 
 @pytest.mark.parametrize("count", [2, 3])

@@ -7,6 +7,7 @@ import numpy
 
 from .. import errors
 
+_SMALL_BYTES = 1 << 16  # Up to here copying arrays by a compiled function is faster than making JAX's of NumPy's.
 _ALIGNMENT = 64  # of XLA's memory. JAX uses aligned memory of NumPy without a copy.
 
 
@@ -29,6 +30,27 @@ def fresh(like):
     memory = numpy.empty(size + _ALIGNMENT, numpy.uint8)
     start = -memory.__array_interface__["data"][0] % _ALIGNMENT
     return memory[start : start + size].view(like.dtype).reshape(like.shape)
+
+
+@jax.jit
+def _copied(arrays):
+    return [jax.numpy.copy(one) for one in arrays]
+
+
+def small_copies(arrays):
+    """New arrays of JAX with the values of small ones, in memory of the CPU; None if the arrays are not small ones of
+    one CPU device.
+
+    The caller may write into their memory (unsafe_buffer_pointer) until it gives them to others.
+    """
+    size = 0
+    for one in arrays:
+        if not isinstance(one, jax.Array) or one.size == 0 or len(one.devices()) != 1:
+            return None
+        size += one.nbytes
+    if size > _SMALL_BYTES or any(next(iter(one.devices())).platform != "cpu" for one in arrays):
+        return None
+    return jax.block_until_ready(_copied(list(arrays)))
 
 
 def of_memory(memory, shape, dtype):

@@ -6,6 +6,7 @@ from .. import torch as hvd
 from ..basics import Max
 
 
+@torch.compiler.disable  # with jit_compile=True: the step is compiled up to here, and from here on
 def reduce(reduction, gradients, name):
     """Returns the reductions of gradients over the ranks of the set, by one grouped allreduce."""
     compression = reduction.compression
@@ -16,6 +17,7 @@ def reduce(reduction, gradients, name):
     return [compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, packed)]
 
 
+@torch.compiler.disable
 def fill_missing(gradients, variables, name, process_set):
     """Replaces None by zeros where another rank has a gradient. All ranks then have gradients of the same variables.
 

@@ -1,5 +1,9 @@
 """horovod.tensorflow.keras: the interface for Keras 3 on TensorFlow."""
 
+import importlib
+
 from farandole.tensorflow.keras import *  # noqa: F403
 
-from . import callbacks, elastic  # noqa: F401
+# `from . import callbacks` would find farandole's module, which the line above has imported.
+callbacks = importlib.import_module(".callbacks", __name__)
+elastic = importlib.import_module(".elastic", __name__)
