@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Runs mpi4py's own tests with and without farandole's library preloaded, and compares the outcome of each test.
 #
-#   bash tests/mpi4py.sh             all of them, 2 and 3 ranks, Open MPI and MPICH (some minutes)
+#   bash tests/mpi4py.sh             all of them, on RANKS ("2 3"), under MPIS ("openmpi mpich"); some minutes
 #   bash tests/mpi4py.sh --quick     its tests of collectives on 2 ranks
 #
 # Needs .venv with farandole and mpi4py (tests/setup.sh), or PYTHON. The tests are in mpi4py's source package, which is
-# downloaded, or the file SDIST. Left out: tests that start processes (spawn, dynproc, pools), which Debian's MPIs do not do everywhere.
+# downloaded, or the file SDIST. Left out: tests that start processes (spawn, dynproc, pools), which Debian's MPIs
+# do not do everywhere, and tests of files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 python=$(realpath -s "${PYTHON:-.venv/bin/python}")
-ranks="2 3"
+ranks=${RANKS:-2 3}
 only=()
 if [ "${1:-}" = --quick ]; then
   ranks=2
@@ -39,7 +40,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 FARANDOLE_MPI_P
 run() {
   local mpi=$1 count=$2 preload=${3:-} launcher
   # Each rank writes a file of its own.
-  local tests=(sh -c 'exec "$0" "$@" >"'"$work"'/output.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" 2>&1' "$python" test/main.py -v -e spawn -e dynproc -e pool ${only[@]+"${only[@]}"})
+  local tests=(sh -c 'exec "$0" "$@" >"'"$work"'/output.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" 2>&1' "$python" test/main.py -v -e spawn -e dynproc -e pool -e test_io -e test_file ${only[@]+"${only[@]}"})
   if [ "$mpi" = openmpi ]; then
     launcher=(mpirun.openmpi --oversubscribe -n "$count" -x MPI4PY_MPIABI=openmpi -x FARANDOLE_MPI_PRELOAD_AFTER
       -x FARANDOLE_LOG_LEVEL ${preload:+-x LD_PRELOAD="$preload"} "${tests[@]}")
@@ -53,7 +54,7 @@ run() {
 }
 
 failed=0
-for mpi in openmpi mpich; do
+for mpi in ${MPIS:-openmpi mpich}; do
   for count in $ranks; do
     run "$mpi" "$count" >"$work/alone"
     run "$mpi" "$count" "$library/libfarandole_mpi_preload_$mpi.so" >"$work/preloaded"
