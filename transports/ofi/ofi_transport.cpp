@@ -26,7 +26,7 @@ namespace {
 constexpr int64_t kFarewell_ns = 2'000'000'000;  // at the end, for what is still in flight
 constexpr int64_t kDoubt_ns = 50'000'000;        // from an error of a packet until its peer has failed
 constexpr int64_t kSilence_ns = 500'000'000;     // at the start, until a peer without a greeting is looked up
-constexpr int64_t kPoliteness_ns = 200'000'000;  // at the end, without a move, for the goodbyes of the peers
+constexpr int64_t kPoliteness_ns = 1'000'000'000;  // at the end, without a move, for the goodbyes of the peers
 
 class OfiTransport final : public Transport, private OfiLink::Events {
  public:
