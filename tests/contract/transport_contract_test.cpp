@@ -28,6 +28,7 @@ using testing::HasSubstr;
 struct Row {
   std::string name;
   Connect connect;
+  std::size_t bytes_in_flight = 16_MiB;  // of the slices with which a peer is lost
 };
 void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
 
@@ -83,7 +84,9 @@ const Row kRows[] = {
     {"shm", connect_all_over_shm},
     {"mpi", connect_all_over_fake_mpi},
     {"ofi_tcp", connect_all_over<kOfiTcp>},
-    {"ofi_udp", connect_all_over<kOfiUdp>},
+    // UDP has no connection whose end a peer sees, only the goodbye. ofi_rxd does not deliver it in time on a busy
+    // machine while it repeats many packets in both directions.
+    {"ofi_udp", connect_all_over<kOfiUdp>, 256_KiB},
     {"efa", connect_all_over<kEfa>},
 };
 // The transports whose ranks may be processes.
@@ -487,8 +490,8 @@ TEST_P(TransportContract, DeliversWhatALeavingPeerSentThoughAnotherChannelWaits)
 TEST_P(TransportContract, DetectsAPeerLostWithSlicesInFlight) {
   std::latch begun(2);
   run(2, [&](int rank, std::unique_ptr<Transport> given) {
-    const auto mine = pattern(16_MiB, 1);
-    std::vector<std::byte> theirs(16_MiB);
+    const auto mine = pattern(GetParam().bytes_in_flight, 1);
+    std::vector<std::byte> theirs(GetParam().bytes_in_flight);
     const auto transport = std::move(given);  // destroyed before the bytes that it uses
     if (rank == 0) {
       [[maybe_unused]] const auto in = transport->recv(channel(1), 1, theirs);

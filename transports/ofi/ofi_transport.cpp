@@ -26,7 +26,7 @@ namespace {
 constexpr int64_t kFarewell_ns = 2'000'000'000;  // at the end, for what is still in flight
 constexpr int64_t kDoubt_ns = 50'000'000;        // from an error of a packet until its peer has failed
 constexpr int64_t kSilence_ns = 500'000'000;     // at the start, until a peer without a greeting is looked up
-constexpr int64_t kPoliteness_ns = 200'000'000;  // at the end, for the goodbyes of the peers
+constexpr int64_t kPoliteness_ns = 1'000'000'000;  // at the end, without a move, for the goodbyes of the peers
 
 class OfiTransport final : public Transport, private OfiLink::Events {
  public:
@@ -271,8 +271,9 @@ class OfiTransport final : public Transport, private OfiLink::Events {
     sender_->stop();
     timer_.note_move();
     run_until(Deadline::after_ns(kFarewell_ns), [this] { return is_idle_with_the_living(); });
-    say_goodbye();
-    run_until(Deadline::after_ns(kPoliteness_ns), [this] {
+    std::vector<char> goodbyes(settled_.size());
+    run_while_moving([&] {
+      say_goodbye(goodbyes);
       for (int peer = 0; peer < ledger_.size(); ++peer) {
         if (ledger_.joins(peer) && !ledger_.has_left(peer) && !ledger_.has_failed(peer) && !settled_[index(peer)]) {
           return false;
@@ -295,9 +296,10 @@ class OfiTransport final : public Transport, private OfiLink::Events {
     kept.push_back({std::move(post_), std::move(sender_)});
   }
 
-  void say_goodbye() {
+  // `sent`, by peer: a goodbye for which no packet is free now is sent by a later call.
+  void say_goodbye(std::vector<char>& sent) {
     for (int peer = 0; peer < ledger_.size(); ++peer) {
-      if (!ledger_.joins(peer) || ledger_.has_failed(peer)) continue;
+      if (!ledger_.joins(peer) || ledger_.has_failed(peer) || sent[index(peer)]) continue;
       OfiHead head;
       OfiPacket* packet = post_->begin(OfiKind::goodbye, {peer, 0}, head);
       if (packet == nullptr) continue;
@@ -308,12 +310,26 @@ class OfiTransport final : public Transport, private OfiLink::Events {
       }
       std::memcpy(packet->payload(), &farewell, sizeof farewell);
       post_->finish(packet, head, sizeof farewell, peer);
+      sent[index(peer)] = 1;
     }
   }
 
   void run_until(Deadline deadline, const std::function<bool()>& holds) {
     while (!holds() && !deadline.passed()) {
       if (!progress()) sleep_until_ready(deadline);
+    }
+  }
+
+  // Ends when nothing has moved for kPoliteness_ns, too: the peers that are left make no progress.
+  void run_while_moving(const std::function<bool()>& holds) {
+    const Deadline end = Deadline::after_ns(kFarewell_ns);
+    Deadline still = Deadline::after_ns(kPoliteness_ns);
+    while (!holds() && !end.passed() && !still.passed()) {
+      if (progress()) {
+        still = Deadline::after_ns(kPoliteness_ns);
+      } else {
+        sleep_until_ready(still.earlier(end));
+      }
     }
   }
 

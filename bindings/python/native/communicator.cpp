@@ -170,8 +170,8 @@ void put_on_device(const std::vector<View>& views, fdl_call& what) {
 
 // One collective. `input` or `output` may be None if this rank has none; `count` is as in the C API.
 std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int collective, py::object input,
-                              py::object output, size_t count, Counts counts, Counts recv_counts, int op, py::handle root,
-                              const py::dict& wanted, bool wait) {
+                              py::object output, size_t count, Counts counts, Counts recv_counts, int op,
+                              py::handle root, const py::dict& wanted, bool wait) {
   fdl_comm* inside = comm->get();
   Options options(wanted);
   fdl_call what;
@@ -217,8 +217,8 @@ std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int col
   return request;
 }
 
-std::shared_ptr<Request> message(const std::shared_ptr<Communicator>& comm, bool sends, py::object tensor, py::handle peer,
-                                 const py::dict& wanted, bool wait) {
+std::shared_ptr<Request> message(const std::shared_ptr<Communicator>& comm, bool sends, py::object tensor,
+                                 py::handle peer, const py::dict& wanted, bool wait) {
   fdl_comm* inside = comm->get();
   const Options options(wanted);
   const std::vector<View> views{view_of(tensor, sends ? Access::kRead : Access::kWrite)};

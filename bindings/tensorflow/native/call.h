@@ -42,6 +42,9 @@ struct CollectiveKernel {
   std::atomic<Call*> spare{nullptr};  // the last call that has ended, whose memory the next one uses
 };
 
+// Lifetime: run() takes a call from the kernel, or makes one, and end() returns it. Between the two, one thread at a
+// time uses it: the kernel's thread until the operation is submitted and notified, then the thread that completes it.
+// TensorFlow keeps the context with its inputs and outputs until the completion has been called.
 class Call {
  public:
   // Runs the kernel once, and calls the completion when the operation is done: often before this returns.
@@ -57,6 +60,7 @@ class Call {
   };
 
   explicit Call(CollectiveKernel& kernel) : kernel_(kernel) {}
+  // Each of these returns false if it has failed the op. The caller then ends the call.
   bool prepare();
   bool read_inputs();
   bool allocate_outputs();
@@ -67,6 +71,7 @@ class Call {
   bool reject(fdl_result code, const std::string& text);
   bool finished_soon();
   void finish();
+  // Only once the operation is done.
   bool deliver_results();
   bool deliver(size_t index);
   bool deliver_number(int output, const int64_t* values, int count, bool is_vector);
@@ -78,6 +83,7 @@ class Call {
   Completion done_;
   fdl_handle* handle_ = nullptr;
   int rank_count_ = 0;
+  // These keep their capacity between calls, so that a kernel allocates nothing after its first run.
   std::vector<Tensor> tensors_;
   std::vector<int64_t> dimensions_;  // of all tensors, one after another
   std::vector<int64_t> splits_;

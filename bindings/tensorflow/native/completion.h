@@ -8,6 +8,7 @@
 namespace farandole_tensorflow {
 
 // Takes the callback that TensorFlow passes to an asynchronous kernel, and calls it once, at any time, in any thread.
+// Neither function may be called by two threads at a time.
 class Completion {
  public:
   // Call it in the kernel's thread, before the kernel returns.

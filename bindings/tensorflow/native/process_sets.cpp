@@ -8,6 +8,8 @@ namespace farandole_tensorflow {
 
 namespace {
 
+// Kernels hold the mutex shared while they submit, which does not block. A world that ends takes it alone before its
+// groups are destroyed, so that no kernel uses a group that is gone.
 struct Table {
   std::shared_mutex mutex;
   std::map<int, ProcessSet> sets;  // a handful

@@ -94,7 +94,8 @@ class Runtime {
   Status usable() const;
   // True in a callback of this world: the calling thread drives it, and must not wait for it.
   bool drives_here() const { return progress_thread_ && progress_thread_->drives_here(); }
-  // Must not be called in a callback. Gives operations that are agreed upon up to 2 s to finish; the others complete with SHUT_DOWN. Idempotent.
+  // Must not be called in a callback. Gives operations that are agreed upon up to 2 s to finish; the others complete
+  // with SHUT_DOWN. Idempotent.
   void shut_down();
 
   // ---- groups; collective over their members, blocking ----

@@ -56,9 +56,9 @@ class ProgressThread {
   bool drives_here() const;
   // Requests calls of hooks.on_watch, the first after config.suspect_after_s. Returns at once.
   void watch();
-  // Runs the task as the owner if the token can be taken, else posts it to the owner; waits until it has run. A callback
-  // runs it at once; the task must not remove what is being driven then. False: the thread has ended, and the task has
-  // not run.
+  // Runs the task as the owner if the token can be taken, else posts it to the owner; waits until it has run. A
+  // callback runs it at once; the task must not remove what is being driven then. False: the thread has ended, and the
+  // task has not run.
   bool call(const std::function<void()>& task);
   // Posts the task to the owner and returns at once. False as with submit().
   bool post(std::function<void()> task) { return progress_token_.post(std::move(task)); }

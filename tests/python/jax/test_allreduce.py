@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from arrays_of_ranks import FAILURES, TYPES, mine, same, total
+from arrays_of_ranks import FAILURES, TYPES, both, mine, same, total
 from expect import fails
 from launch import checks_of, require
 
@@ -21,7 +21,15 @@ def check_outside_of_compiled_functions():
     same(hvd.allreduce(mine(()), op=hvd.Max), float(hvd.size()))
     same(hvd.allreduce(jnp.zeros((0, 4)), op=hvd.Sum), jnp.zeros((0, 4)))
     same(hvd.allreduce(hvd.rank() + 1, op=hvd.Sum), total())
-    same(hvd.allreduce(mine(), op=hvd.Sum, prescale_factor=2.0, postscale_factor=3.0), np.full(3, 6.0 * total()))
+    for function in both(lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=2.0, postscale_factor=3.0)):
+        same(function(mine()), np.full(3, 6.0 * total()))
+    large = np.arange(100_000) * total()  # results of large arrays are made in another way than small ones
+    for function in both(lambda x: hvd.allreduce(x, op=hvd.Sum)):
+        same(function(jnp.arange(100_000.0) * (hvd.rank() + 1)), large)
+        same(function(np.arange(100_000, dtype="int32") * (hvd.rank() + 1)), large)
+    given = mine()
+    hvd.allreduce(given, op=hvd.Sum)
+    same(given, np.full(3, hvd.rank() + 1.0))  # an input keeps its values
 
 
 def check_compiled():

@@ -67,8 +67,6 @@ def check_run_eagerly():
 
 def check_jit_compile_auto():
     same_as_alone(jit_compile="auto")
-    if BACKEND == "torch":
-        same_as_alone(plain=keras.optimizers.SGD, jit_compile=True, epochs=1)  # torch.compile
 
 
 def check_steps_per_execution():

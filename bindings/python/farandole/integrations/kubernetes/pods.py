@@ -116,8 +116,9 @@ def variables(o, nodes=None, rank_from=None):
             Item(
                 name="FARANDOLE_EXPECT_EFA",
                 value=str(o.efa),
-                why="With fewer devices EFA is not used and the log warns; where FARANDOLE_TRANSPORT names efa, the job "
-                "does not start. FI_EFA_USE_DEVICE_RDMA and RDMAV_FORK_SAFE, which many samples set, are not needed.",
+                why="With fewer devices EFA is not used and the log warns; where FARANDOLE_TRANSPORT names efa, the "
+                "job does not start. FI_EFA_USE_DEVICE_RDMA and RDMAV_FORK_SAFE, which many samples set, are "
+                "not needed.",
             )
         )
         if not o.hugepages_2mi:
