@@ -100,7 +100,9 @@ std::string text_of_extras(const CLI::App& app, const Arguments& arguments) {
 // The reader of a pipe may end early, as `head` does: that is the code of SIGPIPE, and no error.
 int cannot_write(int error) {
   if (error == EPIPE) return 128 + SIGPIPE;
-  std::fprintf(stderr, "farandole: standard output cannot be written: %s\n", std::strerror(error));
+  // The reason of an earlier write is not known any more.
+  std::fprintf(stderr, "farandole: standard output cannot be written%s%s\n", error == 0 ? "" : ": ",
+               error == 0 ? "" : std::strerror(error));
   return fdl::kExitCannotWrite;
 }
 
@@ -110,7 +112,7 @@ int run(const fdl::Work& work) {
     const int code = work();
     errno = 0;
     const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-    return is_written || code != fdl::kExitOk ? code : cannot_write(errno != 0 ? errno : EIO);
+    return is_written || code != fdl::kExitOk ? code : cannot_write(errno);
   } catch (const std::system_error& error) {  // of fmt::print()
     return cannot_write(error.code().value());
   } catch (const std::exception& error) {

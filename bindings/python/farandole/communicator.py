@@ -40,7 +40,7 @@ def _options(algorithm, timeout, deterministic=None, prescale=None, postscale=No
     """The options of a native call. Keywords that are None keep the native defaults."""
     if algorithm is timeout is deterministic is prescale is postscale is None:
         return _NO_OPTIONS
-    if timeout is not None and not timeout >= 0:
+    if timeout is not None and not 0 <= timeout < 9e9:  # in nanoseconds it is an int64
         raise errors.InvalidArgumentError(f"timeout={timeout!r}: give seconds, or None for the configured timeout")
     if algorithm is not None and not isinstance(algorithm, str):
         raise errors.InvalidArgumentError(f"algorithm={algorithm!r}: give its name, such as 'ring', or None")

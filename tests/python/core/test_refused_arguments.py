@@ -231,8 +231,8 @@ HUGE = 2**70
 def test_numbers_and_names_that_do_not_fit_are_refused(call):
     tensor = np.ones(2, np.float32) if call is fdl else torch.ones(2)
     refused = fdl.InvalidArgumentError
-    raises(refused, r"root is 1180591620717411303424, which is not a number in the range", call.broadcast, tensor, HUGE)
-    raises(refused, r"entry of splits is 1180591620717411303424", call.alltoall, tensor, [HUGE])
+    raises(refused, r"root.* 1180591620717411303424", call.broadcast, tensor, HUGE)
+    raises(refused, r"splits is 1180591620717411303424", call.alltoall, tensor, [HUGE])
     raises(refused, r"the name 'a\\ud800' of an operation cannot be encoded", call.allreduce, tensor, name="a\ud800")
     raises(refused, r"the name 'a\\x00b' of an operation contains a NUL", call.allreduce, tensor, name="a\0b")
 
@@ -243,6 +243,6 @@ def test_numbers_that_do_not_fit_are_refused_by_communicators():
     refused = fdl.InvalidArgumentError
     raises(refused, "root is 1180591620717411303424", communicator.broadcast, tensor, HUGE)
     raises(refused, "peer is 1180591620717411303424", communicator.send, tensor, HUGE)
-    raises(refused, "timeout is", communicator.allreduce, tensor, timeout=1e300)
+    raises(refused, "timeout=1e\\+300: give seconds", communicator.allreduce, tensor, timeout=1e300)
     raises(refused, "prescale is", communicator.allreduce, tensor, prescale="x")
     communicator.close()
