@@ -232,9 +232,9 @@ def test_numbers_and_names_that_do_not_fit_are_refused(call):
     tensor = np.ones(2, np.float32) if call is fdl else torch.ones(2)
     refused = fdl.InvalidArgumentError
     raises(refused, r"root.* 1180591620717411303424", call.broadcast, tensor, HUGE)
-    raises(refused, r"splits is 1180591620717411303424", call.alltoall, tensor, [HUGE])
-    raises(refused, r"the name 'a\\ud800' of an operation cannot be encoded", call.allreduce, tensor, name="a\ud800")
-    raises(refused, r"the name 'a\\x00b' of an operation contains a NUL", call.allreduce, tensor, name="a\0b")
+    raises(refused, r"splits .*1180591620717411303424", call.alltoall, tensor, [HUGE])
+    raises(refused, r"the name '.*a\\ud800' of an operation cannot be encoded", call.allreduce, tensor, name="a\ud800")
+    raises(refused, r"the name '.*a\\x00b' of an operation contains a NUL", call.allreduce, tensor, name="a\0b")
 
 
 def test_numbers_that_do_not_fit_are_refused_by_communicators():
@@ -245,4 +245,3 @@ def test_numbers_that_do_not_fit_are_refused_by_communicators():
     raises(refused, "peer is 1180591620717411303424", communicator.send, tensor, HUGE)
     raises(refused, "timeout=1e\\+300: give seconds", communicator.allreduce, tensor, timeout=1e300)
     raises(refused, "prescale is", communicator.allreduce, tensor, prescale="x")
-    communicator.close()

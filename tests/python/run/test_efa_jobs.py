@@ -218,7 +218,8 @@ def test_a_lost_device_is_named_with_its_rank_within_two_seconds(tmp_path):
     begun = time.monotonic()
     output, _ = job.communicate(timeout=60)
     took = time.monotonic() - begun
-    named = re.findall(r"\[\d\] \w+Error: [^\n]*on efa_0-rdm failed: [^\n]*the device of rank 1 \([^)]*\) is gone", output)
+    text = r"\[\d\] \w+Error: [^\n]*on efa_0-rdm failed: [^\n]*the device of rank 1 \([^)]*\) is gone"
+    named = re.findall(text, output)
     assert len(named) == 3 and took < 2 + 1, f"{took} s\n{output}"  # a second for the ends of three interpreters
 
 
