@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstring>
 #include <string>
 
 #include "exceptions.h"
@@ -34,6 +35,16 @@ inline std::string name_of_operation(pybind11::handle value) {
   }
   if (name.find('\0') != std::string::npos) refuse("contains a NUL character");
   return name;
+}
+
+// The same without a copy; valid as long as `value`.
+inline const char* borrowed_name(PyObject* value) {
+  Py_ssize_t size = 0;
+  const char* const name = PyUnicode_AsUTF8AndSize(value, &size);
+  if (name != nullptr && std::strlen(name) == static_cast<std::size_t>(size)) return name;
+  PyErr_Clear();
+  name_of_operation(value);  // raises
+  return nullptr;
 }
 
 }  // namespace farandole_python

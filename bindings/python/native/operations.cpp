@@ -331,7 +331,7 @@ PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     fdl_operation operation;
     fdl_operation_init(&operation);
     operation.kind = FDL_NAMED_ALLREDUCE;
-    operation.name = PyUnicode_AsUTF8(arguments[1]);
+    operation.name = borrowed_name(arguments[1]);
     operation.input.data = PyLong_AsVoidPtr(arguments[2]);
     operation.input.dtype = static_cast<fdl_dtype>(PyLong_AsLong(arguments[3]));
     operation.input.ndim = static_cast<int>(ndim);
