@@ -23,9 +23,9 @@
 namespace fdl {
 namespace {
 
-constexpr int64_t kFarewell_ns = 2'000'000'000;  // at the end, for what is still in flight
-constexpr int64_t kDoubt_ns = 50'000'000;        // from an error of a packet until its peer has failed
-constexpr int64_t kSilence_ns = 500'000'000;     // at the start, until a peer without a greeting is looked up
+constexpr int64_t kFarewell_ns = 2'000'000'000;    // at the end, for what is still in flight
+constexpr int64_t kDoubt_ns = 50'000'000;          // from an error of a packet until its peer has failed
+constexpr int64_t kSilence_ns = 500'000'000;       // at the start, until a peer without a greeting is looked up
 constexpr int64_t kPoliteness_ns = 1'000'000'000;  // at the end, without a move, for the goodbyes of the peers
 
 class OfiTransport final : public Transport, private OfiLink::Events {
@@ -270,9 +270,9 @@ class OfiTransport final : public Transport, private OfiLink::Events {
     leaving_ = true;
     sender_->stop();
     timer_.note_move();
-    run_until(Deadline::after_ns(kFarewell_ns), [this] { return is_idle_with_the_living(); });
+    run_until(kFarewell_ns, [this] { return is_idle_with_the_living(); });
     std::vector<char> goodbyes(settled_.size());
-    run_while_moving([&] {
+    run_until(kPoliteness_ns, [&] {
       say_goodbye(goodbyes);
       for (int peer = 0; peer < ledger_.size(); ++peer) {
         if (ledger_.joins(peer) && !ledger_.has_left(peer) && !ledger_.has_failed(peer) && !settled_[index(peer)]) {
@@ -314,19 +314,14 @@ class OfiTransport final : public Transport, private OfiLink::Events {
     }
   }
 
-  void run_until(Deadline deadline, const std::function<bool()>& holds) {
-    while (!holds() && !deadline.passed()) {
-      if (!progress()) sleep_until_ready(deadline);
-    }
-  }
-
-  // Ends when nothing has moved for kPoliteness_ns, too: the peers that are left make no progress.
-  void run_while_moving(const std::function<bool()>& holds) {
+  // Ends when `holds` is true, after kFarewell_ns, or when nothing has moved for `still_ns`: the peers that are left
+  // make no progress then.
+  void run_until(int64_t still_ns, const std::function<bool()>& holds) {
     const Deadline end = Deadline::after_ns(kFarewell_ns);
-    Deadline still = Deadline::after_ns(kPoliteness_ns);
+    Deadline still = Deadline::after_ns(still_ns);
     while (!holds() && !end.passed() && !still.passed()) {
       if (progress()) {
-        still = Deadline::after_ns(kPoliteness_ns);
+        still = Deadline::after_ns(still_ns);
       } else {
         sleep_until_ready(still.earlier(end));
       }
