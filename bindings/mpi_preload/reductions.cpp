@@ -1,5 +1,6 @@
 // The reducing collectives. Whether farandole runs one depends on type, operation and count, which MPI requires to be
 // equal on all ranks, and on the communicator.
+#include <optional>
 #include <vector>
 
 #include "collectives.h"
@@ -8,40 +9,54 @@
 #include "report.h"
 
 namespace fdl::mpi_preload {
+namespace {
 
-Outcome allreduce(const void* input, void* output, MPI_Count count, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm) {
+const void* source_of(const void* input, const void* output) { return input == MPI_IN_PLACE ? output : input; }
+
+// What farandole needs for a reduction of equal counts.
+struct Reduced {
+  const Communicator* entry;
+  std::size_t elements;
+  Fold fold;
+};
+
+// Empty: MPI runs it.
+std::optional<Reduced> reduced(MPI_Count count, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm) {
   if (count <= 0) return std::nullopt;
   const auto fold = fold_of(datatype, op);
   if (!fold) return std::nullopt;
   const auto elements = static_cast<std::size_t>(count);
   const Communicator* entry = ours(comm, elements * fdl_dtype_size(fold->dtype));
   if (entry == nullptr) return std::nullopt;
-  const void* const source = input == MPI_IN_PLACE ? output : input;
-  return code_of(fdl_allreduce(entry->ordered, source, output, elements, fold->dtype, fold->op), comm);
+  return Reduced{entry, elements, *fold};
+}
+
+}  // namespace
+
+Outcome allreduce(const void* input, void* output, MPI_Count count, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm) {
+  const auto call = reduced(count, datatype, op, comm);
+  if (!call) return std::nullopt;
+  return code_of(fdl_allreduce(call->entry->ordered, source_of(input, output), output, call->elements, call->fold.dtype,
+                               call->fold.op),
+                 comm);
 }
 
 Outcome reduce(const void* input, void* output, MPI_Count count, MPI_Datatype datatype, MPI_Op op, int root,
                MPI_Comm comm) {
-  if (count <= 0) return std::nullopt;
-  const auto fold = fold_of(datatype, op);
-  if (!fold) return std::nullopt;
-  const auto elements = static_cast<std::size_t>(count);
-  const Communicator* entry = ours(comm, elements * fdl_dtype_size(fold->dtype));
-  if (entry == nullptr || root < 0 || root >= entry->size) return std::nullopt;
-  const void* const source = input == MPI_IN_PLACE ? output : input;
-  return code_of(fdl_reduce(entry->ordered, source, output, elements, fold->dtype, fold->op, root), comm);
+  const auto call = reduced(count, datatype, op, comm);
+  if (!call || root < 0 || root >= call->entry->size) return std::nullopt;
+  return code_of(fdl_reduce(call->entry->ordered, source_of(input, output), output, call->elements, call->fold.dtype,
+                            call->fold.op, root),
+                 comm);
 }
 
 Outcome reduce_scatter_block(const void* input, void* output, MPI_Count count, MPI_Datatype datatype, MPI_Op op,
                              MPI_Comm comm) {
-  if (count <= 0) return std::nullopt;
-  const auto fold = fold_of(datatype, op);
-  if (!fold) return std::nullopt;
-  const auto elements = static_cast<std::size_t>(count);
-  const Communicator* entry = ours(comm, elements * fdl_dtype_size(fold->dtype));
-  if (entry == nullptr) return std::nullopt;
-  const void* const source = input == MPI_IN_PLACE ? output : input;
-  return code_of(fdl_reduce_scatter(entry->ordered, source, output, elements, fold->dtype, fold->op), comm);
+  const auto call = reduced(count, datatype, op, comm);
+  if (!call) return std::nullopt;
+  return code_of(fdl_reduce_scatter(call->entry->ordered, source_of(input, output), output, call->elements,
+                                    call->fold.dtype, call->fold.op),
+                 comm);
 }
 
 // The counts of all ranks are known to all of them.
@@ -57,8 +72,9 @@ Outcome reduce_scatter(const void* input, void* output, Counts counts, MPI_Datat
     if (counts[rank] < 0) return std::nullopt;
     elements[static_cast<std::size_t>(rank)] = static_cast<std::size_t>(counts[rank]);
   }
-  const void* const source = input == MPI_IN_PLACE ? output : input;
-  return code_of(fdl_reduce_scatterv(entry->ordered, source, output, elements.data(), fold->dtype, fold->op), comm);
+  return code_of(
+      fdl_reduce_scatterv(entry->ordered, source_of(input, output), output, elements.data(), fold->dtype, fold->op),
+      comm);
 }
 
 }  // namespace fdl::mpi_preload
