@@ -3,6 +3,7 @@
 #include "capi/ordered_call.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <numeric>
 
@@ -213,9 +214,9 @@ Fault fault_of_structures(const fdl_call& call, const fdl_call_options* options)
   if (auto fault = fault_of_size("fdl_call", call.struct_size)) return fault;
   if (options == nullptr) return std::nullopt;
   if (auto fault = fault_of_size("fdl_call_options", options->struct_size)) return fault;
-  const int64_t timeout_ns = known_options(options).timeout_ns;
-  if (timeout_ns >= 0) return std::nullopt;
-  return "fdl_call_options.timeout_ns is " + std::to_string(timeout_ns) + "; 0 means as configured";
+  constexpr std::size_t kWithTimeout = offsetof(fdl_call_options, timeout_ns) + sizeof options->timeout_ns;
+  if (options->struct_size < kWithTimeout || options->timeout_ns >= 0) return std::nullopt;
+  return "fdl_call_options.timeout_ns is " + std::to_string(options->timeout_ns) + "; 0 means as configured";
 }
 
 fdl_call known_call(const fdl_call& given) {
