@@ -13,8 +13,8 @@ using testing::HasSubstr;
 
 std::string last_text() { return fdl_last_error()->text; }
 
-// Submits a named sum of one float; `values` must live until it is done.
-fdl_handle* submit_sum(World& me, fdl_group* group, const char* name, float& value) {
+// A named sum of one float. `name` and `value` must live until it is done.
+fdl_operation sum_of(const char* name, float& value) {
   static const int64_t shape = 1;
   fdl_operation operation;
   fdl_operation_init(&operation);
@@ -24,9 +24,36 @@ fdl_handle* submit_sum(World& me, fdl_group* group, const char* name, float& val
   operation.input.shape = &shape;
   operation.input.ndim = 1;
   operation.op = FDL_SUM;
+  return operation;
+}
+
+fdl_handle* submit_sum(World& me, fdl_group* group, const char* name, float& value) {
+  const fdl_operation operation = sum_of(name, value);
   fdl_handle* handle = nullptr;
   EXPECT_EQ(fdl_submit(group, &operation, 1, &handle), FDL_OK) << last_text() << " (rank " << me.rank << ")";
   return handle;
+}
+
+// Destroys the object in the callback of the handle, waits until that has happened, and frees the handle.
+template <typename Object>
+void destroy_in_callback(fdl_handle* handle, Object* object, void (*destroy)(Object*)) {
+  struct Ends {
+    Object* object;
+    void (*destroy)(Object*);
+    std::atomic<bool> done{false};
+  } ends{object, destroy};
+  FDL_ASSERT_OK(fdl_handle_notify(
+      handle,
+      [](void* context) {
+        auto* mine = static_cast<Ends*>(context);
+        mine->destroy(mine->object);
+        mine->done = true;
+      },
+      &ends));
+  FDL_ASSERT_OK(fdl_wait_handle(handle, -1));
+  for (int i = 0; i < 10'000 && !ends.done; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_TRUE(ends.done);
+  fdl_handle_free(handle);
 }
 
 // Runs `body` on rank 0 in the callback of a named sum of all ranks, in the thread that drives: the other ranks submit
@@ -118,23 +145,8 @@ TEST(Lifetime, AGroupThatACallbackDestroysEndsAfterIt) {
       FDL_ASSERT_OK(fdl_group_create(me.world, ranks, 2, &group));
       float value = 1;
       fdl_handle* handle = submit_sum(me, group, "of the group", value);
-      struct Ends {
-        fdl_group* group;
-        std::atomic<bool> done{false};
-      } ends{group};
-      FDL_ASSERT_OK(fdl_handle_notify(
-          handle,
-          [](void* context) {
-            auto* mine = static_cast<Ends*>(context);
-            fdl_group_destroy(mine->group);
-            mine->done = true;
-          },
-          &ends));
-      FDL_ASSERT_OK(fdl_wait_handle(handle, -1));
-      for (int k = 0; k < 10'000 && !ends.done; ++k) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      ASSERT_TRUE(ends.done);
+      destroy_in_callback(handle, group, &fdl_group_destroy);
       EXPECT_EQ(value, 2);
-      fdl_handle_free(handle);
     }
     expect_sum(me, me.comm);
   });
@@ -152,23 +164,8 @@ TEST(Lifetime, ACommunicatorThatItsOwnCallbackDestroysEndsAfterIt) {
       call.count = 1;
       fdl_handle* handle = nullptr;
       FDL_ASSERT_OK(fdl_call_submit(comm, &call, nullptr, &handle));
-      struct Ends {
-        fdl_comm* comm;
-        std::atomic<bool> done{false};
-      } ends{comm};
-      FDL_ASSERT_OK(fdl_handle_notify(
-          handle,
-          [](void* context) {
-            auto* mine = static_cast<Ends*>(context);
-            fdl_comm_destroy(mine->comm);
-            mine->done = true;
-          },
-          &ends));
-      FDL_ASSERT_OK(fdl_wait_handle(handle, -1));
-      for (int k = 0; k < 10'000 && !ends.done; ++k) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      ASSERT_TRUE(ends.done);
+      destroy_in_callback(handle, comm, &fdl_comm_destroy);
       EXPECT_EQ(value, 2);
-      fdl_handle_free(handle);
     }
     expect_sum(me, me.comm);
   });
@@ -219,15 +216,8 @@ TEST(Lifetime, CallsBesideTheEndOfAWorldReturnShutDown) {
         fdl_result result = FDL_OK;
         for (int i = 0; result == FDL_OK; ++i) {
           float value = 1;
-          static const int64_t shape = 1;
-          fdl_operation operation;
-          fdl_operation_init(&operation);
           const std::string name = "sum " + std::to_string(i);
-          operation.kind = FDL_NAMED_ALLREDUCE;
-          operation.name = name.c_str();
-          operation.input.data = operation.output = &value;
-          operation.input.shape = &shape;
-          operation.input.ndim = 1;
+          const fdl_operation operation = sum_of(name.c_str(), value);
           result = fdl_run(group, &operation, 1, -1, nullptr);
           goes = true;
         }
