@@ -367,3 +367,41 @@ def stop_timeline():
 def nccl_built():
     """0, the number for a build without NCCL: farandole loads NCCL at run time."""
     return 0
+
+
+# ---- Compression, for the modules of each framework ------------------------------------------------------------------
+
+
+class NoneCompressor:
+    """Sends tensors without compression."""
+
+    @staticmethod
+    def compress(tensor):
+        """Returns the tensor and None."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor, ctx):
+        """Returns the tensor."""
+        return tensor
+
+
+def half_compressor(module, name, text, shrink, cast):
+    """Returns a compressor class, which pickle finds as Compression.`name` in the module of that name.
+
+    `shrink(tensor)`: the tensor to send, and its own type. `cast(tensor, type)`: the tensor in that type.
+    """
+
+    class Compressor:
+        @staticmethod
+        def compress(tensor):
+            return shrink(tensor)
+
+        @staticmethod
+        def decompress(tensor, ctx):
+            return cast(tensor, ctx)
+
+    Compressor.__doc__ = text
+    Compressor.__module__ = module
+    Compressor.__qualname__ = f"Compression.{name}"
+    return Compressor

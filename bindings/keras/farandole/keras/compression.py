@@ -2,35 +2,15 @@
 
 import keras
 
-
-class NoneCompressor:
-    """Sends tensors without compression."""
-
-    @staticmethod
-    def compress(tensor):
-        """Returns the tensor and None."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor, ctx):
-        """Returns the tensor."""
-        return tensor
+from ..basics import NoneCompressor, half_compressor
 
 
 def _half_compressor(name, dtype, text):
-    class Compressor:
-        @staticmethod
-        def compress(tensor):
-            own = keras.backend.standardize_dtype(tensor.dtype)
-            return (keras.ops.cast(tensor, dtype) if "float" in own else tensor), own
+    def shrink(tensor):
+        own = keras.backend.standardize_dtype(tensor.dtype)
+        return (keras.ops.cast(tensor, dtype) if "float" in own else tensor), own
 
-        @staticmethod
-        def decompress(tensor, ctx):
-            return keras.ops.cast(tensor, ctx)
-
-    Compressor.__doc__ = text
-    Compressor.__qualname__ = f"Compression.{name}"  # the name under which pickle finds it
-    return Compressor
+    return half_compressor(__name__, name, text, shrink, keras.ops.cast)
 
 
 class Compression:

@@ -2,34 +2,14 @@
 
 import tensorflow as tf
 
-
-class NoneCompressor:
-    """Sends tensors without compression."""
-
-    @staticmethod
-    def compress(tensor):
-        """Returns the tensor and None."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor, ctx):
-        """Returns the tensor."""
-        return tensor
+from ..basics import NoneCompressor, half_compressor
 
 
 def _half_compressor(name, dtype, text):
-    class Compressor:
-        @staticmethod
-        def compress(tensor):
-            return (tf.cast(tensor, dtype) if tensor.dtype.is_floating else tensor), tensor.dtype
+    def shrink(tensor):
+        return (tf.cast(tensor, dtype) if tensor.dtype.is_floating else tensor), tensor.dtype
 
-        @staticmethod
-        def decompress(tensor, ctx):
-            return tf.cast(tensor, ctx)
-
-    Compressor.__doc__ = text
-    Compressor.__qualname__ = f"Compression.{name}"  # the name under which pickle finds it
-    return Compressor
+    return half_compressor(__name__, name, text, shrink, tf.cast)
 
 
 class Compression:

@@ -2,37 +2,16 @@
 
 import torch
 
+from ..basics import NoneCompressor, half_compressor
 from .tensors import with_memory
 
 
-class NoneCompressor:
-    """Sends tensors without compression."""
-
-    @staticmethod
-    def compress(tensor):
-        """Returns the tensor and None."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor, ctx):
-        """Returns the tensor."""
-        return tensor
-
-
 def _half_compressor(name, dtype, text):
-    class Compressor:
-        @staticmethod
-        def compress(tensor):
-            with_memory(tensor)
-            return (tensor.to(dtype) if tensor.dtype.is_floating_point else tensor), tensor.dtype
+    def shrink(tensor):
+        with_memory(tensor)
+        return (tensor.to(dtype) if tensor.dtype.is_floating_point else tensor), tensor.dtype
 
-        @staticmethod
-        def decompress(tensor, ctx):
-            return tensor.to(ctx)
-
-    Compressor.__doc__ = text
-    Compressor.__qualname__ = f"Compression.{name}"  # the name under which pickle finds it
-    return Compressor
+    return half_compressor(__name__, name, text, shrink, lambda tensor, dtype: tensor.to(dtype))
 
 
 class Compression:
