@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+from api_pods import pod
 from api_server import ApiServer
 from farandole import launcher
 from farandole.integrations.kubernetes.__main__ import main
-from api_pods import pod
 
 RUNNING, SUSPENDED, NO_SUCH_JOB, UNREACHABLE = 75, 76, 66, 69
 

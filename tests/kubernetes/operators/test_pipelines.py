@@ -10,8 +10,8 @@ import threading
 
 import pytest
 import yaml
-from api_server import INSTANCE, ApiServer
 from api_pods import pod
+from api_server import INSTANCE, ApiServer
 from manifest_checks import KUBERNETES, faults, only
 
 if not importlib.util.find_spec("kfp"):

@@ -253,9 +253,16 @@ def ray_cluster_spec(o):
         rayStartParams=worker_params,
     )
     worker["template"] = group("ray-worker", None, variables(o), True)
+    ranks = Item(
+        name="RANKS",
+        value=str(o.max_nodes * o.processes),
+        why="For the program: ScalingConfig(num_workers=int(os.environ['RANKS'])). Ray Train starts the ranks.",
+    )
     return Map(
         rayVersion=o.ray_version,
-        headGroupSpec=Map(rayStartParams=head_params, template=group("ray-head", head_ports, variables(o), False)),
+        headGroupSpec=Map(
+            rayStartParams=head_params, template=group("ray-head", head_ports, [*variables(o), ranks], False)
+        ),
         workerGroupSpecs=[worker],
     )
 

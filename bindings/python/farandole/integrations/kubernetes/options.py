@@ -142,3 +142,11 @@ def parser():
     _add_watching(result.add_argument_group("watching"))
     _add_details(result.add_argument_group("details"))
     return result
+
+
+def given_options(words):
+    """The names of the options on the command line, in their order; those with their default are not among them."""
+    made = parser()
+    for action in made._actions:
+        action.default, action.required = argparse.SUPPRESS, False
+    return [name for name in vars(made.parse_args(words)) if name != "kind"]

@@ -4,10 +4,10 @@ import re
 import shlex
 from types import SimpleNamespace
 
-from . import instances, values
+from . import belonging, instances, values
 from .combinations import check
 from .errors import WrongCombination
-from .options import PORTS, parser
+from .options import PORTS, given_options, parser
 
 # Kinds in which the number of pods may change, and the reasons why it may not in the others.
 ELASTIC = {"job", "deployment", "pytorchjob", "rayjob"}
@@ -159,6 +159,7 @@ def read(words):
     o.line = shlex.join(["farandole", "kubernetes", "gen", *words])
     o.min_nodes, o.max_nodes, o.elastic = _read_nodes(o.nnodes, o.kind)
     _read_hardware(o)
+    belonging.check(o, given_options(options))
     o.processes = _read_processes(o)
     o.nproc = o.nproc_per_node
     check(o)
