@@ -517,7 +517,6 @@ WRONG = [
     ("katib --parameter lr:double:1:0", "1 is not below 0"),
     ("katib --parameter lr:text:1:0", "is not NAME:double:MIN:MAX"),
     ("job --system-selector role=sys", "all of its pods are ranks"),
-    ("statefulset --queue gpus", "jobs that can be suspended"),
     ("job --spot --capacity-label spot", "is not KEY=VALUE"),
     ("job --env A", "is not KEY=VALUE"),
     ("job --env A=1 --env A=2", "is given twice"),
