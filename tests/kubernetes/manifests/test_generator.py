@@ -251,14 +251,15 @@ def test_h17_the_library_expects_the_devices_that_the_generator_requests():
     for name, count in rows:
         types = [other for other in instances.TABLE if other == name or (name.endswith(".") and other.startswith(name))]
         assert types or name in ("hpc8a.", "inf1.24xlarge", "dl2q.24xlarge"), f"{name} is not in the generator's table"
-        assert {instances.TABLE[other][2] for other in types} <= {int(count)}, name
+        assert {instances.TABLE[other].efa for other in types} <= {int(count)}, name
     listed = [name for name, _ in rows]
-    for name, (_, _, efa) in instances.TABLE.items():
+    for name, row in instances.TABLE.items():
+        efa = row.efa
         assert (name in listed or any(row.endswith(".") and name.startswith(row) for row in listed)) == (efa > 0), name
 
 
 def test_h17_e13_the_table_of_instances_has_gpus_and_efa():
-    efa = {name: count for name, (_, _, count) in instances.TABLE.items()}
+    efa = {name: row.efa for name, row in instances.TABLE.items()}
     assert (
         efa["p3.2xlarge"] == 0 and efa["p3dn.24xlarge"] == 1 and efa["g4dn.4xlarge"] == 0 and efa["g4dn.8xlarge"] == 1
     )
@@ -574,7 +575,7 @@ def _planted(change):
     "change, fault",
     [
         (lambda box, _: box["resources"]["limits"].update({"nvidia.com/gpu": 2}), "the request must be the limit"),
-        (lambda box, _: box["resources"]["requests"].update(memory="64Gi"), "requests 64Gi and is limited to 2Gi"),
+        (lambda box, _: box["resources"]["requests"].update(memory="64Gi"), "requests 64Gi and is limited to 8Gi"),
         (lambda box, _: box["resources"]["requests"].update(cpu="two"), "cpu 'two' is no quantity"),
         (lambda box, _: box["env"].append({"name": "A", "value": 1}), "must be text, in quotes"),
         (lambda box, _: box["env"].append({"name": "A"}), "needs one of value and valueFrom"),

@@ -5,7 +5,8 @@ from .errors import WrongCombination
 from .options import PORTS
 
 
-def _check_sizes(o):
+def check_quantities(o):
+    """Before the amounts that were not given are chosen."""
     for option in ("cpus", "memory", "shm", "hugepages_2mi"):
         text = getattr(o, option)
         if text is not None and not values.quantity(text):
@@ -20,6 +21,9 @@ def _check_sizes(o):
             )
         if values.quantity(o.hugepages_2mi) % 2**21:
             raise WrongCombination(f"--hugepages-2mi {o.hugepages_2mi} is no multiple of 2Mi")
+
+
+def _check_sizes(o):
     if o.max_runtime and not values.seconds(o.max_runtime):
         raise WrongCombination(f"--max-runtime '{o.max_runtime}' is no duration such as 90m, 12h or 1h30m")
     for option, low, high in (
@@ -86,9 +90,9 @@ def _check_kind(o):
             "KubeRay's own field: --set "
             "RayJob.spec.rayClusterSpec.networkPolicy.mode=DenyAllIngress"
         )
-    if values.quantity(o.shm or "0") >= values.quantity(o.memory or f"{2 * o.processes}Gi"):
+    if values.quantity(o.shm) >= values.quantity(o.memory):
         raise WrongCombination(
-            f"--shm {o.shm} leaves nothing of the {o.memory or f'{2 * o.processes}Gi'} of memory: files in "
+            f"--shm {o.shm} leaves nothing of the {o.memory} of memory: files in "
             f"/dev/shm count as the container's memory; give more --memory"
         )
     if o.host_network and o.network_policy:

@@ -233,6 +233,8 @@ def ray_cluster_spec(o):
         del box["command"]  # KubeRay sets `ray start`
         spec = pod_spec(o, [box], placed=with_devices)
         if not with_devices:
+            box["resources"] = Map(requests=Map(cpu=1, memory="4Gi"), limits=Map(memory="4Gi"))
+            box["resources"].note("requests", "For Ray's own processes and the program that starts the ranks.")
             for key in ("nodeSelector", "tolerations"):
                 spec.pop(key, None)
             spec.add("nodeSelector", Map(o.system_selector) or None)
