@@ -345,7 +345,7 @@ def test_c7_the_pools_types_that_need_efa_have_it():
             for need in pool["spec"]["template"]["spec"]["requirements"]
             if need["key"] == "node.kubernetes.io/instance-type"
         )["values"]
-        assert all(TABLE[kind][2] > 0 for kind in types)
+        assert all(TABLE[kind].efa > 0 for kind in types)
 
 
 # --- what runs in them ------------------------------------------------------------------------------------------------

@@ -147,6 +147,8 @@ class Pod:
             one = next(one for one in self.containers if one.name == (message.get("started") or message.get("exited")))
             if "started" in message:
                 one.pid = message["pid"]
+                if self.terminating:  # deleted between its start and this message
+                    self.signal(signal.SIGTERM)
             else:
                 one.running, one.code = False, message["code"]
                 one.codes.append(message["code"])

@@ -32,9 +32,9 @@ __all__ = ["PodSim", "expand", "read", "size_of", "sweep", "why_not"]
 
 class PodSim:
     """`image`: {path in every container: a file or folder of this machine}; `variables`: those of the image;
-    `entrypoint`: what containers without a command run. `backoff_s`: before a Job's controller replaces a pod;
-    `crash_backoff_s`: before a kubelet restarts a container. `held`: host names of pods that are not created before
-    release()."""
+    `entrypoint`: what containers without a command run. `backoff_s`: before a Job's controller replaces a pod the first
+    time; `crash_backoff_s`: before a kubelet restarts a container the first time; both grow as on a cluster. `held`:
+    host names of pods that are not created before release()."""
 
     def __init__(
         self,
@@ -97,6 +97,10 @@ class PodSim:
 
     def result(self, name):
         return self.results.get(name, "Running")
+
+    def conditions(self, name):
+        """{type: reason} of the conditions in the status of the object of that name that are true."""
+        return self.lifecycle.conditions_of(next(one for one in self.workloads if one.name == name))
 
     def logs(self):
         """The state and the last output of each pod, for the message of a failed test."""

@@ -194,6 +194,8 @@ def _rules(document):
             yield "podFailurePolicy needs podReplacementPolicy Failed"
         if job.get("backoffLimitPerIndex") is not None and job.get("completionMode") != "Indexed":
             yield "backoffLimitPerIndex needs completionMode Indexed"
+        if "successPolicy" in job and job.get("completionMode") != "Indexed":
+            yield "successPolicy needs completionMode Indexed"
         if "maxFailedIndexes" in job and "backoffLimitPerIndex" not in job:
             yield "maxFailedIndexes needs backoffLimitPerIndex"
     if kind == "PersistentVolumeClaim" and not values.quantity(spec["resources"]["requests"]["storage"]):

@@ -85,6 +85,17 @@ def network_policy(o):
         Item(to=[own], ports=_own_ports(o)),
         Item(ports=dns, why="DNS at any address (a node-local cache has a link-local one)."),
     ]
+    if o.kind == "katib":
+        database = Item(
+            namespaceSelector=Map(), podSelector=Map(matchLabels=Map({"katib.kubeflow.org/component": "db-manager"}))
+        )
+        spec["egress"].append(
+            Item(
+                to=[database],
+                ports=[Item(protocol="TCP", port=6789)],
+                why="Katib's metrics collector, a container of each trial's first pod, writes to Katib's database.",
+            )
+        )
     for port in o.allow_egress:
         spec["egress"].append(Item(ports=[Item(protocol="TCP", port=port)]))
     why = None

@@ -56,6 +56,7 @@ def header(o):
             "The job's key is a Secret and is in no file. Create it once, before the job:",
             f"  kubectl create secret generic {key_secret(o)}{namespace} --from-literal=key=$(openssl rand -hex 16)",
         ]
+    lines += [f"Warning: {text}" for text in o.warnings]
     if o.elastic and o.kind in ("job", "deployment", "pytorchjob"):
         lines += [
             f"Elastic: {o.min_nodes} to {o.max_nodes} pods. After the loss of a pod the job continues from the last "
@@ -74,6 +75,11 @@ def documents_of(o):
     return documents
 
 
-def of_words(words):
+def with_warnings(words):
+    """(the text of the manifest, its warnings): the header contains them too."""
     o = reading.read(words)
-    return render(documents_of(o), header(o))
+    return render(documents_of(o), header(o)), o.warnings
+
+
+def of_words(words):
+    return with_warnings(words)[0]

@@ -24,14 +24,13 @@ def _with_parameters(o):
     other = copy.copy(o)
     other.command = [*o.command, *(f"--{name}=${{trialParameters.{name}}}" for name, *_ in o.parameter)]
     other.kind = o.trial
-    other.queue = other.ttl = None
-    other.network_policy = other.monitoring = False
+    other.network_policy = False  # one for all trials, beside the Experiment
     return other
 
 
 def _job_trial(o):
     # All trials share one headless Service, in which each has its own pod names.
-    spec = indexed_job_spec(o, f"{_TRIAL}-0.{o.name}:{o.port_base}", o.name, 0)
+    spec = indexed_job_spec(o, f"{_TRIAL}-0.{o.name}:{o.port_base}", o.name, o.max_restarts)
     return (
         Map(apiVersion="batch/v1", kind="Job", spec=spec),
         "trainer",
@@ -75,6 +74,10 @@ def _trial_template(o):
                 why="The name of the trial, whose pod 0 is the rendezvous.",
             )
         )
+    if o.queue:
+        queued = Map(labels=Map({"kueue.x-k8s.io/queue-name": o.queue}))
+        trial = Map(apiVersion=trial["apiVersion"], kind=trial["kind"], metadata=queued, spec=trial["spec"])
+        trial.note("metadata", "Kueue starts each trial's job, which is created suspended.")
     made["trialSpec"] = trial
     return made
 

@@ -233,6 +233,8 @@ def ray_cluster_spec(o):
         del box["command"]  # KubeRay sets `ray start`
         spec = pod_spec(o, [box], placed=with_devices)
         if not with_devices:
+            box["resources"] = Map(requests=Map(cpu=1, memory="4Gi"), limits=Map(memory="4Gi"))
+            box["resources"].note("requests", "For Ray's own processes and the program that starts the ranks.")
             for key in ("nodeSelector", "tolerations"):
                 spec.pop(key, None)
             spec.add("nodeSelector", Map(o.system_selector) or None)
@@ -253,9 +255,16 @@ def ray_cluster_spec(o):
         rayStartParams=worker_params,
     )
     worker["template"] = group("ray-worker", None, variables(o), True)
+    ranks = Item(
+        name="RANKS",
+        value=str(o.max_nodes * o.processes),
+        why="For the program: ScalingConfig(num_workers=int(os.environ['RANKS'])). Ray Train starts the ranks.",
+    )
     return Map(
         rayVersion=o.ray_version,
-        headGroupSpec=Map(rayStartParams=head_params, template=group("ray-head", head_ports, variables(o), False)),
+        headGroupSpec=Map(
+            rayStartParams=head_params, template=group("ray-head", head_ports, [*variables(o), ranks], False)
+        ),
         workerGroupSpecs=[worker],
     )
 

@@ -46,14 +46,26 @@ def _add_size(group):
 
 
 def _add_hardware(group):
-    group.add_argument("--instance-type", metavar="TYPE", help="p5.48xlarge, ...: gives --gpus and --efa their counts")
+    group.add_argument("--instance-type", metavar="TYPE", help="p5.48xlarge, ...: gives CPUs, memory, --gpus and --efa")
     group.add_argument("--gpus", type=int, metavar="N", help="GPUs of each pod (all of --instance-type)")
     group.add_argument("--gpu-resource", metavar="NAME", help="name of their resource (nvidia.com/gpu)")
     group.add_argument("--efa", metavar="N|all|off", default="off", help="EFA devices of each pod")
-    group.add_argument("--cpus", default=None, metavar="N", help="CPUs of each pod (one a rank)")
-    group.add_argument("--memory", default=None, metavar="SIZE", help="memory of each pod (2Gi a rank)")
+    group.add_argument(
+        "--cpus", default=None, metavar="N", help="CPUs of each pod (those of --instance-type, else one a rank)"
+    )
+    group.add_argument(
+        "--memory",
+        default=None,
+        metavar="SIZE",
+        help="memory of each pod (that of --instance-type, else 2Gi a rank, 8Gi with GPUs)",
+    )
     group.add_argument("--hugepages-2mi", metavar="SIZE", help="huge pages for EFA; off, see the documentation")
-    group.add_argument("--shm", default=None, metavar="SIZE", help="/dev/shm (1Gi a rank; Kubernetes gives 64Mi)")
+    group.add_argument(
+        "--shm",
+        default=None,
+        metavar="SIZE",
+        help="/dev/shm (1Gi a rank, up to 8Gi on a large node; Kubernetes gives 64Mi)",
+    )
     group.add_argument("--host-network", action="store_true", help="the node's own network")
 
 
@@ -142,3 +154,11 @@ def parser():
     _add_watching(result.add_argument_group("watching"))
     _add_details(result.add_argument_group("details"))
     return result
+
+
+def given_options(words):
+    """The names of the options on the command line, in their order; those with their default are not among them."""
+    made = parser()
+    for action in made._actions:
+        action.default, action.required = argparse.SUPPRESS, False
+    return [name for name in vars(made.parse_args(words)) if name != "kind"]

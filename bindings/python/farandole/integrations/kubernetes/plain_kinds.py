@@ -48,6 +48,12 @@ def indexed_job_spec(o, rendezvous, subdomain, backoff, name="trainer"):
     if o.elastic:
         made.add("backoffLimitPerIndex", backoff, "An elastic job continues while one index is retried.")
         made["maxFailedIndexes"] = o.max_nodes - o.min_nodes
+        made.add(
+            "successPolicy",
+            Map(rules=[Item(succeededIndexes="0")]),
+            "Pod 0 leads, and ends with 0 when all ranks have finished: the job is then Complete. Without this rule "
+            "pods that are scheduled later would still have to succeed, and would hold their nodes (Kubernetes 1.31).",
+        )
     else:
         made["backoffLimit"] = backoff
     made.add(
