@@ -217,4 +217,22 @@ Communicator* ours_nonblocking(MPI_Comm comm, std::size_t bytes) {
   return entry;
 }
 
+Communicator* ours_persistent(MPI_Comm comm) {
+  const HostWorld* host = host_world();
+  Communicator* entry = entry_of(comm, host);
+  if (entry == nullptr) return nullptr;
+  if (!entry->is_settled) settle(*entry, *host);
+  if (entry->ordered == nullptr) return nullptr;
+  if (!entry->is_submitted_settled) settle_nonblocking(*entry, *host);
+  if (!entry->submitted) return nullptr;
+  ++entry->ours;
+  return entry;
+}
+
+const Communicator* known(MPI_Comm comm) {
+  const HostWorld* host = host_world();
+  const Communicator* entry = entry_of(comm, host);
+  return entry == nullptr || (entry->is_settled && entry->ordered == nullptr) ? nullptr : entry;
+}
+
 }  // namespace fdl::mpi_preload

@@ -69,12 +69,18 @@ RealMpi load() {
 #define FDL_ROW(name, function, parameters, arguments) look_up(all.name##_c, "PMPI_" #name "_c", false);
 #include "collective_rows.h"
 #endif
+#define FDL_PERSISTENT(name, function, parameters, arguments, ours) \
+  look_up(all.name, "PMPI_" #name, false);                          \
+  look_up(all.of_long_counts.name##_c, "PMPI_" #name "_c", false);
+#include "persistent_rows.h"
   all.world = MPI_COMM_WORLD;
   all.self = MPI_COMM_SELF;
   all.no_comm = MPI_COMM_NULL;
   all.integer = MPI_INT;
   all.byte = MPI_BYTE;
+  all.real_number = MPI_FLOAT;
   all.minimum = MPI_MIN;
+  all.sum = MPI_SUM;
   all.errors_return = MPI_ERRORS_RETURN;
   return all;
 }
