@@ -132,7 +132,8 @@ void start_host_world() {
     close_idle();
     return release(*host);
   }
-  open_registry(static_cast<std::size_t>(least_of(host->ranks, enough_worth())));
+  const auto worth = static_cast<std::size_t>(least_of(host->ranks, enough_worth()));
+  open_registry(worth, all_agree(host->ranks, is_measuring()));
   if (rank == 0)
     say(Level::info, "farandole %s runs collectives of the %d ranks of this host", fdl_version(), host->size);
   current.store(host.release(), std::memory_order_release);

@@ -41,7 +41,7 @@ Outcome run(const void* input, void* output, MPI_Count count, MPI_Datatype datat
   if (count <= 0 || !fold) return std::nullopt;
   const std::size_t each = fdl_dtype_size(fold->dtype);
   const auto elements = static_cast<std::size_t>(count);
-  const Communicator* entry = ours(comm, elements * each);
+  const Communicator* entry = ours(comm, Family::scan, elements * each);
   if (entry == nullptr) return std::nullopt;
   const auto* from = static_cast<const std::byte*>(input == MPI_IN_PLACE ? output : input);
   auto* to = static_cast<std::byte*>(output);
