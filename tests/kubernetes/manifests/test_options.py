@@ -60,6 +60,7 @@ SAMPLES = {
     "--annotation": ("--annotation a=b", ""),
     "--set": ("--set {kind}.metadata.annotations.a=b", ""),
     "--implementation": ("--implementation mpich", ""),
+    "--cluster-runtime": ("--cluster-runtime", ""),
     "--ray-version": ("--ray-version 2.50.0", ""),
     "--trial": ("--trial job", ""),
     "--parameter": ("--parameter wd:double:0:1", ""),

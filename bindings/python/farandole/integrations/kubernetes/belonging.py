@@ -6,6 +6,7 @@ _KATIB = "only a Katib Experiment has trials, parameters and a metric; use `gen 
 # option: the kinds (or trials) that have it, and the reason for the others
 _ONLY = {
     "implementation": ({"mpijob"}, "only an MPIJob is started by mpirun; leave it out"),
+    "cluster_runtime": ({"trainjob"}, "only a TrainJob has a runtime; leave it out"),
     "ray_version": ({"rayjob"}, "only a RayJob has Ray's version; leave it out"),
     **{name: ({"katib"}, _KATIB) for name in ("trial", "parameter", "metric", "maximize", "trials", "parallel_trials")},
 }

@@ -28,6 +28,7 @@ VERSIONS = {
     "TFJob": "kubeflow.org/v1",
     "TrainJob": "trainer.kubeflow.org/v1alpha1",
     "ClusterTrainingRuntime": "trainer.kubeflow.org/v1alpha1",
+    "TrainingRuntime": "trainer.kubeflow.org/v1alpha1",
     "Experiment": "kubeflow.org/v1beta1",
     "RayJob": "ray.io/v1",
     "RayCluster": "ray.io/v1",
@@ -215,7 +216,7 @@ def _job_specs(document):
         yield spec
     if kind == "JobSet":
         yield from (job["template"]["spec"] for job in spec["replicatedJobs"])
-    if kind == "ClusterTrainingRuntime":
+    if kind in ("ClusterTrainingRuntime", "TrainingRuntime"):
         yield from (job["template"]["spec"] for job in spec["template"]["spec"]["replicatedJobs"])
     if kind == "Experiment":
         yield from _job_specs(spec["trialTemplate"]["trialSpec"])

@@ -40,9 +40,7 @@ def _job_trial(o):
 
 def _operator_trial(o):
     if o.trial == "trainjob":
-        made = Map(
-            apiVersion="trainer.kubeflow.org/v1alpha1", kind="TrainJob", spec=train_job_spec(o, f"{o.name}-runtime")
-        )
+        made = Map(apiVersion="trainer.kubeflow.org/v1alpha1", kind="TrainJob", spec=train_job_spec(o))
         return made, "node", {"batch.kubernetes.io/job-completion-index": "0"}
     documents = {"pytorchjob": pytorchjob, "mpijob": mpijob}[o.trial](o)
     top = next(document for document in documents if document["kind"].lower() == o.trial)

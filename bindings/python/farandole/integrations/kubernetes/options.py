@@ -13,7 +13,7 @@ KINDS = {
     "mpijob": "MPIJob of MPI Operator: mpirun in a launcher pod, ssh to the workers",
     "pytorchjob": "PyTorchJob of Training Operator; with --nnodes MIN:MAX its elastic form",
     "tfjob": "TFJob of Training Operator",
-    "trainjob": "TrainJob of Kubeflow Trainer v2, with its ClusterTrainingRuntime",
+    "trainjob": "TrainJob of Kubeflow Trainer v2, with its TrainingRuntime",
     "rayjob": "RayJob of KubeRay",
     "katib": "Katib Experiment: random search with one of the above as its trial",
 }
@@ -122,6 +122,11 @@ def _add_details(group):
     _list(group, "--annotation", "KEY=VALUE", "an annotation of every pod")
     _list(group, "--set", "PATH=VALUE", "overrides a generated field: Job.spec.backoffLimit=0")
     group.add_argument("--implementation", choices=["openmpi", "mpich"], default="openmpi", help="mpijob: whose mpirun")
+    group.add_argument(
+        "--cluster-runtime",
+        action="store_true",
+        help="trainjob: a ClusterTrainingRuntime, for all namespaces, instead of a TrainingRuntime",
+    )
     group.add_argument("--ray-version", default="2.60.0", metavar="VERSION", help="rayjob: Ray's version in the image")
     group.add_argument("--trial", choices=TRIALS, default="job", help="katib: the kind of each trial")
     _list(group, "--parameter", "NAME:TYPE:MIN:MAX", "katib: lr:double:0.001:0.1, given to the command as --lr=...")
