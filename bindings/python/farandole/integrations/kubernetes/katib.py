@@ -4,6 +4,7 @@ import copy
 
 from .companions import around
 from .document import Item, Map
+from .gang import queue_labels
 from .names import metadata
 from .operators import mpijob, pytorchjob, train_job_spec, training_runtime
 from .plain_kinds import indexed_job_spec
@@ -73,7 +74,7 @@ def _trial_template(o):
             )
         )
     if o.queue:
-        queued = Map(labels=Map({"kueue.x-k8s.io/queue-name": o.queue}))
+        queued = Map(labels=Map(queue_labels(o)))
         trial = Map(apiVersion=trial["apiVersion"], kind=trial["kind"], metadata=queued, spec=trial["spec"])
         trial.note("metadata", "Kueue starts each trial's job, which is created suspended.")
     made["trialSpec"] = trial

@@ -3,6 +3,7 @@
 from . import values
 from .companions import around
 from .document import Item, Map
+from .gang import queue_labels
 from .hardware import devices
 from .names import metadata
 from .plain_kinds import failure_policy, template
@@ -12,8 +13,7 @@ SSH = "/home/farandole/.ssh"
 
 
 def top(kind, api, o, spec):
-    more = {"kueue.x-k8s.io/queue-name": o.queue} if o.queue else {}
-    return Item(apiVersion=api, kind=kind, metadata=metadata(o, **more), spec=spec)
+    return Item(apiVersion=api, kind=kind, metadata=metadata(o, **queue_labels(o)), spec=spec)
 
 
 def run_policy(o):

@@ -18,6 +18,8 @@ KINDS = {
     "katib": "Katib Experiment: random search with one of the above as its trial",
 }
 TRIALS = ["job", "pytorchjob", "mpijob", "trainjob"]
+# --gang: the scheduler of that PodGroup, unless --scheduler-name gives another
+GANGS = {"volcano": "volcano", "coscheduling": "scheduler-plugins-scheduler"}
 PORTS = 64  # the size of the fixed range that begins at --port-base
 
 
@@ -82,7 +84,13 @@ def _add_place(group):
     _list(group, "--system-selector", "KEY=VALUE", "the same for pods without ranks (mpijob: launcher, rayjob: head)")
     _list(group, "--toleration", "KEY[=VALUE][:EFFECT]", "a taint that does not keep the pods away")
     group.add_argument("--priority-class", metavar="NAME", help="PriorityClass of the pods")
-    group.add_argument("--queue", metavar="NAME", help="Kueue's local queue: the job waits there, suspended")
+    group.add_argument("--queue", metavar="NAME", help="Kueue's local queue: the job waits there")
+    group.add_argument(
+        "--required-topology", metavar="LABEL", help="with --queue: all pods within one value of this node label"
+    )
+    group.add_argument("--preferred-topology", metavar="LABEL", help="the same, where it is possible")
+    group.add_argument("--scheduler-name", metavar="NAME", help="of the pods (the cluster's default)")
+    group.add_argument("--gang", choices=list(GANGS), help="a PodGroup: pods are scheduled together, or none is")
 
 
 def _add_storage(group):
