@@ -37,6 +37,7 @@ PARTS = {
     "rules.test.yaml",
     "nvidia-device-plugin-values.yaml",
     "aws-efa-k8s-device-plugin-values.yaml",
+    "adapter-values.yaml",
     "clusterpolicy.yaml",  # test_cluster_policy.py
 }
 SHIPPED = sorted(
@@ -229,6 +230,13 @@ def test_h13_k11_the_hpa_scales_a_scalable_object_by_an_existing_metric():
     (rules,) = read(KUBERNETES / "monitoring" / "rules.yaml")
     recorded = {rule.get("record") for group in rules["spec"]["groups"] for rule in group["rules"]}
     assert metric["pods"]["metric"]["name"] in recorded
+    (adapter,) = read(KUBERNETES / "monitoring" / "adapter-values.yaml")
+    (rule,) = adapter["rules"]["custom"]
+    assert rule["name"]["as"] == rule["seriesQuery"].split("{")[0] == metric["pods"]["metric"]["name"]
+    assert {name: one["resource"] for name, one in rule["resources"]["overrides"].items()} == {
+        "namespace": "namespace",
+        "pod": "pod",
+    }
 
 
 def test_h16_k12_k19_spot_is_elastic_forgiving_and_marked():
