@@ -110,7 +110,7 @@ def test_a_pod_of_any_kind_has_the_defaults_that_keep_a_job_alive():
             assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] == 1000
             box = spec["containers"][0]
             assert box["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-            if box["name"] == "launcher":
+            if box["name"] in ("launcher", "ray-job-submitter"):
                 continue  # a pod without ranks
             assert spec["volumes"][0] == {"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
             assert {"name": "dshm", "mountPath": "/dev/shm"} in box["volumeMounts"]
@@ -219,7 +219,8 @@ def test_e7_e14_pods_without_ranks_run_on_system_nodes_and_ranks_on_workers():
     places = "--node-selector role=worker --system-selector role=sys"
     launcher, worker = pods_of(only(generated(f"mpijob --nnodes 2 {places} {AFTER}"), "MPIJob"))
     assert (launcher["spec"]["nodeSelector"], worker["spec"]["nodeSelector"]) == ({"role": "sys"}, {"role": "worker"})
-    head, worker = pods_of(only(generated(f"rayjob --gpus 1 {places} {AFTER}"), "RayJob"))
+    submitter, head, worker = pods_of(only(generated(f"rayjob --gpus 1 {places} {AFTER}"), "RayJob"))
+    assert submitter["spec"]["nodeSelector"] == {"role": "sys"} and "tolerations" not in submitter["spec"]
     assert (head["spec"]["nodeSelector"], worker["spec"]["nodeSelector"]) == ({"role": "sys"}, {"role": "worker"})
     assert "tolerations" not in head["spec"] and worker["spec"]["tolerations"]
 
@@ -349,7 +350,13 @@ def test_k4_ray_runs_no_rank_on_its_head_and_frees_its_gpus():
     assert cluster["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0"}
     assert "nvidia.com/gpu" not in pod_of(cluster["headGroupSpec"])["spec"]["containers"][0]["resources"]["limits"]
     (workers,) = cluster["workerGroupSpecs"]
-    assert (workers["minReplicas"], workers["maxReplicas"]) == (2, 4)
+    assert (workers["replicas"], workers["minReplicas"], workers["maxReplicas"]) == (2, 2, 4)
+    assert cluster["enableInTreeAutoscaling"] is True  # or the number of workers would never change
+    head = pod_of(cluster["headGroupSpec"])["spec"]
+    assert "serviceAccountName" not in head and "automountServiceAccountToken" not in head  # KubeRay makes the account
+    fixed = only(generated(f"rayjob --nnodes 2 {AFTER}"), "RayJob")["spec"]["rayClusterSpec"]
+    assert "enableInTreeAutoscaling" not in fixed and fixed["workerGroupSpecs"][0]["replicas"] == 2
+    assert pod_of(fixed["headGroupSpec"])["spec"]["automountServiceAccountToken"] is False
 
 
 def test_a_trainjob_repeats_the_efa_devices_that_its_runtime_requests():
@@ -358,7 +365,7 @@ def test_a_trainjob_repeats_the_efa_devices_that_its_runtime_requests():
     assert trainer["resourcesPerNode"]["limits"]["vpc.amazonaws.com/efa"] == 4
     assert (
         only(documents, "TrainJob")["spec"]["runtimeRef"]["name"]
-        == only(documents, "ClusterTrainingRuntime")["metadata"]["name"]
+        == only(documents, "TrainingRuntime")["metadata"]["name"]
     )
     assert not [name for pod in pods_of(documents) for name in env_of(pod) if name.startswith("PET_")]
 

@@ -6,7 +6,7 @@ import pytest
 from farandole.integrations.kubernetes import WrongCombination, generate
 from farandole.integrations.kubernetes.document import load
 from farandole.integrations.kubernetes.options import KINDS, TRIALS, parser
-from manifest_checks import pods_of
+from manifest_checks import faults, pods_of
 
 # What each kind needs, and a size of more than one pod.
 BASES = {kind: f"{kind} --nnodes 2" for kind in KINDS}
@@ -40,6 +40,10 @@ SAMPLES = {
     "--toleration": ("--toleration a=b:NoSchedule", ""),
     "--priority-class": ("--priority-class high", ""),
     "--queue": ("--queue q", ""),
+    "--required-topology": ("--required-topology topology.k8s.aws/network-node-layer-3", "--queue q"),
+    "--preferred-topology": ("--preferred-topology topology.k8s.aws/network-node-layer-3", "--queue q"),
+    "--scheduler-name": ("--scheduler-name mine", ""),
+    "--gang": ("--gang volcano", ""),
     "--pvc": ("--pvc c:/c", ""),
     "--new-pvc": ("--new-pvc c:/c:1Gi", ""),
     "--storage-class": ("--storage-class fast", "--new-pvc c:/c:1Gi"),
@@ -60,6 +64,7 @@ SAMPLES = {
     "--annotation": ("--annotation a=b", ""),
     "--set": ("--set {kind}.metadata.annotations.a=b", ""),
     "--implementation": ("--implementation mpich", ""),
+    "--cluster-runtime": ("--cluster-runtime", ""),
     "--ray-version": ("--ray-version 2.50.0", ""),
     "--trial": ("--trial job", ""),
     "--parameter": ("--parameter wd:double:0:1", ""),
@@ -151,3 +156,56 @@ def test_katib_has_what_its_options_promise():
         (to,) = database["to"]
         assert to["podSelector"] == {"matchLabels": {"katib.kubeflow.org/component": "db-manager"}}
         assert to["namespaceSelector"] == {}
+
+
+def pod_kinds():
+    return [base for base in BASES if not base.startswith(("katib", "rayjob"))]
+
+
+@pytest.mark.parametrize("base", pod_kinds())
+@pytest.mark.parametrize(
+    "gang, api, scheduler",
+    [
+        ("volcano", "scheduling.volcano.sh/v1beta1", "volcano"),
+        ("coscheduling", "scheduling.x-k8s.io/v1alpha1", "scheduler-plugins-scheduler"),
+    ],
+)
+def test_a_gang_is_a_pod_group_that_every_pod_names(base, gang, api, scheduler):
+    made = documents(BASES[base], f"--gang {gang} --namespace ml")
+    (group,) = [one for one in made if one["kind"] == "PodGroup"]
+    assert group["apiVersion"] == api and group["spec"] == {"minMember": 2}
+    assert group["metadata"]["namespace"] == "ml" and not faults(made, custom=False)
+    for pod in pods_of(made):
+        about = pod["metadata"]
+        key = (
+            ("annotations", "scheduling.k8s.io/group-name")
+            if gang == "volcano"
+            else ("labels", "scheduling.x-k8s.io/pod-group")
+        )
+        assert about[key[0]][key[1]] == group["metadata"]["name"] and pod["spec"]["schedulerName"] == scheduler
+
+
+def test_an_elastic_gang_begins_with_its_minimum():
+    made = documents("job --nnodes 2:4", "--gang volcano --scheduler-name own")
+    assert next(one for one in made if one["kind"] == "PodGroup")["spec"]["minMember"] == 2
+    assert next(pods_of(made))["spec"]["schedulerName"] == "own"
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_kueue_finds_its_queue_on_every_kind_and_its_topology_on_every_pod(base):
+    made = documents(BASES[base], "--queue q --required-topology topology.k8s.aws/network-node-layer-3")
+    if not base.startswith("katib"):  # its trials have it: test_katib_has_what_its_options_promise
+        labelled = [one["kind"] for one in made if one["metadata"]["labels"].get("kueue.x-k8s.io/queue-name") == "q"]
+        assert len(labelled) == (2 if base == "deployment" else 1)
+    for pod in pods_of(made):
+        assert pod["metadata"]["annotations"]["kueue.x-k8s.io/podset-required-topology"].endswith("layer-3")
+
+
+def test_an_elastic_job_in_a_queue_may_be_admitted_in_part():
+    job = next(one for one in documents("job --nnodes 2:4", "--queue q") if one["kind"] == "Job")
+    assert job["metadata"]["annotations"] == {
+        "kueue.x-k8s.io/job-min-parallelism": "2",
+        "kueue.x-k8s.io/job-completions-equal-parallelism": "true",
+    }
+    fixed = next(one for one in documents("job --nnodes 4", "--queue q") if one["kind"] == "Job")
+    assert "annotations" not in fixed["metadata"]

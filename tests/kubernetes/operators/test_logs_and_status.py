@@ -2,7 +2,6 @@
 logs, breaks connections and forgets versions; and of the ways to start the command."""
 
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -14,14 +13,17 @@ from api_pods import pod
 from api_server import ApiServer
 from farandole import launcher
 from farandole.integrations.kubernetes.__main__ import main
+from manifest_checks import kubectl
 
 RUNNING, SUSPENDED, NO_SUCH_JOB, UNREACHABLE = 75, 76, 66, 69
 
 
 @pytest.fixture
 def api(tmp_path, monkeypatch):
-    if not shutil.which("kubectl"):
+    program = kubectl()
+    if not program or not program.endswith("kubectl"):
         pytest.skip("needs kubectl: bash tests/kubernetes/setup.sh")
+    monkeypatch.setenv("PATH", f"{os.path.dirname(program)}:{os.environ['PATH']}")
     server = ApiServer(tmp_path)
     monkeypatch.setenv("KUBECONFIG", str(server.config))
     yield server

@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -12,7 +11,7 @@ import pytest
 import yaml
 from api_pods import pod
 from api_server import INSTANCE, ApiServer
-from manifest_checks import KUBERNETES, faults, only
+from manifest_checks import KUBERNETES, faults, kubectl, only
 
 if not importlib.util.find_spec("kfp"):
     pytest.skip("needs kfp: bash tests/kubernetes/setup.sh", allow_module_level=True)
@@ -61,7 +60,8 @@ def command_of(compiled, given):
 
 def play(compiled, folder, pods, condition, **given):
     """Runs the step; its pods run first, and end as given. Returns (exit code, output, applied manifests)."""
-    if not shutil.which("kubectl"):
+    program = kubectl()
+    if not program or not program.endswith("kubectl"):
         pytest.skip("needs kubectl: bash tests/kubernetes/setup.sh")
     (folder / "bin").mkdir()
     (folder / "bin" / "kubectl").write_text(KUBECTL)
@@ -86,7 +86,7 @@ def play(compiled, folder, pods, condition, **given):
     env = {
         "PATH": f"{folder / 'bin'}:{os.path.dirname(sys.executable)}:/usr/bin:/bin",
         "STUB": str(folder),
-        "KUBECTL": shutil.which("kubectl"),
+        "KUBECTL": program,
         "KUBECONFIG": str(api.config),
     }
     try:

@@ -142,6 +142,28 @@ def test_h16_k12_k19_an_elastic_job_survives_an_evicted_and_a_killed_pod_and_acc
     assert accuracy > ACCURACY
 
 
+def test_k19_a_node_that_vanishes_is_survived_and_its_pod_does_no_harm_when_it_comes_back(elastic):
+    """No connection is reset, and the pod is replaced late. Its processes run on, and find the network again."""
+    documents = elastic_job("1:2", 1, steps=400, count=2)
+    variables = documents[2]["spec"]["template"]["spec"]["containers"][0]["env"]
+    variables.append({"name": "FARANDOLE_LOST_AFTER_S", "value": "2"})
+    sim = elastic(documents)
+    until_steps(sim, 2)
+    first, lost = sim.pod("train-0"), sim.pod("train-1")
+    begin = time.monotonic()
+    lost.vanish()
+    until_steps(sim, 1)
+    print(f"the other went on after {time.monotonic() - begin:.1f} s")
+    sim.forget(lost)
+    until_steps(sim, 2)
+    lost.come_back()
+    until_steps(sim, 2, 10)
+    sim.wait(60)
+    assert_conditions(sim, "train", COMPLETE)
+    assert first.main.codes == [0] and first.output.count("step 1 on") == 1, sim.logs()
+    assert re.findall(r"generation \d begins with (\d+) ranks", first.output) == ["2", "1", "2"], sim.logs()
+
+
 def test_k19_the_learned_weights_do_not_depend_on_the_lost_pod(elastic):
     sim = elastic(elastic_job("1:2", 1, count=2))
     until_steps(sim, 2)

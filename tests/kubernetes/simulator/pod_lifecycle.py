@@ -88,6 +88,13 @@ class PodLifecycle:
         elif code != 0:
             self._conclude(workload, f"Failed: {pod.name} ended with {code}")
 
+    def forget(self, pod):
+        pod.forgotten = True
+        if pod.workload.job:
+            self._job_pod_ended(pod.workload, pod, 137, pod.main.name)
+        elif any(plan is pod.plan for plan in pod.workload.pods):
+            self._replace(pod.workload, pod.plan)
+
     def _job_pod_ended(self, workload, pod, code, container):
         state = self.states[id(workload)]
         if pod.plan not in workload.pods:  # its index was removed
@@ -148,7 +155,7 @@ class PodLifecycle:
         mine = [pod for pod in self.sim.pods if pod.workload is workload]
         if workload.kind == "Job":
             state = self.states[id(workload)]
-            if all(pod.gone or pod.phase in ("Succeeded", "Failed") for pod in mine):
+            if all(pod.gone or pod.forgotten or pod.phase in ("Succeeded", "Failed") for pod in mine):
                 state.finish()
             return dict(state.conditions)
         if workload.kind == "Deployment":

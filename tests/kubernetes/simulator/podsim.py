@@ -93,7 +93,7 @@ class PodSim:
         raise KeyError(f"no pod {hostname} among {[pod.name for pod in self.pods]}")
 
     def living(self):
-        return [pod for pod in self.pods if not pod.gone]
+        return [pod for pod in self.pods if not pod.gone and not pod.forgotten]
 
     def result(self, name):
         return self.results.get(name, "Running")
@@ -156,6 +156,11 @@ class PodSim:
         """Drains the pod from its node: the condition DisruptionTarget, SIGTERM, and the pod's grace period."""
         pod.conditions.add("DisruptionTarget")
         pod.terminate(grace)
+
+    def forget(self, pod):
+        """Deletes a pod whose node is away, as the garbage collector of pods does minutes later: it is replaced, and
+        its processes run on."""
+        self.lifecycle.forget(pod)
 
     def scale(self, name, count):
         """Scales an elastic Indexed Job or a Deployment."""

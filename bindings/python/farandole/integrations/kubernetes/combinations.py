@@ -82,6 +82,13 @@ def _check_kind(o):
             f"--system-selector with {o.kind}: all of its pods are ranks; use --node-selector, or "
             f"`gen mpijob` or `gen rayjob`, which have a pod that is none"
         )
+    for option in ("required_topology", "preferred_topology"):
+        if getattr(o, option) and not values.is_key(getattr(o, option)):
+            raise WrongCombination(f"--{option.replace('_', '-')} '{getattr(o, option)}' is no label of nodes")
+    if o.required_topology and o.preferred_topology:
+        raise WrongCombination("--required-topology with --preferred-topology: Kueue accepts one of them")
+    if o.gang and o.queue:
+        raise WrongCombination("--gang with --queue: Kueue admits all pods of a job together by itself; leave one out")
     if o.kind == "katib" and not o.parameter:
         raise WrongCombination("katib needs something to search: --parameter lr:double:0.001:0.1")
     if o.network_policy and o.kind == "rayjob":

@@ -1,6 +1,7 @@
 """Objects beside a job: Service, ServiceAccount, PodDisruptionBudget, claims, NetworkPolicy, PodMonitor."""
 
 from .document import Item, Map
+from .gang import pod_group
 from .names import INSTANCE, metadata, selector
 from .options import PORTS
 from .volumes import claims
@@ -120,6 +121,8 @@ def around(o, service=True, budget=True, leader_only=False):
     if not o.service_account:
         before.append(service_account(o))
     before += new_claims(o)
+    if group := pod_group(o):
+        before.append(group)
     after = [disruption_budget(o)] if budget and o.max_nodes > 1 else []
     if o.network_policy:
         after.append(network_policy(o))

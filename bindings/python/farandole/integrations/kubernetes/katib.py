@@ -4,6 +4,7 @@ import copy
 
 from .companions import around
 from .document import Item, Map
+from .gang import queue_labels
 from .names import metadata
 from .operators import mpijob, pytorchjob, train_job_spec, training_runtime
 from .plain_kinds import indexed_job_spec
@@ -40,9 +41,7 @@ def _job_trial(o):
 
 def _operator_trial(o):
     if o.trial == "trainjob":
-        made = Map(
-            apiVersion="trainer.kubeflow.org/v1alpha1", kind="TrainJob", spec=train_job_spec(o, f"{o.name}-runtime")
-        )
+        made = Map(apiVersion="trainer.kubeflow.org/v1alpha1", kind="TrainJob", spec=train_job_spec(o))
         return made, "node", {"batch.kubernetes.io/job-completion-index": "0"}
     documents = {"pytorchjob": pytorchjob, "mpijob": mpijob}[o.trial](o)
     top = next(document for document in documents if document["kind"].lower() == o.trial)
@@ -75,7 +74,7 @@ def _trial_template(o):
             )
         )
     if o.queue:
-        queued = Map(labels=Map({"kueue.x-k8s.io/queue-name": o.queue}))
+        queued = Map(labels=Map(queue_labels(o)))
         trial = Map(apiVersion=trial["apiVersion"], kind=trial["kind"], metadata=queued, spec=trial["spec"])
         trial.note("metadata", "Kueue starts each trial's job, which is created suspended.")
     made["trialSpec"] = trial

@@ -13,11 +13,13 @@ KINDS = {
     "mpijob": "MPIJob of MPI Operator: mpirun in a launcher pod, ssh to the workers",
     "pytorchjob": "PyTorchJob of Training Operator; with --nnodes MIN:MAX its elastic form",
     "tfjob": "TFJob of Training Operator",
-    "trainjob": "TrainJob of Kubeflow Trainer v2, with its ClusterTrainingRuntime",
+    "trainjob": "TrainJob of Kubeflow Trainer v2, with its TrainingRuntime",
     "rayjob": "RayJob of KubeRay",
     "katib": "Katib Experiment: random search with one of the above as its trial",
 }
 TRIALS = ["job", "pytorchjob", "mpijob", "trainjob"]
+# --gang: the scheduler of that PodGroup, unless --scheduler-name gives another
+GANGS = {"volcano": "volcano", "coscheduling": "scheduler-plugins-scheduler"}
 PORTS = 64  # the size of the fixed range that begins at --port-base
 
 
@@ -82,7 +84,13 @@ def _add_place(group):
     _list(group, "--system-selector", "KEY=VALUE", "the same for pods without ranks (mpijob: launcher, rayjob: head)")
     _list(group, "--toleration", "KEY[=VALUE][:EFFECT]", "a taint that does not keep the pods away")
     group.add_argument("--priority-class", metavar="NAME", help="PriorityClass of the pods")
-    group.add_argument("--queue", metavar="NAME", help="Kueue's local queue: the job waits there, suspended")
+    group.add_argument("--queue", metavar="NAME", help="Kueue's local queue: the job waits there")
+    group.add_argument(
+        "--required-topology", metavar="LABEL", help="with --queue: all pods within one value of this node label"
+    )
+    group.add_argument("--preferred-topology", metavar="LABEL", help="the same, where it is possible")
+    group.add_argument("--scheduler-name", metavar="NAME", help="of the pods (the cluster's default)")
+    group.add_argument("--gang", choices=list(GANGS), help="a PodGroup: pods are scheduled together, or none is")
 
 
 def _add_storage(group):
@@ -122,6 +130,11 @@ def _add_details(group):
     _list(group, "--annotation", "KEY=VALUE", "an annotation of every pod")
     _list(group, "--set", "PATH=VALUE", "overrides a generated field: Job.spec.backoffLimit=0")
     group.add_argument("--implementation", choices=["openmpi", "mpich"], default="openmpi", help="mpijob: whose mpirun")
+    group.add_argument(
+        "--cluster-runtime",
+        action="store_true",
+        help="trainjob: a ClusterTrainingRuntime, for all namespaces, instead of a TrainingRuntime",
+    )
     group.add_argument("--ray-version", default="2.60.0", metavar="VERSION", help="rayjob: Ray's version in the image")
     group.add_argument("--trial", choices=TRIALS, default="job", help="katib: the kind of each trial")
     _list(group, "--parameter", "NAME:TYPE:MIN:MAX", "katib: lr:double:0.001:0.1, given to the command as --lr=...")
