@@ -55,8 +55,8 @@ run() {
   : >"$work/output.0"
   (cd "$work" && timeout "${LIMIT_S:-90}" "${launcher[@]}") >"$work/launcher" 2>&1 || code=$?
   case $code in 0) ;; 124) echo "does not end" ;; *) echo "fails" ;; esac
-  grep -oE '^.*test[A-Za-z0-9_]* \(.*\) \.\.\. (ok|skipped|FAIL|ERROR|expected failure)' "$work/output.0" | sort || true
-  grep -E '^(Ran|OK|FAILED)' "$work/output.0" | sed 's/ in [0-9.]*s//' | sort || true
+  grep -aoE '^.*test[A-Za-z0-9_]* \(.*\) \.\.\. (ok|skipped|FAIL|ERROR|expected failure)' "$work/output.0" | sort || true
+  grep -aE '^(Ran|OK|FAILED)' "$work/output.0" | sed 's/ in [0-9.]*s//' | sort || true
 }
 
 failed=0
