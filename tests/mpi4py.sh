@@ -6,7 +6,7 @@
 #   bash tests/mpi4py.sh MODULE...   these alone, such as test_cco_buf
 #
 # Needs .venv with farandole and mpi4py (tests/setup.sh), or PYTHON. The tests are in mpi4py's source package, which is
-# downloaded, or the file SDIST. Each module runs in a job of its own with a limit of LIMIT_S (90) seconds: some hang or
+# downloaded, or the file SDIST. Each module runs in a job of its own with a limit of LIMIT_S (300) seconds: some hang or
 # crash under Debian's MPIs by themselves, and must then do so in both ways. A test whose outcome differs runs once more
 # in both ways, because a few depend on time. The last lines name what did not run to its end.
 set -euo pipefail
@@ -53,10 +53,10 @@ run() {
       ${preload:+-genv LD_PRELOAD "$preload"} "${command[@]}")
   fi
   : >"$work/output.0"
-  (cd "$work" && timeout "${LIMIT_S:-90}" "${launcher[@]}") >"$work/launcher" 2>&1 || code=$?
+  (cd "$work" && timeout "${LIMIT_S:-300}" "${launcher[@]}") >"$work/launcher" 2>&1 || code=$?
   case $code in 0) ;; 124) echo "does not end" ;; *) echo "fails" ;; esac
-  grep -oE '^.*test[A-Za-z0-9_]* \(.*\) \.\.\. (ok|skipped|FAIL|ERROR|expected failure)' "$work/output.0" | sort || true
-  grep -E '^(Ran|OK|FAILED)' "$work/output.0" | sed 's/ in [0-9.]*s//' | sort || true
+  grep -aoE '^.*test[A-Za-z0-9_]* \(.*\) \.\.\. (ok|skipped|FAIL|ERROR|expected failure)' "$work/output.0" | sort || true
+  grep -aE '^(Ran|OK|FAILED)' "$work/output.0" | sed 's/ in [0-9.]*s//' | sort || true
 }
 
 failed=0
