@@ -1,4 +1,4 @@
-"""What the callbacks for fit have in common for Keras 2 and Keras 3, which derive from this and from Keras's Callback."""
+"""What the callbacks for fit have in common for Keras 2 and 3. Theirs derive from this and from Keras's Callback."""
 
 import numpy as np
 
@@ -86,7 +86,7 @@ class WarmUpLearningRate(ScheduleLearningRate):
 
 
 class SaveOnOneRank:
-    """The methods of BestModelCheckpoint: a ModelCheckpoint whose `filepath` may be set later, and that rank 0 saves."""
+    """BestModelCheckpoint: a ModelCheckpoint whose `filepath` may be set later, and that rank 0 saves."""
 
     def on_train_begin(self, logs=None):
         if self.filepath is None:
