@@ -1,4 +1,4 @@
-"""The table of the bindings with their numbers of lines, which the site has as a page: python3 docs/tools/binding_sizes.py.
+"""Prints the table of the bindings with their numbers of lines, which is a page of the site.
 
 It is computed from the files each time, so no document contains the numbers.
 """
