@@ -110,7 +110,7 @@ PY
     echo "   $name: $skipped skipped"
     grep '^SKIPPED' "$log" | sed 's/^/   /' || true
   fi
-  if [ "$total" -eq 0 ] || { [ "$skipped" -ne 0 ] && [ "${3:-}" != may-skip ]; }; then
+  if [ $((total + skipped)) -eq 0 ] || { [ "$skipped" -ne 0 ] && [ "${3:-}" != may-skip ]; }; then
     echo "   tests were skipped or none ran; see $log"
     bad=$((bad + 1))
     total=$((total + 1))
@@ -142,12 +142,14 @@ part_newest() {
 # The bindings whose frameworks are not in .venv, each in an environment of its own: FRAMEWORKS, or the newest releases.
 part_frameworks() {
   install_python_package
-  local name begin before table=()
+  local name begin before may_skip table=()
   for name in ${FRAMEWORKS:-$(names_of_frameworks newest)}; do
     say "Frameworks: $name"
     set_up_framework "$name"
     begin=$(date +%s) before="$passed $failed"
-    run_pytest "$name" "$framework_tests" "" PATH="$PWD/$framework_home/venv/bin:$PATH" \
+    may_skip=""
+    [[ $framework_tests != tests/kubernetes/* ]] || may_skip=may-skip # without root or namespaces, with a reason
+    run_pytest "$name" "$framework_tests" "$may_skip" PATH="$PWD/$framework_home/venv/bin:$PATH" \
       PYTHONPATH="$PWD/$framework_home/package" TF_CPP_MIN_LOG_LEVEL=3
     table+=("| $framework_module $(version_of_framework "$name") | $((passed - ${before% *})) | $((failed - ${before#* })) | $(($(date +%s) - begin)) s |")
   done

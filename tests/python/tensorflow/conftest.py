@@ -11,3 +11,5 @@ else:
     collect_ignore_glob = ["test_errors.py", "test_graphs.py"] if _release < (2, 13) else []
     if _release < (2, 19):  # FARANDOLE_TENSORFLOW_XLA=1 is an error there: test_errors.py
         collect_ignore_glob += ["test_xla.py"]
+    if _release >= (2, 16) and importlib.util.find_spec("tf_keras") is None:
+        collect_ignore_glob += ["test_keras_2.py"]
