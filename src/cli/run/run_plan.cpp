@@ -54,6 +54,8 @@ Result<std::optional<NodeFacts>> find_node_facts(const PlanInputs& inputs) {
   if (inputs.options.standalone || within_a_rank) return std::optional<NodeFacts>();
   std::map<std::string, std::string> variables = inputs.environment.all();
   if (!inputs.options.nodes.empty()) variables.try_emplace("FARANDOLE_NNODES", inputs.options.nodes);
+  // A given rendezvous decides which pods form one world, as the variable does.
+  if (!inputs.options.rendezvous.empty()) variables.try_emplace("FARANDOLE_RENDEZVOUS", inputs.options.rendezvous);
   const Environment environment(std::move(variables));
   auto found = find_node(Variables(environment), inputs.platform);
   // An error in the launcher's variables does not matter for a job on one node.

@@ -27,9 +27,9 @@ def main(words=None):
                 print(f"farandole kubernetes gen: warning: {warning}", file=sys.stderr)
             return 0
         if words[0] in ("logs", "status"):
-            from . import watch
+            from .live import command
 
-            return watch.main(words[0], words[1:])
+            return command.main(words[0], words[1:])
     except WrongCombination as error:
         print(f"farandole kubernetes {words[0]}: {error}", file=sys.stderr)
         return USAGE_ERROR

@@ -3,9 +3,9 @@
 import argparse
 import sys
 
+from ..names import INSTANCE
 from .follower import NO_SUCH_JOB, Follower, lines_of_table, print_logs
 from .kubectl import ApiError, Kubectl
-from .names import INSTANCE
 from .outcome import CODES, RUNNING, SUSPENDED
 
 KUBECTL_MISSING = 127

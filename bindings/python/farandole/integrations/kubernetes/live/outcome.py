@@ -23,7 +23,7 @@ KINDS = (
 
 
 def find(kubectl, name):
-    """(path of its collection, kind) of the object that `gen` made under that name; None if there is none.
+    """(path of its collection, the object) that `gen` made under that name; None if there is none.
 
     ApiError if the server cannot be reached, or if there is none and the rights for some kinds are missing."""
     groups = {group["name"] for group in kubectl.get("/apis")["groups"]}
@@ -33,7 +33,7 @@ def find(kubectl, name):
             continue
         path = kubectl.path(resource, group, version)
         try:
-            return path, kubectl.get(f"{path}/{name}")["kind"]
+            return path, kubectl.get(f"{path}/{name}")
         except ApiError as error:
             if error.reason == "Forbidden":
                 refused.append(resource)

@@ -4,10 +4,10 @@ import queue
 import sys
 import time
 
+from ..names import INSTANCE
 from . import outcome, pod_state
 from .kubectl import ApiError
 from .log_reader import LogReader
-from .names import INSTANCE
 from .outcome import CODES, COMPLETE, FAILED, RUNNING, SUSPENDED
 from .watching import Watch
 
@@ -74,8 +74,6 @@ class Follower:
     def look_once(self):
         """Reads the job once. Returns its exit code."""
         self._find()
-        if self._path:
-            self.controller = self.kubectl.get(f"{self._path}/{self.o.name}")
         self._take_pods(Watch(self.kubectl, self.kubectl.path("pods"), None, None, **self._selector()).list_again())
         return self._code()
 
@@ -87,7 +85,8 @@ class Follower:
 
     def _find(self):
         if self._path is None and (found := outcome.find(self.kubectl, self.o.name)):
-            self._path, self.kind = found
+            self._path, self.controller = found
+            self.kind = self.controller["kind"]
         self._has_no_object = self._path is None
 
     # ---- Following ----
@@ -157,6 +156,7 @@ class Follower:
         except ApiError as error:
             return self._once(str(error))
         if self._path:
+            self._note_outcome((RUNNING, ""))
             self._watch(self._path, self._take_controller, fieldSelector=f"metadata.name={self.o.name}")
         elif not self.pods:
             self._once(f"there is no job '{self.o.name}' yet")
@@ -165,6 +165,9 @@ class Follower:
         before = self._outcome()
         self._was_deleted = self.controller is not None and self.o.name not in objects
         self.controller = objects.get(self.o.name, self.controller)
+        self._note_outcome(before)
+
+    def _note_outcome(self, before):
         state, why = self._outcome()
         if (state, why) != before and state != RUNNING:
             note(f"{self.kind} {self.o.name} is {state}{': ' + why if why else ''}")

@@ -1,0 +1,1 @@
+"""A job as it runs: its pods, their logs and its outcome, read from the API server through kubectl."""
