@@ -35,6 +35,33 @@ def test_releases_of_pytorch_are_compared_by_numbers(installed, version, tried):
     assert text.startswith(version) and ("has not been tried" in text) != tried and packages.tried_range() in text
 
 
+VERSIONS = {
+    "mpirun (Open MPI) 5.0.11\\n\\nReport bugs": "Open MPI 5.0.11",
+    "HYDRA build details:\\n    Version:   4.0.2\\n": "MPICH's hydra 4.0.2",
+    "Intel(R) MPI Library for Linux* OS, Version 2021.19 Build 2026": "Intel MPI 2021.19 Build 2026",
+}
+
+
+@pytest.mark.parametrize("printed, name", VERSIONS.items())
+def test_the_mpirun_of_the_path_is_named(monkeypatch, tmp_path, printed, name):
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(f"#!/bin/sh\nprintf '{printed}'\n")
+    mpirun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    verdict, what, text, _ = packages.check_mpi()
+    assert (verdict, what) == ("good", "MPI") and text.startswith(f"{name}, started by {mpirun};"), text
+
+
+def test_an_mpirun_that_does_not_answer_and_a_missing_one(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert packages.check_mpi() is None
+    monkeypatch.setenv("FARANDOLE_TRANSPORT", "shm,mpi")
+    assert packages.check_mpi()[0] == "warning" and "no mpirun" in packages.check_mpi()[2]
+    (tmp_path / "mpirun").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    assert packages.check_mpi()[0] == "note"
+
+
 def test_packages_that_are_missing_are_not_mentioned(installed):
     assert packages.check_torch() is packages.check_accelerate() is packages.check_horovod() is None
 
