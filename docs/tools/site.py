@@ -11,6 +11,7 @@ import shutil
 import sys
 import time
 
+import binding_sizes
 import c_header
 import environment
 import links
@@ -34,7 +35,7 @@ CONTENTS = (
     ("Speed", ["docs/performance", "docs/tuning"]),
     ("When something goes wrong", ["docs/troubleshooting", "docs/faq"]),
     ("Reference", ["docs/api/c", "docs/api/cpp", "docs/api/farandole*"]),
-    ("How it works", ["docs/architecture", "docs/protocols", "docs/glossary", "docs/adr/*", "docs/*"]),
+    ("How it works", ["docs/architecture", "docs/bindings", "docs/protocols", "docs/glossary", "docs/adr/*", "docs/*"]),
     ("The project", ["CONTRIBUTING", "SECURITY", "CHANGELOG"]),
     ("Examples", ["examples/**"]),
 )  # fmt: skip
@@ -129,6 +130,7 @@ def stage():
     made = {"docs/api/c.md": c_header.c_page(header), "docs/api/cpp.md": c_header.cpp_page(wrapper)}
     for module, title in python_api.MODULES:
         made[f"docs/api/{module}.md"] = python_api.page(sources, module, title)
+    made["docs/bindings.md"] = binding_sizes.page(REPOSITORY)
     for path, text in made.items():
         write(path, text)
     whole = {*map(page_of, pages), *made}

@@ -328,7 +328,10 @@ FDL_API int fdl_comm_size(const fdl_comm* comm);
 typedef struct fdl_call_options {
   size_t struct_size;
   const char* algorithm; /* NULL or "auto": the library chooses */
-  double prescale;       /* result = postscale * reduce(prescale * x): integers in float64, rounded toward zero */
+  /* result = postscale * reduce(prescale * x). Integers are scaled in float64, rounded toward zero and limited to the
+   * range of their type; their sums wrap around, as sums of integers in C do. So int8 inputs that prescale has limited
+   * to 127 still wrap when they are added: scale down before the sum, and up after it. */
+  double prescale;
   double postscale;
   int64_t timeout_ns;    /* of a blocking call, or of the wait for a request; 0: as configured */
   const fdl_op* user_op; /* with FDL_USER only */

@@ -113,6 +113,9 @@
        "Where EFA devices, their counters and the instance type are read (tests have trees of their own).")            \
   KNOB(pmix_library,           Text,    "", "",                                                                        \
        "The PMIx library to open under mpirun on several hosts; empty: that of the launcher, else the system's.")      \
+  KNOB(tensorflow_xla,         Flag,    "0", "",                                                                       \
+       "TensorFlow's functions with jit_compile=True may contain collectives (CPU, TensorFlow 2.19 or newer). "        \
+       "0: they are refused.")                                                                                         \
   KNOB(log_level,              Text,    "warning", "HOROVOD_LOG_LEVEL",                                                \
        "trace, debug, info, warning, error or off.")                                                                   \
   KNOB(verify_schedules,       Flag,    "0", "",                                                                       \

@@ -40,8 +40,25 @@ ffi::ErrorCode xla_code(fdl_result code) {
   }
 }
 
-void fail(ffi::Promise& promise, Failure failure) {
-  ffi::Error error(xla_code(failure.code), failure.text);
+// TensorFlow makes an exception of each code. Programs written for Horovod expect these four classes, as of the ops.
+ffi::ErrorCode tensorflow_code(fdl_result code) {
+  switch (code) {
+    case FDL_INVALID_ARGUMENT:
+      return ffi::ErrorCode::kInvalidArgument;
+    case FDL_MISMATCH:
+    case FDL_NOT_INITIALIZED:
+      return ffi::ErrorCode::kFailedPrecondition;
+    case FDL_UNSUPPORTED:
+      return ffi::ErrorCode::kAborted;
+    default:
+      return ffi::ErrorCode::kUnknown;
+  }
+}
+
+void fail(ffi::Promise& promise, Framework framework, Failure failure) {
+  const ffi::ErrorCode code =
+      framework == Framework::kTensorFlow ? tensorflow_code(failure.code) : xla_code(failure.code);
+  ffi::Error error(code, failure.text);
   Failures::instance().add(std::move(failure));
   promise.SetError(std::move(error));
 }
@@ -58,6 +75,7 @@ struct Flight {
   fdl_handle* handle = nullptr;
   std::vector<Target> targets;
   std::string name;  // of the first operation
+  Framework framework = Framework::kJax;
 
   // Copies one result that the library has allocated. False, and `failure`, if it does not fit the compiled program.
   bool deliver(std::size_t index, Failure& failure) const {
@@ -88,9 +106,16 @@ struct Flight {
     for (std::size_t i = 0; i < targets.size() && failure.code == FDL_OK; ++i) deliver(i, failure);
     fdl_handle_free(handle);
     if (failure.code == FDL_OK) return promise.SetAvailable();
-    fail(promise, std::move(failure));
+    fail(promise, framework, std::move(failure));
   }
 };
+
+const char* text_of_missing_group(Framework framework) {
+  if (framework == Framework::kTensorFlow)
+    return ": this function was compiled for a world or a process set that has ended; make the tf.function again";
+  return ": the group of this compiled program does not exist; call farandole.jax.init(), and add process sets again, "
+         "before it runs";
+}
 
 // The flight whose callback fdl_handle_notify may run before it returns, in a thread of XLA.
 thread_local const Flight* notifying = nullptr;
@@ -113,8 +138,8 @@ void complete_later(std::unique_ptr<Flight> flight) {
 
 }  // namespace
 
-void fail(ffi::Promise promise, fdl_result code, std::string text) {
-  fail(promise, Failure::of(code, std::move(text)));
+void fail(ffi::Promise promise, Framework framework, fdl_result code, std::string text) {
+  fail(promise, framework, Failure::of(code, std::move(text)));
 }
 
 void Collective::add(const fdl_tensor& input, void* output, std::size_t output_bytes,
@@ -160,11 +185,13 @@ bool Collective::set_names(std::string& problem) {
 
 void Collective::start(const ffi::Promise& promise) {
   std::string problem;
-  if (!set_names(problem)) return farandole_jax::fail(promise, FDL_INTERNAL, std::move(problem));
+  const Framework framework = attributes_.framework;
+  if (!set_names(problem)) return farandole_jax::fail(promise, framework, FDL_INTERNAL, std::move(problem));
   auto flight = std::make_unique<Flight>();
   flight->promise = promise;
   flight->targets = std::move(targets_);
   flight->name = operations_.front().name;
+  flight->framework = framework;
   const fdl_result result = Groups::instance().with(attributes_.group, [&](fdl_group* group) {
     if (group == nullptr) return FDL_NOT_INITIALIZED;
     return fdl_submit(group, operations_.data(), operations_.size(), &flight->handle);
@@ -172,9 +199,7 @@ void Collective::start(const ffi::Promise& promise) {
   if (result == FDL_OK) {
     complete_later(std::move(flight));
   } else if (result == FDL_NOT_INITIALIZED) {
-    fail(flight->promise,
-         Failure::of(result, flight->name + ": the group of this compiled program does not exist; call "
-                                            "farandole.jax.init(), and add process sets again, before it runs"));
+    fail(flight->promise, framework, Failure::of(result, flight->name + text_of_missing_group(framework)));
   } else {
     Failure failure = Failure::last();
     if (result == FDL_INVALID_ARGUMENT && failure.text.find("is in flight already") != std::string::npos) {
@@ -182,7 +207,7 @@ void Collective::start(const ffi::Promise& promise) {
           "; in a compiled function each call needs a name of its own, or a token that orders it after the other, and "
           "a nested jit that is called twice is one call with one name";
     }
-    fail(flight->promise, std::move(failure));
+    fail(flight->promise, framework, std::move(failure));
   }
 }
 

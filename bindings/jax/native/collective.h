@@ -17,6 +17,9 @@
 
 namespace farandole_jax {
 
+// Whose classes of errors a call uses: those of JAX, or those that TensorFlow's ops have.
+enum class Framework : bool { kJax, kTensorFlow };
+
 // The attributes of a call, fixed when the program was compiled.
 struct Attributes {
   std::string_view names;  // of all operations, each with a final 0
@@ -27,6 +30,7 @@ struct Attributes {
   double prescale = 1, postscale = 1;
   int priority = 0;
   std::span<const int64_t> splits;  // alltoall: rows for each rank; empty: equal parts
+  Framework framework = Framework::kJax;
 };
 
 // Memory of one result in the program, and the shape for which the program was compiled.
@@ -62,7 +66,7 @@ class Collective {
   std::vector<std::string> other_names_;  // of devices other than 0
 };
 
-// A promise that ends with this failure, which Python can then look up.
-void fail(xla::ffi::Promise promise, fdl_result code, std::string text);
+// Ends the promise with this failure, which Python can then look up.
+void fail(xla::ffi::Promise promise, Framework framework, fdl_result code, std::string text);
 
 }  // namespace farandole_jax

@@ -1,6 +1,7 @@
-// The functions of libfarandole_jax.so: the handler that XLA calls, and those that Python calls.
+// The functions of libfarandole_jax.so: the handlers that XLA calls, and those that Python calls.
 //
-// The library links nothing of JAX: jaxlib's headers declare a table of functions that XLA passes to each call.
+// XLA is a part of jaxlib, and of TensorFlow. The library links nothing of either: jaxlib's headers declare a table of
+// functions that XLA passes to each call.
 // Releases with the same FFI version may have tables of different lengths, so that a function at its end is used only
 // where the table contains it.
 #include <cstddef>
@@ -105,6 +106,7 @@ void pass_token(const ffi::RemainingArgs& inputs, const ffi::RemainingRets& outp
   }
 }
 
+template <Framework framework>
 ffi::Future run(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* context, ffi::RemainingArgs inputs,
                 ffi::RemainingRets outputs, std::string_view names, int64_t group, int32_t kind, int32_t op,
                 int32_t root, double prescale, double postscale, int32_t priority, ffi::Span<const int64_t> splits,
@@ -119,31 +121,27 @@ ffi::Future run(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* context, ffi::
                          .prescale = prescale,
                          .postscale = postscale,
                          .priority = priority,
-                         .splits = {splits.begin(), splits.size()}});
+                         .splits = {splits.begin(), splits.size()},
+                         .framework = framework});
   collective.set_device(device_ordinal(api, context));
   if (inputs.size() != outputs.size() || inputs.size() < static_cast<std::size_t>(tokens) + 1) {
-    fail(promise, FDL_INTERNAL, "a call has other numbers of inputs and results");
+    fail(promise, framework, FDL_INTERNAL, "a call has other numbers of inputs and results");
     return future;
   }
   const std::size_t count = inputs.size() - static_cast<std::size_t>(tokens);
   if (tokens > 0) pass_token(inputs, outputs, count);
   if (std::string problem = add_operations(collective, inputs, outputs, count); !problem.empty()) {
-    fail(promise, FDL_INVALID_ARGUMENT, std::move(problem));
+    fail(promise, framework, FDL_INVALID_ARGUMENT, std::move(problem));
   } else {
     collective.start(promise);
   }
   return future;
 }
 
-}  // namespace
-}  // namespace farandole_jax
-
-#define FARANDOLE_JAX_API __attribute__((visibility("default")))
-
-// The handler of all collectives. XLA keeps the buffers in place until the returned future ends. The names of the
-// attributes are those of farandole/jax/compiled.py.
-extern "C" FARANDOLE_JAX_API XLA_FFI_Error* farandole_jax_collective(XLA_FFI_CallFrame* frame) {
-  namespace ffi = xla::ffi;
+// Calls the handler of all collectives. XLA keeps the buffers in place until the returned future ends. The names of the
+// attributes are those of farandole/jax/compiled.py and farandole/tensorflow/xla.py.
+template <Framework framework>
+XLA_FFI_Error* call(XLA_FFI_CallFrame* frame) {
   static const auto handler = ffi::Ffi::Bind()
                                   .Ctx<ffi::FfiApi>()
                                   .Ctx<ffi::FfiExecutionContext>()
@@ -159,9 +157,36 @@ extern "C" FARANDOLE_JAX_API XLA_FFI_Error* farandole_jax_collective(XLA_FFI_Cal
                                   .Attr<int32_t>("priority")
                                   .Attr<ffi::Span<const int64_t>>("splits")
                                   .Attr<int32_t>("tokens")
-                                  .To(&farandole_jax::run)
+                                  .To(&run<framework>)
                                   .release();
   return handler->Call(frame);
+}
+
+// TensorFlow has no function in Python that registers a handler, as jax.ffi has. This table entry does the same.
+std::string register_in_tensorflow(const XLA_FFI_Api* api, std::string_view target) {
+  XLA_FFI_Error* error = ffi::Ffi::RegisterStaticHandler(api, target, "Host", &call<Framework::kTensorFlow>);
+  if (error == nullptr) return {};
+  std::string text = ffi::internal::GetErrorMessage(api, error);
+  ffi::internal::DestroyError(api, error);
+  return text;
+}
+
+}  // namespace
+}  // namespace farandole_jax
+
+#define FARANDOLE_JAX_API __attribute__((visibility("default")))
+
+// The handler of JAX, which Python registers.
+extern "C" FARANDOLE_JAX_API XLA_FFI_Error* farandole_jax_collective(XLA_FFI_CallFrame* frame) {
+  return farandole_jax::call<farandole_jax::Framework::kJax>(frame);
+}
+
+// Registers the handler in the XLA of TensorFlow, whose table of functions is `api`, as the custom call `target`.
+// Returns NULL, or why XLA refuses it: a text that is valid until the next call.
+extern "C" FARANDOLE_JAX_API const char* farandole_jax_register_in_tensorflow(const void* api, const char* target) {
+  static std::string refusal;
+  refusal = farandole_jax::register_in_tensorflow(static_cast<const XLA_FFI_Api*>(api), target);
+  return refusal.empty() ? nullptr : refusal.c_str();
 }
 
 // Gives a group a number; NULL removes the number.

@@ -30,6 +30,7 @@ double scale_of(const std::string& text) {
   return value;
 }
 
+// Reads attributes until the first failure, which `status` keeps; later reads return empty values.
 class Reader {
  public:
   Reader(TF_OpKernelConstruction* construction, Status& status) : construction_(construction), status_(status) {}
@@ -48,6 +49,7 @@ class Reader {
   }
 
   std::vector<std::string> texts(const char* name) {
+    // TensorFlow copies all texts into `storage`, one after another without a final 0, and returns where each begins.
     const Sizes size = sizes(name);
     if (!status_.ok() || size.count <= 0) return {};
     const auto count = static_cast<size_t>(size.count);

@@ -36,6 +36,8 @@ void free_output(void* data, size_t, void*) { fdl_output_free(data); }
 
 CollectiveKernel::~CollectiveKernel() { delete spare.load(); }
 
+// `spare` is one slot: of two runs at a time the second finds it empty and makes a call of its own. The exchanges order
+// the former run's writes to the call before this run's reads.
 void Call::run(CollectiveKernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
   Call* call = kernel.spare.exchange(nullptr);
   if (call == nullptr) call = new Call(kernel);
@@ -44,12 +46,14 @@ void Call::run(CollectiveKernel& kernel, TF_OpKernelContext* context, TF_AsyncOp
   const bool is_alone = calls_in_flight.fetch_add(1) == 0 && !is_in_callback;
   if (!call->prepare()) return call->end();
   if (is_alone && call->finished_soon()) return call->finish();
+  // From here on the call belongs to the thread that completes it: it may be gone when this function returns.
   fdl_handle_notify(call->handle_, &Call::when_done, call);
 }
 
 // Submits the operation. False if the op has failed.
 bool Call::prepare() {
   if (!read_inputs() || !allocate_outputs()) return false;
+  // Holds the table of process sets until the end of this function: no thread destroys the group while it is used.
   const UsedProcessSet set(kernel_.attributes.process_set);
   if (set.get() == nullptr) return reject(set.absence().code, set.absence().text);
   if (set.get()->group == nullptr)
@@ -77,6 +81,7 @@ bool Call::read_inputs() {
       fail(context_, status);
       return false;
     }
+    // Pointers into TensorFlow's tensor, which the context keeps.
     tensors_.push_back({tensorflow().TensorType(tensor), tensorflow().TensorData(tensor),
                         tensorflow().TensorByteSize(tensor), tensorflow().NumDims(tensor)});
     for (int d = 0; d < tensors_.back().ndim; ++d) dimensions_.push_back(tensorflow().Dim(tensor, d));
@@ -91,6 +96,7 @@ bool Call::allocate_outputs() {
   const Attributes& attributes = kernel_.attributes;
   operations_.clear();
   const int64_t iteration = tensorflow().GetIterId(context_) % kIterationNames;  // 0 outside of loops
+  // Before the first pointer to one of them is taken: a later resize would move them.
   if (iteration > 0) names_.resize(attributes.names.size());
   const int64_t* shape = dimensions_.data();
   for (size_t i = 0; i < attributes.names.size(); ++i) {
@@ -108,6 +114,7 @@ bool Call::allocate_outputs() {
     operation.input.ndim = tensor.ndim;
     operation.input.shape = shape;
     if (kernel_.collective.results == Results::kInPlace) {
+      // The memory of the input if no other op needs it, so that the library reduces in place; else new memory.
       const int index = static_cast<int>(i);
       int forwarded = -1;
       Status status;
@@ -145,6 +152,7 @@ bool Call::check(const ProcessSet& set) {
                                     ": a tensor without dimensions has no rows; use tf.expand_dims(tensor, 0)");
   }
   if (collective.kind == FDL_NAMED_BROADCAST) {
+    // Programs name the root by its rank in the world, the library by its rank in the group.
     int root = 0;
     while (root < set.size && fdl_group_world_rank(set.group, root) != kernel_.attributes.root_rank) ++root;
     if (root == set.size)
@@ -159,6 +167,7 @@ bool Call::check(const ProcessSet& set) {
 bool Call::check_splits(const ProcessSet& set) {
   const int64_t rows = dimensions_[0];
   const Tensor& given = tensors_[1];
+  // The caller that gives no splits passes an empty tensor: an op has always the same inputs.
   const auto count = static_cast<int>(given.bytes / sizeof(int32_t));
   splits_.clear();
   if (count == 0) {
@@ -199,11 +208,13 @@ bool Call::reject(fdl_result code, const std::string& text) {
 // Waits a short time, in which this thread may make the progress itself: no other thread has to wake up.
 bool Call::finished_soon() {
   int is_done = 0;
+  // A failure, also of the time limit, is not one of the operation: fdl_poll says whether that has ended.
   fdl_wait_handle(handle_, kSoonNs);
   return fdl_poll(handle_, &is_done) == FDL_OK && is_done != 0;
 }
 
 void Call::when_done(void* call) {
+  // Nested where TensorFlow runs a kernel inside of the completion and that kernel completes at once.
   const bool was_in_callback = std::exchange(is_in_callback, true);
   static_cast<Call*>(call)->finish();
   is_in_callback = was_in_callback;
@@ -245,9 +256,11 @@ bool Call::deliver(size_t index) {
   Status status;
   TF_Tensor* tensor = nullptr;
   if (output.data != nullptr && bytes != 0) {
+    // From here on the tensor owns the memory, also if SetOutput fails.
     tensor = tensorflow().NewTensor(type, output.shape, output.ndim, output.data, bytes, &free_output, nullptr);
     tensorflow().SetOutput(context_, static_cast<int>(index), tensor, status.get());
   } else {
+    // An empty result has no memory to pass on.
     fdl_output_free(output.data);
     tensor = tensorflow().AllocateOutput(context_, static_cast<int>(index), type, output.shape, output.ndim, bytes,
                                          status.get());
@@ -273,6 +286,8 @@ bool Call::deliver_number(int output, const int64_t* values, int count, bool is_
 // Returns the memory to the kernel before the completion, which may delete the kernel.
 void Call::end() {
   Completion done = std::move(done_);
+  // Another run may take this call from the slot at once, so that no member is used below. A call that was in the slot
+  // already is one too many.
   delete kernel_.spare.exchange(this);
   calls_in_flight.fetch_sub(1);
   done();

@@ -13,6 +13,7 @@ namespace farandole_tensorflow {
 
 namespace {
 
+// A row has no state, so that reading a fact allocates nothing and needs only the lock of UsedProcessSet.
 struct FactRow {
   const char* name;
   int (*value)(const ProcessSet& set, const RankFacts& facts);
@@ -54,15 +55,18 @@ void compute_fact(void* kernel, TF_OpKernelContext* context) {
   fail(context, FDL_INVALID_ARGUMENT, ("there is no fact '" + attributes.fact + "'").c_str());
 }
 
+// The token's value is never read. It has a kernel so that TensorFlow does not know it before the graph runs.
 void* create_token(TF_OpKernelConstruction*) { return nullptr; }
 void compute_token(void*, TF_OpKernelContext* context) { deliver(context, 0); }
 void destroy_token(void*) {}
 
+// Failures of the registrations are not reported here: Python then finds no function for the op.
 void register_kernel(const char* name, TF_KernelBuilder* builder) {
   Status status;
   tensorflow().RegisterKernelBuilder(name, builder, status.get());
 }
 
+// All facts are int32 numbers without dimensions.
 TF_OpDefinitionBuilder* new_op(const char* name, const char* output) {
   TF_OpDefinitionBuilder* builder = tensorflow().NewOpDefinitionBuilder(name);
   tensorflow().OpDefinitionBuilderAddOutput(builder, output);

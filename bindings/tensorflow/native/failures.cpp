@@ -49,6 +49,7 @@ void note_loss(const fdl_error& error) {
 
 }  // namespace
 
+// TensorFlow copies the status. The kernel must still call its completion.
 void fail(TF_OpKernelContext* context, const Status& status) {
   tensorflow().OpKernelContext_Failure(context, status.get());
 }
@@ -60,6 +61,7 @@ void fail(TF_OpKernelContext* context, fdl_result code, const char* text) {
 }
 
 void fail_with_last_error(TF_OpKernelContext* context) {
+  // Of this thread: valid until its next call of the library.
   const fdl_error& error = *fdl_last_error();
   if (code_of(error.code) == TF_UNKNOWN) note_loss(error);
   fail(context, error.code, error.text);

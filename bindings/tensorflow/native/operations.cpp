@@ -21,6 +21,7 @@ namespace {
 // those with constant inputs once, which their last input prevents: the token of FarandoleToken.
 enum class Order : bool { kAny, kOfProgram };
 
+// Inputs and outputs are in the syntax of TensorFlow's op definitions. Unused places are null.
 struct OpRow {
   const char* name;
   Order order;
@@ -58,6 +59,7 @@ const OpRow kOps[] = {
 template <std::size_t index>
 void* create(TF_OpKernelConstruction* construction) {
   const OpRow& row = kOps[index];
+  // Text of attributes is parsed here, once for each node: a run of the kernel parses nothing.
   Status status;
   Attributes attributes = read_attributes(construction, row.attributes, status);
   if (!status.ok()) {
@@ -71,6 +73,7 @@ void compute(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCall
   Call::run(*static_cast<CollectiveKernel*>(kernel), context, done);
 }
 
+// TensorFlow destroys a kernel when no run of it is left, so that no call refers to it any more.
 void destroy(void* kernel) { delete static_cast<CollectiveKernel*>(kernel); }
 
 void define(const OpRow& row) {
@@ -88,6 +91,7 @@ void define(const OpRow& row) {
   // Any call of this function makes an op stateful, with false too.
   if (row.order == Order::kOfProgram) tf.OpDefinitionBuilderSetIsStateful(builder, true);
   tf.OpDefinitionBuilderSetShapeInferenceFunction(builder, row.shapes);
+  // Takes the builder over.
   Status status;
   tf.RegisterOpDefinition(builder, status.get());
 }

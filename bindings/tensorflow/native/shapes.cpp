@@ -9,6 +9,7 @@ namespace {
 
 constexpr int64_t kToTheEnd = std::numeric_limits<int64_t>::max();
 
+// Owns a handle. TensorFlow keeps shapes themselves for as long as its context, so handles may end in any order.
 class Shape {
  public:
   Shape() : Shape(tensorflow().NewShapeHandle()) {}
@@ -41,6 +42,7 @@ void set_other_rows(TF_ShapeInferenceContext* context, int index, TF_Status* sta
   if (!failed(status)) tf.ShapeInferenceContextSetOutput(context, index, output.get(), status);
 }
 
+// Without the token.
 int tensor_count(TF_ShapeInferenceContext* context) {
   return static_cast<int>(tensorflow().ShapeInferenceContextNumInputs(context)) - 1;
 }

@@ -30,6 +30,7 @@ BINARIES = os.path.dirname(sys.executable)
 FARANDOLE = os.path.join(BINARIES, "farandole")
 sys.path.insert(0, os.path.join(REPOSITORY, "docs", "tools"))
 
+import binding_sizes  # noqa: E402
 import environment  # noqa: E402
 import error_texts  # noqa: E402
 import links  # noqa: E402
@@ -255,6 +256,17 @@ def test_links_are_not_broken():
 def test_the_table_of_variables_is_that_of_the_source():
     with open(os.path.join(REPOSITORY, environment.PAGE)) as file:
         assert file.read() == environment.page(REPOSITORY), "run python3 docs/tools/environment.py"
+
+
+def test_the_table_of_bindings_counts_each_file_once():
+    sources = pathlib.Path(REPOSITORY, "bindings").rglob("*.py*")
+    lines = sum(len(one.read_text().splitlines()) for one in sources if one.suffix in (".py", ".pyi"))
+    counted = binding_sizes.counts(REPOSITORY)
+    assert sum(one["Python"] for one in counted.values()) == lines
+    assert all(sum(one.values()) > 0 for one in counted.values()), "a folder of the table is gone"
+    assert all(f"| `{folder}` |" in binding_sizes.page(REPOSITORY) for folder in counted)
+    with pytest.raises(KeyError, match="add its folder"):
+        binding_sizes.folder_of("new/native/module.cpp")
 
 
 def test_the_error_texts_of_troubleshooting_are_in_the_sources():

@@ -25,14 +25,24 @@ def installed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "version, tried",
-    [("2.8.1", False), ("2.9.0", True), ("2.13.0+cpu", True), ("3.0.0", False), ("2.99", False), ("nightly", False)],
+    "package, what, version, tried",
+    [
+        *[("torch", "PyTorch", version, False) for version in ("2.8.1", "3.0.0", "2.99", "nightly")],
+        *[("torch", "PyTorch", version, True) for version in ("2.9.0", "2.13.0+cpu")],
+        ("tensorflow", "TensorFlow", "2.11.0", False),
+        ("tensorflow_cpu", "TensorFlow", "2.21.0", True),
+        ("keras", "Keras", "4.0.0", False),
+        ("keras", "Keras", "3.15.1", True),
+        ("jax", "JAX", "0.4.38", False),
+        ("jax", "JAX", "0.10.2", True),
+    ],
 )
-def test_releases_of_pytorch_are_compared_by_numbers(installed, version, tried):
-    installed(torch=version)
-    verdict, what, text, _ = packages.check_torch()
-    assert (verdict, what) == ("good" if tried else "note", "PyTorch")
-    assert text.startswith(version) and ("has not been tried" in text) != tried and packages.tried_range() in text
+def test_releases_of_frameworks_are_compared_by_numbers(installed, package, what, version, tried):
+    installed(**{package: version})
+    (found,) = [one for one in packages.findings() if one[1] != "Python"]
+    verdict, named, text, _ = found
+    assert (verdict, named) == ("good" if tried else "note", what)
+    assert text.startswith(version) and ("has not been tried" in text) != tried and packages.tried_range(what) in text
 
 
 VERSIONS = {
@@ -63,7 +73,7 @@ def test_an_mpirun_that_does_not_answer_and_a_missing_one(monkeypatch, tmp_path)
 
 
 def test_packages_that_are_missing_are_not_mentioned(installed):
-    assert packages.check_torch() is packages.check_accelerate() is packages.check_horovod() is None
+    assert [one for one in packages.findings() if one[1] != "Python"] == []
 
 
 def test_accelerate_and_horovod_have_a_remedy(installed):

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from farandole.tensorflow.elastic import loss_of
 from farandole.tensorflow.library import last_loss
+from farandole.tensorflow.versions import release
 from launch import checks_of, free_port, launch, require
 from test_tensorflow import same
 
@@ -187,6 +188,16 @@ def check_xla_is_refused():
     alive()
 
 
+def sets_the_setting_for_xla():
+    hvd.init()
+    traced = tf.function(hvd.allreduce, jit_compile=True)
+    if release() >= (2, 19):
+        same(traced(ones(2)), [1, 1])
+    else:
+        expect_error("FARANDOLE_TENSORFLOW_XLA=1", tf.errors.UnimplementedError,
+                     ["TensorFlow 2.19 or newer is needed", "jit_compile=False"], lambda: traced(ones(2)))  # fmt: skip
+
+
 def shuts_down():
     hvd.init()
     traced = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum, name="late"))
@@ -270,6 +281,10 @@ def stalls():
 @pytest.mark.parametrize("size", [2, 4])
 def test_on_ranks(check, size):
     require(sys.modules[__name__], size, check)
+
+
+def test_the_setting_for_xla():
+    launch(1, sets_the_setting_for_xla, {"FARANDOLE_TENSORFLOW_XLA": "1"})
 
 
 def test_a_rank_that_shuts_down():

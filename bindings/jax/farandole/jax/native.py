@@ -1,42 +1,23 @@
-"""The native library: the handler that XLA calls, the numbers of groups in compiled programs, and their failures."""
+"""The handler that XLA calls, the numbers of groups in compiled programs, and their failures."""
 
-import ctypes
 import functools
 import itertools
-import os
 import threading
 
 import jax
 import jaxlib
 
-from .. import core, errors
+from .. import core, errors, xla
 from ..basics import watch_process_sets
 from . import names
 
 TARGET = "farandole_collective"  # the name of the handler in compiled programs
-_PATH = os.path.join(os.path.dirname(__file__), "libfarandole_jax.so")
-
-
-@functools.cache
-def library():
-    """The library. UnsupportedError if this build of farandole has none."""
-    if not os.path.exists(_PATH):
-        raise errors.UnsupportedError(
-            "this build of farandole has no handler for compiled functions of JAX; build it with the headers of jaxlib "
-            "0.7.2, or call the collective outside jit"
-        )
-    loaded = ctypes.CDLL(_PATH)
-    loaded.farandole_jax_set_group.argtypes = [ctypes.c_int64, ctypes.c_void_p]
-    loaded.farandole_jax_set_group.restype = None
-    loaded.farandole_jax_failure.argtypes = [ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
-    loaded.farandole_jax_failure.restype = ctypes.c_size_t
-    return loaded
 
 
 @functools.cache
 def register():
     """Registers the handler with XLA. UnsupportedError if this release of jaxlib refuses it."""
-    handler = jax.ffi.pycapsule(library().farandole_jax_collective)
+    handler = jax.ffi.pycapsule(xla.library().farandole_jax_collective)
     # Until its first use, XLA's CPU backend only notes a handler, and a refusal would then make the backend unusable.
     jax.local_devices(backend="cpu")
     try:
@@ -67,17 +48,17 @@ def number_of(process_set):
 
 def _watch(process_set_id, process_set):
     """Keeps the groups that programs find in step with the process sets. None: the set ends."""
-    if not os.path.exists(_PATH):
+    if not xla.is_built():
         return
     with _lock:
         if process_set is not None:
             number = 0 if process_set_id == 0 else next(_next_number)
             _numbers[process_set_id] = number
             if process_set.included():
-                library().farandole_jax_set_group(number, process_set.group("farandole.jax").member().address)
+                xla.set_group(number, process_set.group("farandole.jax").member().address)
         elif process_set_id in _numbers:
             # Returns when no program submits to the group any more.
-            library().farandole_jax_set_group(_numbers[process_set_id], None)
+            xla.set_group(_numbers[process_set_id], None)
 
 
 def _forget_names():
@@ -99,33 +80,14 @@ core.on_shutdown(_forget_names)
 # ---- Failures -------------------------------------------------------------------------------------------------------
 
 
-def _failures():
-    """The newest failures of compiled programs, newest first, as the arguments of errors.make."""
-    for index in itertools.count():
-        size = library().farandole_jax_failure(index, None, 0)
-        if size == 0:
-            return
-        text = ctypes.create_string_buffer(size)
-        library().farandole_jax_failure(index, text, size)
-        code, text, culprit, *others = text.value.decode(errors="replace").split("\x1f")
-        yield (code, text, int(culprit), *others)
-
-
 FROM_XLA = (jax.errors.JaxRuntimeError, ValueError)  # the classes of failures in compiled functions
 
 
 def error_of(exception):
-    """The farandole.Error for an exception of a compiled function, or None if no collective caused it.
-
-    XLA passes the text of an error on, and drops the other facts: this function returns them.
-    """
+    """The farandole.Error for an exception of a compiled function, or None if no collective caused it."""
     if isinstance(exception, errors.Error):
         return exception
     # JAX raises a JaxRuntimeError, and a ValueError where the execution failed in the call itself.
     if not isinstance(exception, FROM_XLA):
         return None
-    text = str(exception)
-    for failure in _failures():
-        if failure[1] and failure[1] in text:
-            return errors.make(*failure)
-    return None
+    return xla.failure_in(str(exception))

@@ -16,7 +16,10 @@ def require_keras():
             raise ImportError("farandole.keras needs Keras 3: pip install keras") from error
         raise ImportError(f"Keras needs {error.name}, which is not installed; install it, or {_REMEDY}") from error
     if not hasattr(keras, "config") or int(keras.__version__.split(".")[0]) < 3:
-        raise ImportError(f"farandole.keras needs Keras 3, and this is {keras.__version__}: pip install -U keras")
+        raise ImportError(
+            f"farandole.keras needs Keras 3, and this is {keras.__version__}: import farandole.tensorflow.keras, or "
+            "pip install -U keras"
+        )
     if keras.config.backend() not in BACKENDS:
         raise ImportError(f"farandole.keras does not work with Keras on {keras.config.backend()}: {_REMEDY}")
 

@@ -12,7 +12,7 @@ import functools
 
 import keras
 
-from .. import elastic
+from .. import elastic, fit_callbacks
 from ..elastic import ObjectState
 from . import backend
 from .values import broadcast_variables, state_of
@@ -93,50 +93,13 @@ class KerasState(ObjectState):
         self.save()
 
 
-class CommitStateCallback(keras.callbacks.Callback):
+class CommitStateCallback(fit_callbacks.CommitState, keras.callbacks.Callback):
     """Commits the state after every `batches_per_commit` batches, and at the end of each epoch."""
 
-    def __init__(self, state, batches_per_commit=1):
-        super().__init__()
-        self.state, self.batches_per_commit = state, batches_per_commit
-        self._left = batches_per_commit
 
-    def on_train_begin(self, logs=None):
-        self._left = self.batches_per_commit
-
-    def on_train_batch_end(self, batch, logs=None):
-        self._left -= 1
-        if self._left == 0:
-            self._left = self.batches_per_commit
-            self.state.commit()
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.state.commit()
-
-
-class UpdateBatchStateCallback(keras.callbacks.Callback):
+class UpdateBatchStateCallback(fit_callbacks.UpdateBatchState, keras.callbacks.Callback):
     """Keeps state.batch: the number of batches of this epoch that are done."""
 
-    def __init__(self, state):
-        super().__init__()
-        self.state = state
 
-    def on_train_batch_end(self, batch, logs=None):
-        self.state.batch = batch + 1
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.state.batch = 0
-
-
-class UpdateEpochStateCallback(keras.callbacks.Callback):
+class UpdateEpochStateCallback(fit_callbacks.UpdateEpochState, keras.callbacks.Callback):
     """Keeps state.epoch: the number of epochs that are done, including those of earlier calls of fit."""
-
-    def __init__(self, state):
-        super().__init__()
-        self.state, self._first = state, None
-
-    def on_train_begin(self, logs=None):
-        self._first = self.state.epoch
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.state.epoch = self._first + epoch + 1

@@ -5,6 +5,7 @@ import logging
 import tensorflow as tf
 
 from .. import tensorflow as hvd
+from ..tensorflow import compiled
 from ..tensorflow.elastic import loss_of
 
 _log = logging.getLogger("farandole.keras")
@@ -56,17 +57,19 @@ def refuse_strategy():
 
 
 def check_model(model):
-    """Makes fit run the training step of `model` without XLA.
+    """Makes fit run the training step of `model` without XLA, where XLA cannot call farandole.
 
-    ValueError if the program asked for XLA. On machines with accelerators jit_compile="auto" means True too.
+    ValueError, with the reason, if the program asked for XLA. On machines with accelerators jit_compile="auto" means
+    True too.
     """
     if not model.jit_compile or model.run_eagerly:
         return
+    reason = compiled.refusal()
+    if reason is None:
+        return
     if all(device.device_type == "CPU" for device in tf.config.list_physical_devices()):
-        raise ValueError(
-            "jit_compile=True: farandole's operations cannot be compiled by XLA; give compile(jit_compile=False)"
-        )
-    _log.warning("jit_compile: XLA cannot compile farandole's operations; the training step runs without it")
+        raise ValueError(f"jit_compile=True: {reason}")
+    _log.warning("jit_compile: %s; the training step runs without it", reason)
     model.jit_compile = False
     model.make_train_function(force=True)
 

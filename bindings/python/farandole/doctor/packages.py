@@ -10,35 +10,44 @@ from importlib import metadata
 
 from ..launcher import is_own_python
 
-# The releases of PyTorch with which the tests of this version have been run.
-OLDEST_TORCH_TRIED, NEWEST_TORCH_TRIED = (2, 9), (2, 15)
+# For each framework the packages of which one contains it, and the releases with which the tests of this version have
+# been run: the oldest and the newest.
+_FRAMEWORKS = {
+    "PyTorch": (("torch",), (2, 9), (2, 15)),
+    "TensorFlow": (("tensorflow", "tensorflow-cpu"), (2, 12), (2, 21)),
+    "Keras": (("keras",), (2, 12), (3, 15)),
+    "JAX": (("jax",), (0, 5), (0, 10)),
+}
 
 
-def torch_was_tried(version):
-    """Whether the tests have been run with that release of PyTorch: "2.13.0+cpu"."""
+def was_tried(framework, version):
+    """Whether the tests have been run with that release, such as "2.13.0+cpu" of "PyTorch"."""
+    _, oldest, newest = _FRAMEWORKS[framework]
     numbers = re.match(r"(\d+)\.(\d+)", version)
-    return bool(numbers) and OLDEST_TORCH_TRIED <= tuple(map(int, numbers.groups())) <= NEWEST_TORCH_TRIED
+    return bool(numbers) and oldest <= tuple(map(int, numbers.groups())) <= newest
 
 
-def tried_range():
+def tried_range(framework):
     """The range of releases as text: "2.9 to 2.15"."""
-    return " to ".join(".".join(map(str, one)) for one in (OLDEST_TORCH_TRIED, NEWEST_TORCH_TRIED))
+    return " to ".join(".".join(map(str, one)) for one in _FRAMEWORKS[framework][1:])
 
 
 def findings():
     """(verdict, what, text, remedy) of each check that has something to report; a remedy may be empty."""
-    found = [check_torch(), check_accelerate(), check_horovod(), check_python(), check_mpi()]
+    found = [check_framework(one) for one in _FRAMEWORKS]
+    found += [check_accelerate(), check_horovod(), check_python(), check_mpi()]
     return [one for one in found if one is not None]
 
 
-def check_torch():
-    version = _version("torch")
+def check_framework(framework):
+    version = next(filter(None, map(_version, _FRAMEWORKS[framework][0])), None)
     if version is None:
         return None
-    if torch_was_tried(version):
-        return "good", "PyTorch", f"{version}, within the tried range {tried_range()}", ""
+    tried = tried_range(framework)
+    if was_tried(framework, version):
+        return "good", framework, f"{version}, within the tried range {tried}", ""
     remedy = "if it fails, install a release of that range"
-    return "note", "PyTorch", f"{version} has not been tried with this version, only {tried_range()}", remedy
+    return "note", framework, f"{version} has not been tried with this version, only {tried}", remedy
 
 
 def check_accelerate():

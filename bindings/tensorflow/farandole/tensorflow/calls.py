@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from .. import errors
 from ..world import member_names
-from . import compiled
+from . import compiled, xla
 from .library import ops
 from .naming import operation_name
 
@@ -24,8 +24,16 @@ def run(function, kind, tensors, name, process_set, *more_inputs, grouped=False,
 
 def run_named(function, tensors, names, process_set_id, *more_inputs, **attributes):
     """The same for names that are complete."""
-    compiled.refuse()
+    if compiled.is_traced():
+        return xla.call(function.__name__, tensors, names, process_set_id, *more_inputs, **attributes)
     return function(tensors, *more_inputs, token(), tensor_names=names, process_set=process_set_id, **attributes)
+
+
+def fact(name, process_set_id=0):
+    """A number of this rank as an int32 tensor, computed at each run, except for functions that XLA compiles."""
+    if compiled.is_traced():
+        return xla.fact(name, process_set_id)
+    return ops.farandole_fact(fact=name, process_set=process_set_id)
 
 
 def set_id(process_set, operation):

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from .. import elastic, errors
 from ..elastic import ObjectState, State
+from . import xla
 from .functions import broadcast_variables
 from .library import last_loss
 
@@ -50,8 +51,8 @@ def loss_of(error):
     """
     loss = last_loss()
     if loss is None or not (loss.text in str(error) or isinstance(error, tf.errors.CancelledError)):
-        return None
-    return errors.as_horovod(loss)
+        loss = xla.loss_in(str(error))
+    return None if loss is None else errors.as_horovod(loss)
 
 
 class TensorFlowState(ObjectState):

@@ -8,10 +8,10 @@ sum's derivative times the number of ranks.
 import tensorflow as tf
 
 from ..basics import Average, Sum, native_op
-from .calls import run_named
+from . import compiled
+from .calls import fact, run_named
 from .library import ops
 from .naming import unique_name
-from .ops import fact
 
 _LINEAR = {native_op(Average), native_op(Sum)}
 
@@ -47,6 +47,10 @@ def _allreduce_gradient(op, *gradients):
 def _allgather_gradient(op, *gradients):
     process_set = op.get_attr("process_set")
     averages = _allreduce(_dense(op, gradients), _names(op), process_set, native_op(Average))
+    if compiled.is_traced():  # all ranks have the same number of rows
+        rank = tf.get_static_value(fact("rank_in_set", process_set))
+        counts = [tensor.shape[0] for tensor in op.inputs[:-1]]
+        return [*[average[rank * rows : (rank + 1) * rows] for average, rows in zip(averages, counts)], None]
     rows = [tf.shape(tensor)[:1] for tensor in op.inputs[:-1]]
     counts = run_named(ops.farandole_allgather, rows, _names(op, ".rows"), process_set)
     rank = fact("rank_in_set", process_set)
@@ -82,5 +86,21 @@ def _reducescatter_gradient(op, *gradients):
     if op.get_attr("reduce_op") == native_op(Sum):
         size = fact("size", process_set)
         gradients = [gradient * tf.cast(size, gradient.dtype) for gradient in gradients]
-    gathered = run_named(ops.farandole_allgather, gradients, _names(op), process_set)
+    # The rows may not divide evenly, so that XLA must be given the sum.
+    total = {"total_rows": [one.shape[0] for one in op.inputs[:-1]]} if compiled.is_traced() else {}
+    gathered = run_named(ops.farandole_allgather, gradients, _names(op), process_set, **total)
     return [*gathered, None]
+
+
+_FUNCTIONS = {
+    "farandole_allreduce": _allreduce_gradient,
+    "farandole_allgather": _allgather_gradient,
+    "farandole_broadcast": _broadcast_gradient,
+    "farandole_alltoall": _alltoall_gradient,
+    "farandole_reducescatter": _reducescatter_gradient,
+}
+
+
+def of(operation):
+    """The gradient of the op with that name: a function of the op, or of an object like it, and of its gradients."""
+    return _FUNCTIONS[operation]

@@ -24,7 +24,7 @@ def allreduce(slices, op, name, process_set, ignore_name_scope=False):
     for index, one in enumerate(slices):
         values, indices = gathered[2 * index], gathered[2 * index + 1]
         if op == Average:
-            size = ops.farandole_fact(fact="size", process_set=calls.set_id(process_set, "Allreduce"))
+            size = calls.fact("size", calls.set_id(process_set, "Allreduce"))
             values = values / tf.cast(size, values.dtype)
         results.append(tf.IndexedSlices(values, indices, dense_shape=one.dense_shape))
     return results

@@ -189,14 +189,14 @@ def join():
     Meanwhile this rank contributes zeros to the allreduces of the others. The result is an int32 tensor: the rank that
     joined last.
     """
-    calls.compiled.refuse()
+    calls.compiled.refuse("join")
     return ops.farandole_join()
 
 
 @plain
 def barrier(process_set=global_process_set, name=None):
     """Blocks until all ranks of the set have called it. In a graph it runs in the order of the program."""
-    calls.compiled.refuse()
+    calls.compiled.refuse("barrier")
     with calls.operation_name("barrier", name or "barrier", None, process_set) as full_name:
         ops.farandole_barrier(tensor_names=[full_name], process_set=calls.set_id(process_set, "Barrier"))
 
@@ -204,36 +204,31 @@ def barrier(process_set=global_process_set, name=None):
 # ---- Numbers of ranks, at run time ----------------------------------------------------------------------------------
 
 
-def fact(name, process_set_id=0):
-    """A number of this rank as an int32 tensor, computed at each run."""
-    return ops.farandole_fact(fact=name, process_set=process_set_id)
-
-
 @plain
 def size_op(process_set_id=0, name=None):
     """The number of ranks of a process set, as an int32 tensor that is computed at each run of a graph."""
-    return fact("size", process_set_id)
+    return calls.fact("size", process_set_id)
 
 
 @plain
 def rank_op(name=None):
     """This rank's number, as an int32 tensor that is computed at each run of a graph."""
-    return fact("rank")
+    return calls.fact("rank")
 
 
 @plain
 def local_size_op(name=None):
     """The number of ranks on this host, as an int32 tensor that is computed at each run of a graph."""
-    return fact("local_size")
+    return calls.fact("local_size")
 
 
 @plain
 def local_rank_op(name=None):
     """This rank's number on its host, as an int32 tensor that is computed at each run of a graph."""
-    return fact("local_rank")
+    return calls.fact("local_rank")
 
 
 @plain
 def process_set_included_op(process_set_id=0, name=None):
     """1 if the process set includes this rank, else 0, as an int32 tensor that is computed at each run of a graph."""
-    return fact("included", process_set_id)
+    return calls.fact("included", process_set_id)

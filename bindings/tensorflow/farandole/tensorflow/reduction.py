@@ -153,7 +153,7 @@ def scale_local(gradient, process_set):
     """A gradient that is not reduced, divided by the number of ranks, so that it weighs as much as an average."""
     if gradient is None:
         return None
-    size = ops.farandole_fact(fact="size", process_set=calls.set_id(process_set, "scale_local_gradients"))
+    size = calls.fact("size", calls.set_id(process_set, "scale_local_gradients"))
     if isinstance(gradient, tf.IndexedSlices):
         values = gradient.values / tf.cast(size, gradient.values.dtype)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)

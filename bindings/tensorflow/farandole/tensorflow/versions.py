@@ -7,7 +7,8 @@ _OLDEST = (2, 12)
 _FIRST_WITH_ASYNCHRONOUS_KERNELS = (2, 13)
 
 
-def _release():
+def release():
+    """The release of TensorFlow, such as (2, 21)."""
     import tensorflow
 
     return tuple(map(int, re.match(r"(\d+)\.(\d+)", tensorflow.__version__).groups()))
@@ -16,25 +17,25 @@ def _release():
 def check():
     """ImportError, with the remedy, if TensorFlow is missing or too old."""
     try:
-        release = _release()
+        found = release()
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":
             raise
         raise ImportError("farandole.tensorflow needs TensorFlow 2.13 or newer: pip install tensorflow") from error
-    if release < _OLDEST:
+    if found < _OLDEST:
         raise ImportError(
-            f"farandole.tensorflow needs TensorFlow 2.13 or newer, and this is {release[0]}.{release[1]}: "
+            f"farandole.tensorflow needs TensorFlow 2.13 or newer, and this is {found[0]}.{found[1]}: "
             "pip install -U tensorflow"
         )
 
 
 def has_asynchronous_kernels():
     """Whether this release has the functions that the native ops need. If not, one line says so."""
-    release = _release()
-    if release >= _FIRST_WITH_ASYNCHRONOUS_KERNELS:
+    found = release()
+    if found >= _FIRST_WITH_ASYNCHRONOUS_KERNELS:
         return True
     print(
-        f"farandole: TensorFlow {release[0]}.{release[1]} lacks asynchronous kernels, so collectives run in "
+        f"farandole: TensorFlow {found[0]}.{found[1]} lacks asynchronous kernels, so collectives run in "
         "tf.numpy_function, which is slower; TensorFlow 2.13 or newer has them",
         file=sys.stderr,
         flush=True,

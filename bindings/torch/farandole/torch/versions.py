@@ -4,16 +4,16 @@ import sys
 
 import torch
 
-from ..doctor.packages import torch_was_tried, tried_range
+from ..doctor.packages import tried_range, was_tried
 
 _was_notified = False
 
 
 def notice():
     """One line if this release of PyTorch is outside of the tried range; None otherwise."""
-    if torch_was_tried(torch.__version__):
+    if was_tried("PyTorch", torch.__version__):
         return None
-    return f"farandole: PyTorch {torch.__version__} has not been tried with this version, only {tried_range()}"
+    return f"farandole: PyTorch {torch.__version__} has not been tried with this version, only {tried_range('PyTorch')}"
 
 
 def notify_once(rank):

@@ -1,4 +1,4 @@
-"""horovod.tensorflow.keras: the interface for Keras 3 on TensorFlow."""
+"""horovod.tensorflow.keras: the interface for Keras 3 on TensorFlow, and for Keras 2."""
 
 import importlib
 

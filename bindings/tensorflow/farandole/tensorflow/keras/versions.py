@@ -1,17 +1,15 @@
-"""The check that tf.keras is Keras 3 and runs on TensorFlow."""
+"""Which Keras tf.keras is, and the check that Keras 3 runs on TensorFlow."""
 
 import tensorflow as tf
 
 
+def is_keras_2():
+    """Whether tf.keras is Keras 2: before TensorFlow 2.16, and with TF_USE_LEGACY_KERAS=1 and the package tf_keras."""
+    return int(getattr(tf.keras, "__version__", "2").split(".")[0]) < 3
+
+
 def require_keras_on_tensorflow():
-    """ImportError, with the remedy, if tf.keras is Keras 2, or Keras runs on another backend."""
-    version = getattr(tf.keras, "__version__", "2")
-    if int(version.split(".")[0]) < 3:
-        raise ImportError(
-            f"farandole.tensorflow.keras needs Keras 3, and tf.keras is {version}: install TensorFlow 2.16 or newer, "
-            "and unset TF_USE_LEGACY_KERAS; with Keras 2 train in a loop with "
-            "farandole.tensorflow.DistributedGradientTape"
-        )
+    """ImportError, with the remedy, if Keras 3 runs on another backend."""
     if tf.keras.config.backend() != "tensorflow":
         raise ImportError(
             f"farandole.tensorflow.keras: Keras runs on {tf.keras.config.backend()}; set KERAS_BACKEND=tensorflow "
