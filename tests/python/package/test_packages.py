@@ -14,12 +14,13 @@ PROGRAM = os.path.join(os.path.dirname(farandole.__file__), "bin", "farandole")
 
 @pytest.fixture
 def installed(monkeypatch):
-    """installed(torch="2.13.0"): the only packages that the checks find."""
+    """installed(torch="2.13.0"): the only packages that the checks find; there is no MPI."""
 
     def choose(**versions):
         names = {name.replace("_", "-"): version for name, version in versions.items()}
         monkeypatch.setattr(packages, "_version", names.get)
 
+    monkeypatch.setattr(packages, "check_mpi", lambda: None)
     choose()
     return choose
 
