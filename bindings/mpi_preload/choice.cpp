@@ -195,7 +195,7 @@ Runner measure(const Communicator& entry, Family family, std::size_t bytes) {
   const std::size_t each = kSizeClasses[Choices::class_of(bytes)];
   Trial trial(entry, each);
   Times best;
-  const Times first = turn(trial, family, 2);  // it touches memory for the first time
+  const Times first = turn(trial, family, 2);  // touches memory for the first time
   const int calls = static_cast<int>(std::clamp<int64_t>(kTurn_ns / std::max<int64_t>(first.both(), 1), 1, 100));
   int64_t spent = 0;
   for (int i = 0; i < kTurns && spent < kMost_ns; ++i) {
