@@ -48,11 +48,11 @@ COLLECTIVE(iallreduce, MPI_Request request; MPI_Iallreduce(SUM, NOW, &request); 
 static const struct {
   const char* name;
   void (*run)(Data);
-} collectives[] = {{"barrier", barrier},       {"bcast", bcast},           {"reduce", reduce},
-                   {"allreduce", allreduce},   {"scan", scan},             {"exscan", exscan},
-                   {"gather", gather},         {"scatter", scatter},       {"allgather", allgather},
-                   {"alltoall", alltoall},     {"gatherv", gatherv},       {"scatterv", scatterv},
-                   {"allgatherv", allgatherv}, {"alltoallv", alltoallv},   {"reduce_scatter", reduce_scatter},
+} collectives[] = {{"barrier", barrier},       {"bcast", bcast},         {"reduce", reduce},
+                   {"allreduce", allreduce},   {"scan", scan},           {"exscan", exscan},
+                   {"gather", gather},         {"scatter", scatter},     {"allgather", allgather},
+                   {"alltoall", alltoall},     {"gatherv", gatherv},     {"scatterv", scatterv},
+                   {"allgatherv", allgatherv}, {"alltoallv", alltoallv}, {"reduce_scatter", reduce_scatter},
                    {"iallreduce", iallreduce}};
 
 static void call(int which, float* input, float* output, int count) {
@@ -62,7 +62,8 @@ static void call(int which, float* input, float* output, int count) {
 
 static double median_us(int which, float* input, float* output, int count, int calls) {
   double times[kBatches];
-  for (int i = 0; i < 40; ++i) call(which, input, output, count);  // the library is at work and has measured from the 33rd on
+  for (int i = 0; i < 40; ++i)
+    call(which, input, output, count);  // the library is at work and has measured from the 33rd on
   for (int batch = 0; batch < kBatches; ++batch) {
     MPI_Barrier(MPI_COMM_WORLD);
     const double start = MPI_Wtime();

@@ -1,5 +1,5 @@
-// Both candidates take turns, and the least of their times counts, because other processes only make it longer. The time
-// of a turn is that of its slowest rank.
+// Both candidates take turns, and the least of their times counts, because other processes only make it longer. The
+// time of a turn is that of its slowest rank.
 #include "choice.h"
 
 #include <algorithm>
@@ -73,7 +73,8 @@ void by_farandole(Trial& t, Family family) {
     case Family::scan:  // as scans.cpp
       result = fdl_allgather(comm, in, out, t.bytes, FDL_UINT8);
       for (int rank = 0; rank < t.entry.rank; ++rank) {
-        real().Reduce_local(out + static_cast<std::size_t>(rank) * t.bytes, in, t.floats, real().real_number, real().sum);
+        real().Reduce_local(out + static_cast<std::size_t>(rank) * t.bytes, in, t.floats, real().real_number,
+                            real().sum);
       }
       break;
     case Family::barrier:
@@ -171,18 +172,19 @@ int time_of(int calls, const Call& call, const Barrier& barrier) {
 // One turn of each, as the slowest rank has seen it. MPI's minimum of negative numbers is a maximum.
 Times turn(Trial& trial, Family family, int calls) {
   const Times mine = {
-      time_of(calls, [&] { by_farandole(trial, family); },
-              [&] { static_cast<void>(fdl_barrier(trial.entry.ordered)); }),
-      time_of(calls, [&] { by_mpi(trial, family); }, [&] { real().Barrier(trial.entry.mpi); })};
+      time_of(
+          calls, [&] { by_farandole(trial, family); }, [&] { static_cast<void>(fdl_barrier(trial.entry.ordered)); }),
+      time_of(
+          calls, [&] { by_mpi(trial, family); }, [&] { real().Barrier(trial.entry.mpi); })};
   const int given[] = {-mine.farandole, -mine.mpi};
   int least[2] = {};
   real().Allreduce(given, least, 2, real().integer, real().minimum, trial.entry.mpi);
   return {-least[0], -least[1]};
 }
 
-constexpr const char* kNames[kFamilies] = {"allreduce", "reduce", "reduce_scatter", "broadcast", "gather",
-                                           "scatter",   "allgather", "alltoall",    "scan",      "barrier",
-                                           "gatherv",   "scatterv",  "allgatherv",  "alltoallv"};
+constexpr const char* kNames[kFamilies] = {"allreduce", "reduce",    "reduce_scatter", "broadcast", "gather",
+                                           "scatter",   "allgather", "alltoall",       "scan",      "barrier",
+                                           "gatherv",   "scatterv",  "allgatherv",     "alltoallv"};
 
 }  // namespace
 
@@ -193,7 +195,7 @@ Runner measure(const Communicator& entry, Family family, std::size_t bytes) {
   const std::size_t each = kSizeClasses[Choices::class_of(bytes)];
   Trial trial(entry, each);
   Times best;
-  const Times first = turn(trial, family, 2);  // it touches memory for the first time
+  const Times first = turn(trial, family, 2);  // touches memory for the first time
   const int calls = static_cast<int>(std::clamp<int64_t>(kTurn_ns / std::max<int64_t>(first.both(), 1), 1, 100));
   int64_t spent = 0;
   for (int i = 0; i < kTurns && spent < kMost_ns; ++i) {

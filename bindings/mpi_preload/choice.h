@@ -13,8 +13,22 @@ struct Communicator;
 
 // Kinds of collectives that take about as long for equal bytes. Of gatherv, scatterv and alltoallv no rank knows the
 // bytes of all; allgatherv is measured with them, because its places differ between ranks.
-enum class Family { allreduce, reduce, reduce_scatter, broadcast, gather, scatter, allgather, alltoall, scan, barrier,
-                    gatherv, scatterv, allgatherv, alltoallv };
+enum class Family {
+  allreduce,
+  reduce,
+  reduce_scatter,
+  broadcast,
+  gather,
+  scatter,
+  allgather,
+  alltoall,
+  scan,
+  barrier,
+  gatherv,
+  scatterv,
+  allgatherv,
+  alltoallv
+};
 inline constexpr std::size_t kFamilies = 14;
 
 enum class Runner : unsigned char { unknown, farandole, mpi };

@@ -206,7 +206,8 @@ Communicator* ours(MPI_Comm comm, Family family, std::size_t bytes) {
   }
   if (is_choosing) {
     Runner& runner = entry->choices.of(family, bytes);
-    if (runner == Runner::unknown) [[unlikely]] runner = measure(*entry, family, bytes);
+    if (runner == Runner::unknown) [[unlikely]]
+      runner = measure(*entry, family, bytes);
     if (runner == Runner::mpi) return nullptr;
   }
   ++entry->ours;

@@ -51,7 +51,7 @@ Communicator* ours(MPI_Comm comm, Family family, std::size_t bytes);
 Communicator* ours_nonblocking(MPI_Comm comm, std::size_t bytes);
 // The same for the making of a persistent request, which may block: what it needs is made at once.
 Communicator* ours_persistent(MPI_Comm comm);
-// The communicator's entry, whoever runs its collectives now. Null if MPI always does.
+// The communicator's entry, also while MPI still runs its collectives. Null if MPI always does.
 const Communicator* known(MPI_Comm comm);
 
 }  // namespace fdl::mpi_preload

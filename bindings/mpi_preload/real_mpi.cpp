@@ -33,7 +33,8 @@ void* opened_mpi() {
   ::dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* result) {
         const char* name = name_in(info->dlpi_name);
-        if (!begins_with(name, "libmpi.so") && !begins_with(name, "libmpich.so") && !begins_with(name, "libmpi_abi.so")) {
+        if (!begins_with(name, "libmpi.so") && !begins_with(name, "libmpich.so") &&
+            !begins_with(name, "libmpi_abi.so")) {
           return 0;
         }
         *static_cast<void**>(result) = ::dlopen(info->dlpi_name, RTLD_NOW | RTLD_NOLOAD);
@@ -54,9 +55,10 @@ const char* abi_of_process() {
 
 void check_abi() {
   if (const char* abi = abi_of_process(); std::strcmp(abi, kAbi) != 0) {
-    end_process("this library has the ABI %s, but the program has loaded an MPI of another ABI; preload "
-                "libfarandole_mpi_preload_%s.so instead",
-                kAbi, abi);
+    end_process(
+        "this library has the ABI %s, but the program has loaded an MPI of another ABI; preload "
+        "libfarandole_mpi_preload_%s.so instead",
+        kAbi, abi);
   }
 }
 

@@ -379,7 +379,7 @@ class Adaptor final : public MpiLibrary {
   void (*hook_)() = nullptr;  // of before_finalize(), until it has run
   std::atomic<int> open_{0};  // communicators in use
   std::atomic<bool> abandoned_{false};
-  bool serialized_ = false;  // MPI_THREAD_SERIALIZED: calls exclude each other
+  bool serialized_ = false;                     // MPI_THREAD_SERIALIZED: calls exclude each other
   std::optional<std::thread::id> only_thread_;  // MPI_THREAD_FUNNELED and less
   const char* level_ = "";                      // its name
   std::mutex mutex_;

@@ -25,8 +25,7 @@ struct Wish {
 // The communicator's entry if farandole runs a collective of that many bytes; the root must be one of its ranks.
 Communicator* taken(const Wish& wish, std::size_t bytes, int root = 0) {
   if (bytes < kLeastBytes) return nullptr;
-  Communicator* entry =
-      wish.is_persistent ? ours_persistent(wish.comm) : ours_nonblocking(wish.comm, bytes);
+  Communicator* entry = wish.is_persistent ? ours_persistent(wish.comm) : ours_nonblocking(wish.comm, bytes);
   return entry != nullptr && root >= 0 && root < entry->size ? entry : nullptr;
 }
 
@@ -145,8 +144,8 @@ Outcome start_scatter(const void* given, MPI_Count send_count, MPI_Datatype send
   Plan plan(FDL_SCATTER, own.bytes, FDL_UINT8, root);
   if (entry->rank == root) plan.set_input(Elements(given, send_count * entry->size, send_type));
   if (in_place) {
-    plan.call.output = static_cast<std::byte*>(const_cast<void*>(plan.call.input)) +
-                       static_cast<std::size_t>(root) * own.bytes;
+    plan.call.output =
+        static_cast<std::byte*>(const_cast<void*>(plan.call.input)) + static_cast<std::size_t>(root) * own.bytes;
   } else {
     plan.set_output(own);
   }

@@ -1,6 +1,6 @@
 // Persistent requests of collectives that farandole runs. MPI's side of each is a persistent receive of this rank from
-// itself: MPI_Start starts it, and a message of this rank ends it when the collective is done. All functions of MPI that
-// wait for requests or test them work on it as on any other.
+// itself: MPI_Start starts it, and a message of this rank ends it when the collective is done. All functions of MPI
+// that wait for requests or test them work on it as on any other.
 #pragma once
 
 #include "requests/pending.h"

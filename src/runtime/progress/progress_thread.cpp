@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <array>
 
-#include "base/thread_role.h"
 #include "base/check.h"
 #include "base/relax.h"
+#include "base/thread_role.h"
 
 namespace fdl {
 namespace {

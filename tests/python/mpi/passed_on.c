@@ -80,7 +80,8 @@ static void communicators(void) {
   check(MPI_Alltoall(theirs, 1, MPI_INT, received, 1, MPI_INT, inter) == MPI_SUCCESS, "inter alltoall");
   for (int i = 0; i < there; ++i) check(received[i] == 2 * i + 1 - rank % 2, "inter alltoall");
   MPI_Request request;
-  check(MPI_Ibarrier(inter, &request) == MPI_SUCCESS && MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS, "ibarrier");
+  check(MPI_Ibarrier(inter, &request) == MPI_SUCCESS && MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS,
+        "ibarrier");
   MPI_Intercomm_merge(inter, rank % 2, &merged);
   MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, merged);
   check(sum == 7 * size, "merged communicator");

@@ -1,5 +1,5 @@
-// Makes persistent requests of long and short collectives, starts each several times, waits for them in several ways, and
-// compares the results with those of PMPI's blocking collectives. One stays when its communicator is freed.
+// Makes persistent requests of long and short collectives, starts each several times, waits for them in several ways,
+// and compares the results with those of PMPI's blocking collectives. One stays when its communicator is freed.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,9 +24,7 @@ int MPI_Alltoall_init(const void*, int, MPI_Datatype, void*, int, MPI_Datatype, 
 
 static int rank, size, count, counts[16], places[16];
 static MPI_Datatype type;  // on some ranks one with gaps
-static struct {
-  int *input, *ours, *theirs;
-} all[kKinds];
+static struct { int *input, *ours, *theirs; } all[kKinds];
 static size_t ints;
 
 static void check(int right, const char* what, int turn, int kind) {

@@ -14,12 +14,13 @@ PROGRAM = os.path.join(os.path.dirname(farandole.__file__), "bin", "farandole")
 
 @pytest.fixture
 def installed(monkeypatch):
-    """installed(torch="2.13.0"): the only packages that the checks find."""
+    """installed(torch="2.13.0"): the only packages that the checks find; there is no MPI."""
 
     def choose(**versions):
         names = {name.replace("_", "-"): version for name, version in versions.items()}
         monkeypatch.setattr(packages, "_version", names.get)
 
+    monkeypatch.setattr(packages, "check_mpi", lambda: None)
     choose()
     return choose
 
@@ -43,6 +44,33 @@ def test_releases_of_frameworks_are_compared_by_numbers(installed, package, what
     verdict, named, text, _ = found
     assert (verdict, named) == ("good" if tried else "note", what)
     assert text.startswith(version) and ("has not been tried" in text) != tried and packages.tried_range(what) in text
+
+
+VERSIONS = {
+    "mpirun (Open MPI) 5.0.11\\n\\nReport bugs": "Open MPI 5.0.11",
+    "HYDRA build details:\\n    Version:   4.0.2\\n": "MPICH's hydra 4.0.2",
+    "Intel(R) MPI Library for Linux* OS, Version 2021.19 Build 2026": "Intel MPI 2021.19 Build 2026",
+}
+
+
+@pytest.mark.parametrize("printed, name", VERSIONS.items())
+def test_the_mpirun_of_the_path_is_named(monkeypatch, tmp_path, printed, name):
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(f"#!/bin/sh\nprintf '{printed}'\n")
+    mpirun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    verdict, what, text, _ = packages.check_mpi()
+    assert (verdict, what) == ("good", "MPI") and text.startswith(f"{name}, started by {mpirun};"), text
+
+
+def test_an_mpirun_that_does_not_answer_and_a_missing_one(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert packages.check_mpi() is None
+    monkeypatch.setenv("FARANDOLE_TRANSPORT", "shm,mpi")
+    assert packages.check_mpi()[0] == "warning" and "no mpirun" in packages.check_mpi()[2]
+    (tmp_path / "mpirun").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    assert packages.check_mpi()[0] == "note"
 
 
 def test_packages_that_are_missing_are_not_mentioned(installed):

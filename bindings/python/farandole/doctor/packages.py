@@ -1,7 +1,10 @@
 """What `farandole doctor` finds about Python: releases of other packages that matter, without importing them."""
 
+import glob
+import os
 import re
 import shutil
+import subprocess
 import sys
 from importlib import metadata
 
@@ -32,7 +35,7 @@ def tried_range(framework):
 def findings():
     """(verdict, what, text, remedy) of each check that has something to report; a remedy may be empty."""
     found = [check_framework(one) for one in _FRAMEWORKS]
-    found += [check_accelerate(), check_horovod(), check_python()]
+    found += [check_accelerate(), check_horovod(), check_python(), check_mpi()]
     return [one for one in found if one is not None]
 
 
@@ -76,6 +79,47 @@ def check_python():
         return None
     text = f"ranks that are started as `python` run {path}, but this command belongs to {sys.executable}"
     return "warning", "Python", text, "activate the environment of this command, or install farandole there too"
+
+
+def check_mpi():
+    """The mpirun of PATH, and whether this installation has a preload library for its ABI."""
+    path = shutil.which("mpirun") or shutil.which("mpiexec")
+    if path is None:
+        if "mpi" not in re.split(r"[,+]", os.environ.get("FARANDOLE_TRANSPORT", "")):
+            return None
+        text = "FARANDOLE_TRANSPORT names mpi, but PATH has no mpirun"
+        return "warning", "MPI", text, "install an MPI, or start with the mpirun of the cluster"
+    name = _name_of_mpi(path)
+    if name is None:
+        return "note", "MPI", f"{path} does not tell its version", "`mpirun --version` must work before a job can start"
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    files = " ".join(glob.glob(f"{folder}/libfarandole_mpi_preload_*"))
+    libraries = sorted(re.findall(r"mpi_preload_(\w+)\.so", files))
+    programs = f"MPI programs can preload farandole ({', '.join(libraries)})" if libraries else "no preload library"
+    return "good", "MPI", f"{name}, started by {path}; FARANDOLE_TRANSPORT=mpi is possible under it; {programs}", ""
+
+
+def _name_of_mpi(path):
+    """The first line with a version that this mpirun prints; None if it prints none within 10 s."""
+    try:
+        ended = subprocess.run(
+            [path, "--version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if found := re.search(r"\(Open MPI\) (\S+)", ended.stdout):
+        return f"Open MPI {found[1]}"
+    if found := re.search(r"(Intel\(R\) MPI Library)[^\n]*?Version ([^\n]+)", ended.stdout):
+        return f"Intel MPI {found[2].strip()}"
+    if "HYDRA" in ended.stdout:
+        found = re.search(r"Version:\s*(\S+)", ended.stdout)
+        return f"MPICH's hydra {found[1]}" if found else None
+    return None
 
 
 def _version(name):
