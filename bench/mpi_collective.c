@@ -1,6 +1,6 @@
 // Measures a collective of MPI as programs call it, for bench/mpi_preload.sh: without a line of farandole.
 //
-//   mpi_collective allreduce|bcast|alltoall|allgather|reduce|barrier BYTES...
+//   mpi_collective allreduce|bcast|... BYTES...     the names are in the table `collectives`
 //
 // Rank 0 prints "bytes microseconds" for each size: the median of seven batches, each the slowest rank's average of a
 // call. The buffers are written before and checked afterwards.
@@ -16,28 +16,57 @@ static int compare(const void* a, const void* b) {
   return (x > y) - (x < y);
 }
 
-static void call(const char* name, float* input, float* output, int count) {
-  if (name[0] == 'b' && name[1] == 'a')
-    MPI_Barrier(MPI_COMM_WORLD);
-  else if (name[0] == 'b')
-    MPI_Bcast(input, count, MPI_FLOAT, 0, MPI_COMM_WORLD);
-  else if (name[0] == 'r')
-    MPI_Reduce(input, output, count, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
-  else if (strcmp(name, "alltoall") == 0)
-    MPI_Alltoall(input, count, MPI_FLOAT, output, count, MPI_FLOAT, MPI_COMM_WORLD);
-  else if (strcmp(name, "allgather") == 0)
-    MPI_Allgather(input, count, MPI_FLOAT, output, count, MPI_FLOAT, MPI_COMM_WORLD);
-  else
-    MPI_Allreduce(input, output, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+static int counts[256], places[256];  // of alike blocks
+
+typedef struct {
+  float *input, *output;
+  int count;
+} Data;
+#define COLLECTIVE(name, ...) \
+  static void name(Data d) { __VA_ARGS__; }
+#define NOW MPI_COMM_WORLD
+#define SUM d.input, d.output, d.count, MPI_FLOAT, MPI_SUM
+#define BLOCKS d.input, d.count, MPI_FLOAT, d.output, d.count, MPI_FLOAT
+#define COUNTS counts, places, MPI_FLOAT
+COLLECTIVE(barrier, (void)d; MPI_Barrier(NOW))
+COLLECTIVE(bcast, MPI_Bcast(d.input, d.count, MPI_FLOAT, 0, NOW))
+COLLECTIVE(reduce, MPI_Reduce(SUM, 0, NOW))
+COLLECTIVE(allreduce, MPI_Allreduce(SUM, NOW))
+COLLECTIVE(reduce_scatter, MPI_Reduce_scatter_block(SUM, NOW))
+COLLECTIVE(scan, MPI_Scan(SUM, NOW))
+COLLECTIVE(exscan, MPI_Exscan(SUM, NOW))
+COLLECTIVE(gather, MPI_Gather(BLOCKS, 0, NOW))
+COLLECTIVE(scatter, MPI_Scatter(BLOCKS, 0, NOW))
+COLLECTIVE(allgather, MPI_Allgather(BLOCKS, NOW))
+COLLECTIVE(alltoall, MPI_Alltoall(BLOCKS, NOW))
+COLLECTIVE(gatherv, MPI_Gatherv(d.input, d.count, MPI_FLOAT, d.output, COUNTS, 0, NOW))
+COLLECTIVE(scatterv, MPI_Scatterv(d.input, COUNTS, d.output, d.count, MPI_FLOAT, 0, NOW))
+COLLECTIVE(allgatherv, MPI_Allgatherv(d.input, d.count, MPI_FLOAT, d.output, COUNTS, NOW))
+COLLECTIVE(alltoallv, MPI_Alltoallv(d.input, COUNTS, d.output, COUNTS, NOW))
+COLLECTIVE(iallreduce, MPI_Request request; MPI_Iallreduce(SUM, NOW, &request); MPI_Wait(&request, MPI_STATUS_IGNORE))
+
+static const struct {
+  const char* name;
+  void (*run)(Data);
+} collectives[] = {{"barrier", barrier},       {"bcast", bcast},           {"reduce", reduce},
+                   {"allreduce", allreduce},   {"scan", scan},             {"exscan", exscan},
+                   {"gather", gather},         {"scatter", scatter},       {"allgather", allgather},
+                   {"alltoall", alltoall},     {"gatherv", gatherv},       {"scatterv", scatterv},
+                   {"allgatherv", allgatherv}, {"alltoallv", alltoallv},   {"reduce_scatter", reduce_scatter},
+                   {"iallreduce", iallreduce}};
+
+static void call(int which, float* input, float* output, int count) {
+  const Data data = {input, output, count};
+  collectives[which].run(data);
 }
 
-static double median_us(const char* name, float* input, float* output, int count, int calls) {
+static double median_us(int which, float* input, float* output, int count, int calls) {
   double times[kBatches];
-  for (int i = 0; i < 40; ++i) call(name, input, output, count);  // the library is at work from the 33rd on
+  for (int i = 0; i < 40; ++i) call(which, input, output, count);  // the library is at work and has measured from the 33rd on
   for (int batch = 0; batch < kBatches; ++batch) {
     MPI_Barrier(MPI_COMM_WORLD);
     const double start = MPI_Wtime();
-    for (int i = 0; i < calls; ++i) call(name, input, output, count);
+    for (int i = 0; i < calls; ++i) call(which, input, output, count);
     const double mine = (MPI_Wtime() - start) / calls * 1e6;
     MPI_Allreduce(&mine, &times[batch], 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
   }
@@ -50,14 +79,22 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  int which = 0;
+  const int known = (int)(sizeof collectives / sizeof collectives[0]);
+  while (which < known && (argc < 2 || strcmp(argv[1], collectives[which].name) != 0)) ++which;
+  if (which == known || size > 256) {
+    fprintf(stderr, "mpi_collective: %s is none of the collectives\n", argc < 2 ? "nothing" : argv[1]);
+    MPI_Abort(MPI_COMM_WORLD, 64);
+  }
   for (int i = 2; i < argc; ++i) {
     const long bytes = atol(argv[i]);
     const int count = (int)(bytes / (long)sizeof(float));
     const size_t elements = (size_t)count * (size_t)size + 1;  // alltoall and allgather have one block for each rank
     float *input = malloc(elements * sizeof(float)), *output = calloc(elements, sizeof(float));
+    for (int k = 0; k < size; ++k) counts[k] = count, places[k] = k * count;
     for (size_t k = 0; k < elements; ++k) input[k] = (float)(k % 5) + (float)rank;
     const int calls = bytes < 16384 ? 2000 : bytes < 1048576 ? 200 : bytes < 16777216 ? 20 : 4;
-    const double time = median_us(argv[1], input, output, count, calls);
+    const double time = median_us(which, input, output, count, calls);
     if (strcmp(argv[1], "allreduce") == 0 && count > 1 && output[1] != (float)(size + size * (size - 1) / 2)) {
       fprintf(stderr, "rank %d: a wrong sum\n", rank);
       MPI_Abort(MPI_COMM_WORLD, 3);

@@ -122,6 +122,7 @@ PY
 part_python() {
   say "Python"
   build_tests build fake_cuda fake_nccl || return 0
+  build_ahead
   run_pytest python tests/python
   compare_newest_torch
 }
@@ -166,22 +167,56 @@ part_kubernetes() {
   say "Kubernetes: manifests, and pods in namespaces of this machine"
   build_tests build fake_cuda fake_nccl || return 0
   install_python_package
+  build_ahead
   [ ! -f tests/kubernetes/setup.sh ] || PYTHON=python bash tests/kubernetes/setup.sh
   run_pytest kubernetes tests/kubernetes may-skip # tests without root, namespaces or schemas are skipped with a reason
 }
 
-# Runs tests of threads and raw memory again under a sanitizer. Pure modules are deterministic and left out. A unity build
-# halves the time of compiling; faults that it hides have already failed the build of part cpp.
-sanitized() {
-  local kind=$1
-  shift
-  say "$kind sanitizer: build"
-  local only
-  only=$(IFS=';'; echo "$*")
-  build_tests "build/$kind" "$@" -- -DFARANDOLE_SANITIZE="$kind" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+# Tests of threads and raw memory, which run again under a sanitizer. Pure modules are deterministic and left out.
+sanitized_tests=(elastic_workers_test coordinator_loss_test transport_contract_test hostile_network_test shm_test
+  shm_transport_test shm_readiness_flags_test engine_test adasum_test capi_test capi_sizes_test capi_progress_test
+  capi_submitted_test capi_waits_test capi_lifetime_test capi_timeline_test timeline_test channel_test cuda_test
+  capi_devices_test capi_device_watch_test capi_group_launch_test device_scratch_test symmetric_memory_test)
+address_tests=("${sanitized_tests[@]}" farandole_wheel system_test node_port_test coordinator_strangers_test tcp_test)
+thread_tests=("${sanitized_tests[@]}" coordinator_test)
+
+# build_sanitized KIND: the tests of KIND_tests. A unity build halves the time of compiling; faults that it hides have
+# already failed the build of part cpp.
+build_sanitized() {
+  local kind=$1 only
+  local -n tests="$1_tests"
+  only=$(IFS=';'; echo "${tests[*]}")
+  build_tests "build/$kind" "${tests[@]}" -- -DFARANDOLE_SANITIZE="$kind" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
     -DFARANDOLE_WERROR=OFF -DFARANDOLE_PROGRAM=OFF \
     -DFARANDOLE_PYTHON=$([ "$kind" = address ] && echo ON || echo OFF) \
-    "-DFARANDOLE_TESTS_ONLY=$only" "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1 -UNDEBUG" || return 0
+    "-DFARANDOLE_TESTS_ONLY=$only" "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1 -UNDEBUG"
+}
+
+# Starts the builds of the sanitizers that are among the parts, one after the other. They use the time in which the tests
+# of other parts wait: at the lowest priority they take no core from those. sanitized() waits for them, and builds again,
+# so that the errors of a build that has failed are shown and counted.
+declare -A ahead=() # the process that builds, by kind
+build_ahead() {
+  local kind before=
+  set -m # a process group for each, which the trap ends
+  for kind in address thread; do
+    [[ " ${parts[*]} " == *" $kind "* && -z ${ahead[$kind]:-} ]] || continue
+    (
+      renice -n 19 -p "$BASHPID"
+      [ -z "$before" ] || tail --pid="$before" -f /dev/null
+      build_sanitized "$kind" || true
+    ) >/dev/null 2>&1 &
+    before=$! ahead[$kind]=$!
+  done
+  set +m
+  trap 'for kind in "${!ahead[@]}"; do kill -- "-${ahead[$kind]}" 2>/dev/null || true; done' EXIT
+}
+
+sanitized() {
+  local kind=$1
+  say "$kind sanitizer: build"
+  [ -z "${ahead[$kind]:-}" ] || wait "${ahead[$kind]}" || true
+  build_sanitized "$kind" || return 0
   say "$kind sanitizer: tests"
   TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1" run_ctest "$kind" "build/$kind"
 }
@@ -203,10 +238,10 @@ run_python_under_address() {
 }
 
 part_address() {
-  sanitized address farandole_wheel system_test elastic_workers_test node_port_test coordinator_strangers_test coordinator_loss_test transport_contract_test hostile_network_test tcp_test shm_test shm_transport_test shm_readiness_flags_test engine_test adasum_test capi_test capi_sizes_test capi_progress_test capi_submitted_test capi_waits_test capi_lifetime_test capi_timeline_test timeline_test channel_test cuda_test capi_devices_test capi_device_watch_test capi_group_launch_test device_scratch_test symmetric_memory_test
+  sanitized address
   run_python_under_address
 }
-part_thread() { sanitized thread elastic_workers_test coordinator_test coordinator_loss_test transport_contract_test hostile_network_test shm_test shm_transport_test shm_readiness_flags_test engine_test adasum_test capi_test capi_sizes_test capi_progress_test capi_submitted_test capi_waits_test capi_lifetime_test capi_timeline_test timeline_test channel_test cuda_test capi_devices_test capi_device_watch_test capi_group_launch_test device_scratch_test symmetric_memory_test; }
+part_thread() { sanitized thread; }
 
 set_up_machine
 for part in "${parts[@]}"; do

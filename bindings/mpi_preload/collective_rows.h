@@ -16,6 +16,8 @@ FDL_ROW(Reduce_scatter_block, reduce_scatter_block, (FDL_REDUCTION, MPI_Comm com
 FDL_ROW(Reduce_scatter, reduce_scatter,
         (const void* input, void* output, const Count* counts, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm),
         (input, output, counts, datatype, op, comm))
+FDL_ROW(Scan, scan, (FDL_REDUCTION, MPI_Comm comm), (input, output, count, datatype, op, comm))
+FDL_ROW(Exscan, exscan, (FDL_REDUCTION, MPI_Comm comm), (input, output, count, datatype, op, comm))
 FDL_ROW(Bcast, broadcast, (void* buffer, Count count, MPI_Datatype datatype, int root, MPI_Comm comm),
         (buffer, count, datatype, root, comm))
 FDL_ROW(Gather, gather, (FDL_BLOCKS, int root, MPI_Comm comm), (FDL_BLOCKS_GIVEN, root, comm))
@@ -44,9 +46,23 @@ FDL_ROW(Iallreduce, start_allreduce, (FDL_REDUCTION, MPI_Comm comm, MPI_Request*
         (input, output, count, datatype, op, comm, request))
 FDL_ROW(Ireduce, start_reduce, (FDL_REDUCTION, int root, MPI_Comm comm, MPI_Request* request),
         (input, output, count, datatype, op, root, comm, request))
+FDL_ROW(Ireduce_scatter_block, start_reduce_scatter_block, (FDL_REDUCTION, MPI_Comm comm, MPI_Request* request),
+        (input, output, count, datatype, op, comm, request))
+FDL_ROW(Ireduce_scatter, start_reduce_scatter,
+        (const void* input, void* output, const Count* counts, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm,
+         MPI_Request* request),
+        (input, output, counts, datatype, op, comm, request))
 FDL_ROW(Ibcast, start_broadcast,
         (void* buffer, Count count, MPI_Datatype datatype, int root, MPI_Comm comm, MPI_Request* request),
         (buffer, count, datatype, root, comm, request))
+FDL_ROW(Igather, start_gather, (FDL_BLOCKS, int root, MPI_Comm comm, MPI_Request* request),
+        (FDL_BLOCKS_GIVEN, root, comm, request))
+FDL_ROW(Iscatter, start_scatter, (FDL_BLOCKS, int root, MPI_Comm comm, MPI_Request* request),
+        (FDL_BLOCKS_GIVEN, root, comm, request))
+FDL_ROW(Iallgatherv, start_allgatherv,
+        (const void* input, Count send_count, MPI_Datatype send_type, void* output, const Count* recv_counts,
+         const Place* places, MPI_Datatype recv_type, MPI_Comm comm, MPI_Request* request),
+        (input, send_count, send_type, output, recv_counts, places, recv_type, comm, request))
 FDL_ROW(Iallgather, start_allgather, (FDL_BLOCKS, MPI_Comm comm, MPI_Request* request),
         (FDL_BLOCKS_GIVEN, comm, request))
 FDL_ROW(Ialltoall, start_alltoall, (FDL_BLOCKS, MPI_Comm comm, MPI_Request* request),

@@ -37,6 +37,10 @@ Outcome reduce_scatter_block(const void* input, void* output, MPI_Count count, M
                              MPI_Comm comm);
 Outcome reduce_scatter(const void* input, void* output, Counts counts, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm);
 
+// Of the ranks up to this one, and of those before it.
+Outcome scan(const void* input, void* output, MPI_Count count, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm);
+Outcome exscan(const void* input, void* output, MPI_Count count, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm);
+
 Outcome barrier(MPI_Comm comm);
 Outcome broadcast(void* buffer, MPI_Count count, MPI_Datatype datatype, int root, MPI_Comm comm);
 Outcome gather(const void* input, MPI_Count send_count, MPI_Datatype send_type, void* output, MPI_Count recv_count,
@@ -57,16 +61,31 @@ Outcome allgatherv(const void* input, MPI_Count send_count, MPI_Datatype send_ty
 Outcome alltoallv(const void* input, Counts send_counts, Places send_places, MPI_Datatype send_type, void* output,
                   Counts recv_counts, Places recv_places, MPI_Datatype recv_type, MPI_Comm comm);
 
-// Nonblocking: they also set the request.
+// Nonblocking: they also set the request, which MPI_Start starts if `is_persistent`.
 Outcome start_allreduce(const void* input, void* output, MPI_Count count, MPI_Datatype datatype, MPI_Op op,
-                        MPI_Comm comm, MPI_Request* request);
+                        MPI_Comm comm, MPI_Request* request, bool is_persistent = false);
 Outcome start_reduce(const void* input, void* output, MPI_Count count, MPI_Datatype datatype, MPI_Op op, int root,
-                     MPI_Comm comm, MPI_Request* request);
+                     MPI_Comm comm, MPI_Request* request, bool is_persistent = false);
+Outcome start_reduce_scatter_block(const void* input, void* output, MPI_Count count, MPI_Datatype datatype, MPI_Op op,
+                                   MPI_Comm comm, MPI_Request* request, bool is_persistent = false);
+Outcome start_reduce_scatter(const void* input, void* output, Counts counts, MPI_Datatype datatype, MPI_Op op,
+                             MPI_Comm comm, MPI_Request* request, bool is_persistent = false);
 Outcome start_broadcast(void* buffer, MPI_Count count, MPI_Datatype datatype, int root, MPI_Comm comm,
-                        MPI_Request* request);
+                        MPI_Request* request, bool is_persistent = false);
+Outcome start_gather(const void* input, MPI_Count send_count, MPI_Datatype send_type, void* output,
+                     MPI_Count recv_count, MPI_Datatype recv_type, int root, MPI_Comm comm, MPI_Request* request,
+                     bool is_persistent = false);
+Outcome start_scatter(const void* input, MPI_Count send_count, MPI_Datatype send_type, void* output,
+                      MPI_Count recv_count, MPI_Datatype recv_type, int root, MPI_Comm comm, MPI_Request* request,
+                      bool is_persistent = false);
 Outcome start_allgather(const void* input, MPI_Count send_count, MPI_Datatype send_type, void* output,
-                        MPI_Count recv_count, MPI_Datatype recv_type, MPI_Comm comm, MPI_Request* request);
+                        MPI_Count recv_count, MPI_Datatype recv_type, MPI_Comm comm, MPI_Request* request,
+                        bool is_persistent = false);
+Outcome start_allgatherv(const void* input, MPI_Count send_count, MPI_Datatype send_type, void* output,
+                         Counts recv_counts, Places places, MPI_Datatype recv_type, MPI_Comm comm, MPI_Request* request,
+                         bool is_persistent = false);
 Outcome start_alltoall(const void* input, MPI_Count send_count, MPI_Datatype send_type, void* output,
-                       MPI_Count recv_count, MPI_Datatype recv_type, MPI_Comm comm, MPI_Request* request);
+                       MPI_Count recv_count, MPI_Datatype recv_type, MPI_Comm comm, MPI_Request* request,
+                       bool is_persistent = false);
 
 }  // namespace fdl::mpi_preload

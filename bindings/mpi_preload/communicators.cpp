@@ -24,6 +24,7 @@ enum Wish : int { never = 0, later = 1, now = 2 };
 
 int keyval;
 std::size_t enough;  // of Communicator::worth
+bool is_choosing;    // between farandole and MPI, by measuring
 std::mutex registry_mutex;
 std::vector<Communicator*> registry;  // those with one of farandole
 std::mutex creation;                  // held on all members at once: ranks make communicators in the same order
@@ -150,8 +151,9 @@ Communicator* attribute_of(MPI_Comm comm, const HostWorld& host) {
 
 }  // namespace
 
-void open_registry(std::size_t worth) {
+void open_registry(std::size_t worth, bool is_measuring) {
   enough = worth;
+  is_choosing = is_measuring;
   const auto copy = [](MPI_Comm, int, void*, void*, void*, int* copied) -> int {
     *copied = 0;  // a duplicate gets one of its own
     return MPI_SUCCESS;
@@ -190,7 +192,7 @@ Communicator* entry_of(MPI_Comm comm, const HostWorld* host) {
 
 }  // namespace
 
-Communicator* ours(MPI_Comm comm, std::size_t bytes) {
+Communicator* ours(MPI_Comm comm, Family family, std::size_t bytes) {
   const HostWorld* host = host_world();
   Communicator* entry = entry_of(comm, host);
   if (entry == nullptr) return nullptr;
@@ -201,6 +203,11 @@ Communicator* ours(MPI_Comm comm, std::size_t bytes) {
   if (entry->ordered == nullptr) return nullptr;
   if (!entry->is_submitted_settled && entry->nonblocking_worth > 0 && entry->nonblocking_worth >= enough) [[unlikely]] {
     settle_nonblocking(*entry, *host);
+  }
+  if (is_choosing) {
+    Runner& runner = entry->choices.of(family, bytes);
+    if (runner == Runner::unknown) [[unlikely]] runner = measure(*entry, family, bytes);
+    if (runner == Runner::mpi) return nullptr;
   }
   ++entry->ours;
   return entry;
@@ -215,6 +222,24 @@ Communicator* ours_nonblocking(MPI_Comm comm, std::size_t bytes) {
   if (!entry->submitted) return nullptr;
   ++entry->ours;
   return entry;
+}
+
+Communicator* ours_persistent(MPI_Comm comm) {
+  const HostWorld* host = host_world();
+  Communicator* entry = entry_of(comm, host);
+  if (entry == nullptr) return nullptr;
+  if (!entry->is_settled) settle(*entry, *host);
+  if (entry->ordered == nullptr) return nullptr;
+  if (!entry->is_submitted_settled) settle_nonblocking(*entry, *host);
+  if (!entry->submitted) return nullptr;
+  ++entry->ours;
+  return entry;
+}
+
+const Communicator* known(MPI_Comm comm) {
+  const HostWorld* host = host_world();
+  const Communicator* entry = entry_of(comm, host);
+  return entry == nullptr || (entry->is_settled && entry->ordered == nullptr) ? nullptr : entry;
 }
 
 }  // namespace fdl::mpi_preload

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "choice.h"
 #include "mpi_header.h"
 #include "requests/pending.h"
 
@@ -24,6 +25,7 @@ struct Communicator {
   uint64_t ours = 0;            // collectives that farandole ran
   fdl_group* group = nullptr;   // null: the group of all ranks of the host
   fdl_comm* ordered = nullptr;  // null: MPI runs its collectives
+  Choices choices;              // of blocking collectives: who runs them
   // For nonblocking collectives: made once there were enough of them. Null: MPI runs those.
   std::shared_ptr<SubmittedComm> submitted;
   std::size_t nonblocking_worth = 0;
@@ -31,8 +33,9 @@ struct Communicator {
 };
 
 // For the start and the end of the host's world. A communicator gets one of farandole when its collectives are worth
-// that much: one for each call, and one for each 32 KiB. All ranks give the same number.
-void open_registry(std::size_t worth);
+// that much: one for each call, and one for each 32 KiB. If `is_measuring`, MPI keeps the collectives that it runs
+// faster. All ranks give the same arguments.
+void open_registry(std::size_t worth, bool is_measuring);
 // What farandole did on this rank.
 struct Totals {
   uint64_t collectives = 0;
@@ -42,9 +45,13 @@ Totals close_registry();
 
 // Call it once for each blocking collective that farandole could run, on all ranks alike, with the bytes that it moves
 // if all ranks know the same number, else 0. Returns null if MPI runs this one. Blocks when the communicator of
-// farandole is made. The result lives as long as MPI's communicator.
-Communicator* ours(MPI_Comm comm, std::size_t bytes);
+// farandole is made, and when a collective is measured. The result lives as long as MPI's communicator.
+Communicator* ours(MPI_Comm comm, Family family, std::size_t bytes);
 // The same for a nonblocking collective. It never blocks: what it needs is made at a later blocking one.
 Communicator* ours_nonblocking(MPI_Comm comm, std::size_t bytes);
+// The same for the making of a persistent request, which may block: what it needs is made at once.
+Communicator* ours_persistent(MPI_Comm comm);
+// The communicator's entry, whoever runs its collectives now. Null if MPI always does.
+const Communicator* known(MPI_Comm comm);
 
 }  // namespace fdl::mpi_preload

@@ -37,6 +37,12 @@ int MPI_Barrier(MPI_Comm comm) {
 namespace with_ints {
 using Count = int;
 using Place = int;
+#define FDL_PERSISTENT(name, function, parameters, arguments, ours) \
+  extern "C" FDL_VISIBLE int MPI_##name parameters {                \
+    if (const Outcome code = function ours) return *code;           \
+    return real().name arguments;                                   \
+  }
+#include "persistent_rows.h"
 #define FDL_ROW(name, function, parameters, arguments)         \
   extern "C" FDL_VISIBLE int MPI_##name parameters {           \
     if (const Outcome code = function arguments) return *code; \
@@ -55,5 +61,11 @@ using Place = MPI_Aint;
     return real().name##_c arguments;                          \
   }
 #include "collective_rows.h"
+#define FDL_PERSISTENT(name, function, parameters, arguments, ours) \
+  extern "C" FDL_VISIBLE int MPI_##name##_c parameters {            \
+    if (const Outcome code = function ours) return *code;           \
+    return real().of_long_counts.name##_c arguments;                \
+  }
+#include "persistent_rows.h"
 }  // namespace with_long_numbers
 #endif

@@ -13,6 +13,7 @@
 #include "real_mpi.h"
 #include "report.h"
 #include "requests/pending.h"
+#include "requests/persistent.h"
 
 namespace fdl::mpi_preload {
 namespace {
@@ -33,6 +34,7 @@ Idle idle;
 
 void open_idle() {
   real().Comm_dup(real().self, &idle.comm);
+  real().Comm_set_errhandler(idle.comm, real().errors_return);
   real().Irecv(&idle.byte, 1, real().byte, 0, 0, idle.comm, &idle.request);
 }
 void close_idle() {
@@ -108,6 +110,8 @@ void release(HostWorld& host) {
 
 }  // namespace
 
+MPI_Comm own_comm() { return idle.comm; }
+
 const HostWorld* host_world() { return current.load(std::memory_order_acquire); }
 
 void move_messages() {
@@ -128,7 +132,8 @@ void start_host_world() {
     close_idle();
     return release(*host);
   }
-  open_registry(static_cast<std::size_t>(least_of(host->ranks, enough_worth())));
+  const auto worth = static_cast<std::size_t>(least_of(host->ranks, enough_worth()));
+  open_registry(worth, all_agree(host->ranks, is_measuring()));
   if (rank == 0)
     say(Level::info, "farandole %s runs collectives of the %d ranks of this host", fdl_version(), host->size);
   current.store(host.release(), std::memory_order_release);
@@ -138,6 +143,7 @@ void stop_host_world() {
   const std::unique_ptr<HostWorld> host(current.exchange(nullptr, std::memory_order_acq_rel));
   if (!host) return;
   finish_pending();
+  forget_all();
   all_agree(host->ranks, true);  // no rank leaves while another one still needs it
   const Totals totals = close_registry();
   int rank = 0;

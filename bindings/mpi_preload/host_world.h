@@ -20,6 +20,8 @@ void start_host_world();
 void stop_host_world();
 // Lets MPI move messages on. Only in a thread of the program that is inside a function of MPI.
 void move_messages();
+// A communicator of this rank alone, while there is a host world. Tag 0 is taken.
+MPI_Comm own_comm();
 // Null before the start, after the end, or if this host has none.
 const HostWorld* host_world();
 

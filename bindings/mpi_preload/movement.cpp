@@ -14,7 +14,7 @@ bool is_rank(int root, const Communicator& entry) { return root >= 0 && root < e
 }  // namespace
 
 Outcome barrier(MPI_Comm comm) {
-  const Communicator* entry = ours(comm, 0);
+  const Communicator* entry = ours(comm, Family::barrier, 0);
   if (entry == nullptr) return std::nullopt;
   return code_of(fdl_barrier(entry->ordered), comm);
 }
@@ -22,7 +22,7 @@ Outcome barrier(MPI_Comm comm) {
 Outcome broadcast(void* buffer, MPI_Count count, MPI_Datatype datatype, int root, MPI_Comm comm) {
   const Elements elements(buffer, count, datatype);
   if (elements.bytes == 0) return std::nullopt;
-  const Communicator* entry = ours(comm, elements.bytes);
+  const Communicator* entry = ours(comm, Family::broadcast, elements.bytes);
   if (entry == nullptr || !is_rank(root, *entry)) return std::nullopt;
   const bool is_root = entry->rank == root;
   const Input input(elements, is_root, comm);
@@ -38,7 +38,7 @@ Outcome gather(const void* given, MPI_Count send_count, MPI_Datatype send_type, 
   const bool in_place = given == MPI_IN_PLACE;  // on the root alone
   Elements own = in_place ? Elements(taken, recv_count, recv_type) : Elements(given, send_count, send_type);
   if (own.bytes == 0) return std::nullopt;
-  const Communicator* entry = ours(comm, own.bytes);
+  const Communicator* entry = ours(comm, Family::gather, own.bytes);
   if (entry == nullptr || !is_rank(root, *entry)) return std::nullopt;
   const bool is_root = entry->rank == root;
   if (in_place) own.data = own.at(root * static_cast<std::ptrdiff_t>(recv_count));
@@ -55,7 +55,7 @@ Outcome scatter(const void* given, MPI_Count send_count, MPI_Datatype send_type,
   const bool in_place = taken == MPI_IN_PLACE;  // on the root alone: its block stays where it is
   const Elements own = in_place ? Elements(given, send_count, send_type) : Elements(taken, recv_count, recv_type);
   if (own.bytes == 0) return std::nullopt;
-  const Communicator* entry = ours(comm, own.bytes);
+  const Communicator* entry = ours(comm, Family::scatter, own.bytes);
   if (entry == nullptr || !is_rank(root, *entry)) return std::nullopt;
   const bool is_root = entry->rank == root;
   const Elements all(given, is_root ? send_count * entry->size : 0, is_root ? send_type : own.datatype);
@@ -73,7 +73,7 @@ Outcome allgather(const void* given, MPI_Count send_count, MPI_Datatype send_typ
   const bool in_place = given == MPI_IN_PLACE;
   Elements own = in_place ? Elements(taken, recv_count, recv_type) : Elements(given, send_count, send_type);
   if (own.bytes == 0) return std::nullopt;
-  const Communicator* entry = ours(comm, own.bytes);
+  const Communicator* entry = ours(comm, Family::allgather, own.bytes);
   if (entry == nullptr) return std::nullopt;
   if (in_place) own.data = own.at(entry->rank * static_cast<std::ptrdiff_t>(recv_count));
   const Input input(own, true, comm);
@@ -88,7 +88,7 @@ Outcome alltoall(const void* given, MPI_Count send_count, MPI_Datatype send_type
   const bool in_place = given == MPI_IN_PLACE;
   const Elements own(taken, recv_count, recv_type);
   if (own.bytes == 0) return std::nullopt;
-  const Communicator* entry = ours(comm, own.bytes);
+  const Communicator* entry = ours(comm, Family::alltoall, own.bytes);
   if (entry == nullptr) return std::nullopt;
   const Elements received(taken, recv_count * entry->size, recv_type);
   const Elements sent = in_place ? received : Elements(given, send_count * entry->size, send_type);

@@ -94,7 +94,7 @@ int share_counts(const Communicator& entry, std::vector<std::size_t>& bytes, int
 
 Outcome allgatherv(const void* given, MPI_Count send_count, MPI_Datatype send_type, void* taken, Counts recv_counts,
                    Places places, MPI_Datatype recv_type, MPI_Comm comm) {
-  const Communicator* entry = ours(comm, 0);
+  const Communicator* entry = ours(comm, Family::allgatherv, 0);
   if (entry == nullptr) return std::nullopt;
   Reused& memory = reused();
   const Blocks blocks(taken, recv_counts, places, recv_type, entry->size, memory.received);
@@ -110,7 +110,7 @@ Outcome allgatherv(const void* given, MPI_Count send_count, MPI_Datatype send_ty
 
 Outcome alltoallv(const void* given, Counts send_counts, Places send_places, MPI_Datatype send_type, void* taken,
                   Counts recv_counts, Places recv_places, MPI_Datatype recv_type, MPI_Comm comm) {
-  const Communicator* entry = ours(comm, 0);
+  const Communicator* entry = ours(comm, Family::alltoallv, 0);
   if (entry == nullptr) return std::nullopt;
   Reused& memory = reused();
   const bool in_place = given == MPI_IN_PLACE;
@@ -133,7 +133,7 @@ Outcome alltoallv(const void* given, Counts send_counts, Places send_places, MPI
 
 Outcome gatherv(const void* given, MPI_Count send_count, MPI_Datatype send_type, void* taken, Counts recv_counts,
                 Places places, MPI_Datatype recv_type, int root, MPI_Comm comm) {
-  const Communicator* entry = ours(comm, 0);
+  const Communicator* entry = ours(comm, Family::gatherv, 0);
   if (entry == nullptr || root < 0 || root >= entry->size) return std::nullopt;
   Reused& memory = reused();
   std::optional<Blocks> blocks;
@@ -154,7 +154,7 @@ Outcome gatherv(const void* given, MPI_Count send_count, MPI_Datatype send_type,
 
 Outcome scatterv(const void* given, Counts send_counts, Places places, MPI_Datatype send_type, void* taken,
                  MPI_Count recv_count, MPI_Datatype recv_type, int root, MPI_Comm comm) {
-  const Communicator* entry = ours(comm, 0);
+  const Communicator* entry = ours(comm, Family::scatterv, 0);
   if (entry == nullptr || root < 0 || root >= entry->size) return std::nullopt;
   Reused& memory = reused();
   std::optional<Blocks> blocks;

@@ -5,7 +5,11 @@
 #define MPICH_SKIP_MPICXX 1
 // The functions that the preload library defines must be visible to the program.
 #pragma GCC visibility push(default)
+#if FDL_STANDARD_MPI
+#include <mpi_abi.h>
+#else
 #include <mpi.h>
+#endif
 #pragma GCC visibility pop
 
 namespace fdl::mpi_preload {

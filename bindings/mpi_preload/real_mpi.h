@@ -36,7 +36,13 @@ namespace fdl::mpi_preload {
   ROW(Add_error_class)        \
   ROW(Add_error_code)         \
   ROW(Add_error_string)       \
+  ROW(Reduce_local)           \
   ROW(Irecv)                  \
+  ROW(Recv_init)              \
+  ROW(Send)                   \
+  ROW(Start)                  \
+  ROW(Startall)               \
+  ROW(Request_free)           \
   ROW(Cancel)                 \
   ROW(Barrier)                \
   ROW(Grequest_start)         \
@@ -64,10 +70,21 @@ struct RealMpi {
 #define FDL_ROW(name, function, parameters, arguments) decltype(&::PMPI_##name##_c) name##_c = nullptr;
 #include "collective_rows.h"
 #endif
+  // Those that make persistent requests; null in a library without. Open MPI 5 has them, but older headers do not.
+  using Count = int;
+  using Place = int;
+#define FDL_PERSISTENT(name, function, parameters, arguments, ours) int(*name) parameters = nullptr;
+#include "persistent_rows.h"
+  struct LongCounts {
+    using Count = MPI_Count;
+    using Place = MPI_Aint;
+#define FDL_PERSISTENT(name, function, parameters, arguments, ours) int(*name##_c) parameters = nullptr;
+#include "persistent_rows.h"
+  } of_long_counts;
   // Constants of MPI, looked up once.
   MPI_Comm world, self, no_comm;
-  MPI_Datatype integer, byte;
-  MPI_Op minimum;
+  MPI_Datatype integer, byte, real_number;
+  MPI_Op minimum, sum;
   MPI_Errhandler errors_return;
 };
 

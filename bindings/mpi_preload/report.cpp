@@ -21,10 +21,14 @@ void print(const char* format, va_list arguments) {
 
 Level least_level() {
   const char* name = std::getenv("FARANDOLE_LOG_LEVEL");
-  for (const char* verbose : {"trace", "debug", "info"}) {
-    if (name != nullptr && std::strcmp(name, verbose) == 0) return Level::info;
-  }
-  return Level::warning;
+  if (name == nullptr) return Level::warning;
+  if (std::strcmp(name, "trace") == 0 || std::strcmp(name, "debug") == 0) return Level::debug;
+  return std::strcmp(name, "info") == 0 ? Level::info : Level::warning;
+}
+
+bool is_zero(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr && std::strcmp(value, "0") == 0;
 }
 
 }  // namespace
@@ -45,10 +49,9 @@ void end_process(const char* format, ...) {
   std::_Exit(1);
 }
 
-bool is_wanted() {
-  const char* wish = std::getenv("FARANDOLE_MPI_PRELOAD");
-  return wish == nullptr || std::strcmp(wish, "0") != 0;
-}
+bool is_wanted() { return !is_zero("FARANDOLE_MPI_PRELOAD"); }
+
+bool is_measuring() { return !is_zero("FARANDOLE_MPI_PRELOAD_MEASURE"); }
 
 bool is_spin_set() { return std::getenv("FARANDOLE_SPIN_US") != nullptr; }
 

@@ -8,7 +8,7 @@
 namespace fdl::mpi_preload {
 
 // The lines that FARANDOLE_LOG_LEVEL lets through.
-enum class Level { info = 2, warning = 3 };
+enum class Level { debug = 1, info = 2, warning = 3 };
 [[gnu::format(printf, 2, 3)]] void say(Level level, const char* format, ...);
 [[noreturn, gnu::format(printf, 1, 2)]] void end_process(const char* format, ...);
 
@@ -20,6 +20,9 @@ bool is_spin_set();
 
 // FARANDOLE_MPI_PRELOAD_AFTER: how much collectives must be worth before farandole takes over a communicator.
 int enough_worth();
+
+// Whether FARANDOLE_MPI_PRELOAD_MEASURE leaves the measuring on: it does unless the variable is 0.
+bool is_measuring();
 
 // Calls the error handler of `comm` with the last error of farandole in this thread, and returns the code for the
 // program if the handler returns. MPI_Error_string() of that code is the text of the error.

@@ -86,6 +86,10 @@ typedef struct fdl_error {
 /* The last failure in this thread; FDL_OK and empty strings before the first. Never NULL. Valid until the next
  * farandole call in this thread fails. */
 FDL_API const fdl_error* fdl_last_error(void);
+/* For functions that are built on this library, as those of farandole_mpi.h: makes `text` the last failure in this
+ * thread and returns `code`. FDL_INVALID_ARGUMENT, with a text of its own: `text` is NULL, or `code` is FDL_OK or no
+ * fdl_result. */
+FDL_API fdl_result fdl_fail(fdl_result code, const char* text);
 /* The name of a result without its prefix: "PEER_LOST". A static string. */
 FDL_API const char* fdl_result_name(fdl_result result);
 /* The version of the library at run time: "0.1.0". A static string. */
@@ -198,9 +202,9 @@ typedef struct fdl_world_options {
    * for a rank. It must not call the library. */
   int (*interrupted)(void* context);
   void* interrupted_context;
-  /* May be NULL. A thread that waits in an ordered call, and has nothing left to do but sleep, calls it about every
-   * 200 us instead of sleeping longer: so that it keeps another library moving, such as MPI, on which the rank that it
-   * waits for may depend. It must return soon and must not call the library. Waits for handles do not call it. */
+  /* May be NULL. A thread that waits in an ordered call calls it every 20 us while it spins, and then about every 50 us
+   * instead of sleeping longer: so that it keeps another library moving, such as MPI, on which the rank that it waits
+   * for may depend. It must return soon and must not call the library. Waits for handles do not call it. */
   void (*waiting)(void* context);
   void* waiting_context;
   /* May be NULL. With rank and size given, it replaces rendezvous and job_key: it passes rank 0's `text` to all ranks,
@@ -324,7 +328,10 @@ FDL_API int fdl_comm_size(const fdl_comm* comm);
 typedef struct fdl_call_options {
   size_t struct_size;
   const char* algorithm; /* NULL or "auto": the library chooses */
-  double prescale;       /* result = postscale * reduce(prescale * x): integers in float64, rounded toward zero */
+  /* result = postscale * reduce(prescale * x). Integers are scaled in float64, rounded toward zero and limited to the
+   * range of their type; their sums wrap around, as sums of integers in C do. So int8 inputs that prescale has limited
+   * to 127 still wrap when they are added: scale down before the sum, and up after it. */
+  double prescale;
   double postscale;
   int64_t timeout_ns;    /* of a blocking call, or of the wait for a request; 0: as configured */
   const fdl_op* user_op; /* with FDL_USER only */

@@ -41,7 +41,7 @@ static inline int fdl_mpi_is_one_host(MPI_Comm comm, int* one_host) {
  * world afterwards, unless MPI is its transport. Rank 0's address and a fresh job key travel over MPI: no variable is
  * needed, and ranks of one host open no port. `options` may be NULL; its rank, size, local_rank, local_size,
  * rendezvous, job_key and share are ignored. Errors are those of fdl_world_create. FDL_INVALID_ARGUMENT: `comm` has two
- * groups. FDL_TRANSPORT: MPI has reported an error to the error handler of `comm`, and the handler has returned. */
+ * groups, or is MPI_COMM_NULL. FDL_TRANSPORT: MPI has reported an error to the error handler of `comm`, and the handler has returned. */
 static inline fdl_result fdl_world_create_mpi(MPI_Comm comm, const fdl_world_options* options, fdl_world** world) {
   fdl_world_options wanted;
   int is_inter = 0;
@@ -51,11 +51,20 @@ static inline fdl_result fdl_world_create_mpi(MPI_Comm comm, const fdl_world_opt
     memcpy(&wanted, options, options->struct_size < sizeof wanted ? options->struct_size : sizeof wanted);
     wanted.struct_size = sizeof wanted;
   }
-  if (MPI_Comm_test_inter(comm, &is_inter) != MPI_SUCCESS) return FDL_TRANSPORT;
-  if (is_inter) return FDL_INVALID_ARGUMENT;
+  if (comm == MPI_COMM_NULL) {
+    return fdl_fail(FDL_INVALID_ARGUMENT, "fdl_world_create_mpi: comm is MPI_COMM_NULL; pass a communicator of which "
+                                          "this rank is a member, such as MPI_COMM_WORLD");
+  }
+  if (MPI_Comm_test_inter(comm, &is_inter) != MPI_SUCCESS) {
+    return fdl_fail(FDL_TRANSPORT, "fdl_world_create_mpi: MPI has refused comm; was it freed?");
+  }
+  if (is_inter) {
+    return fdl_fail(FDL_INVALID_ARGUMENT, "fdl_world_create_mpi: comm is an intercommunicator, which has two groups of "
+                                          "ranks; make one of them by MPI_Intercomm_merge, and pass that");
+  }
   if (MPI_Comm_rank(comm, &wanted.rank) != MPI_SUCCESS || MPI_Comm_size(comm, &wanted.size) != MPI_SUCCESS ||
       fdl_mpi_is_one_host(comm, &one_host) != MPI_SUCCESS) {
-    return FDL_TRANSPORT;
+    return fdl_fail(FDL_TRANSPORT, "fdl_world_create_mpi: MPI has failed on comm; its error handler has the reason");
   }
   wanted.local_rank = one_host ? wanted.rank : -1;
   wanted.local_size = one_host ? wanted.size : -1;

@@ -134,6 +134,13 @@ using namespace fdl::capi;
 
 const fdl_error* fdl_last_error(void) { return &capi::last_error().view; }
 
+fdl_result fdl_fail(fdl_result code, const char* text) try {
+  if (text == nullptr) return refuse("fdl_fail: text must not be NULL");
+  if (code < FDL_INVALID_ARGUMENT || code > FDL_INTERNAL) return refuse("fdl_fail: code must be that of a failure");
+  return report(Status(static_cast<Code>(code), text));
+}
+FDL_REPORT_EXCEPTIONS
+
 // The names are string literals, so data() ends with a zero byte.
 const char* fdl_result_name(fdl_result result) { return name_of(static_cast<Code>(result)).data(); }
 

@@ -95,8 +95,8 @@ void add_config(CLI::App& app, Work& work) {
   auto preload = std::make_shared<std::string>();
   command
       ->add_option("--mpi-preload", *preload,
-                   "Print the library that programs of this MPI preload (docs/mpi.md): openmpi or mpich")
-      ->check(CLI::IsMember({"openmpi", "mpich"}))
+                   "Print the library that programs of this MPI preload (docs/mpi.md): openmpi, mpich or standard")
+      ->check(CLI::IsMember({"openmpi", "mpich", "standard"}))
       ->excludes("--json");
   command->callback([&work, json, preload] {
     work = [json, preload] { return preload->empty() ? print_config(*json) : print_preload(*preload); };

@@ -41,7 +41,9 @@ constexpr uint64_t kSignalToken = ~uint64_t{0};
 constexpr double kSshdGrace_s = 2;  // between SIGTERM and SIGKILL to sshd
 
 // A process with one of these variables was started by a launcher's daemon.
-constexpr std::string_view kRankVariables[] = {"OMPI_COMM_WORLD_RANK=", "PMI_RANK=", "PMIX_RANK=", "FARANDOLE_RANK="};
+constexpr std::string_view kRankVariables[] = {
+    "OMPI_COMM_WORLD_RANK=", "PMI_RANK=",      "PMIX_RANK=", "MV2_COMM_WORLD_RANK=",
+    "MVP_COMM_WORLD_RANK=",  "FARANDOLE_RANK="};
 
 std::string content_of(const files::path& path) {
   std::ifstream file(path);

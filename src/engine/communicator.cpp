@@ -30,8 +30,9 @@ constexpr int kYields = 4;
 // the whole spin of the other.
 constexpr int64_t kSpinAlone_ns = 3'000;
 
-// How long a thread sleeps between two calls of Parts::waiting.
-constexpr int64_t kWaitingInterval_ns = 200'000;
+// Between two calls of Parts::waiting, while a thread spins and while it sleeps.
+constexpr int64_t kSpinInterval_ns = 20'000;
+constexpr int64_t kWaitingInterval_ns = 50'000;
 
 }  // namespace
 
@@ -244,6 +245,7 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
   const int64_t suspect_ns = std::max<int64_t>(seconds_to_ns(s.parts.config->suspect_after_s), 1'000'000);
   int64_t still_ns = 0;         // since when nothing has moved; 0: something moved in the last pass
   int64_t next_suspect_ns = 0;  // when suspect() is due
+  int64_t next_waiting_ns = 0;  // when waiting() is due
   int yields = 0;               // since something last moved
   while (!ready()) {
     if (progress()) {
@@ -261,16 +263,20 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
     if (still_ns == 0) {
       still_ns = now;
       next_suspect_ns = now + suspect_ns;
+      next_waiting_ns = now + kSpinInterval_ns;
     }
     if (now >= deadline.moment_ns()) {
       time_out();
       break;
     }
     if (now - still_ns < spin_ns) {
-      if (s.parts.waiting && now - still_ns > kSpinAlone_ns) {
-        ::sched_yield();
-      } else {
+      if (!s.parts.waiting || now - still_ns <= kSpinAlone_ns) {
         relax();
+      } else if (now >= next_waiting_ns) {
+        s.parts.waiting();
+        next_waiting_ns = now + kSpinInterval_ns;
+      } else {
+        ::sched_yield();
       }
       continue;
     }

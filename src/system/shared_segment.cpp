@@ -33,6 +33,7 @@ std::size_t huge_page_bytes() {
 void* place_for(std::size_t bytes) {
   const std::size_t huge = huge_page_bytes();
   if (huge == 0 || bytes < huge) return nullptr;
+  bytes = round_up(bytes, SharedSegment::page_bytes());  // munmap() refuses an address inside a page
   // One huge page more than needed: the excess before and behind the aligned part is returned below.
   void* start = ::mmap(nullptr, bytes + huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (start == MAP_FAILED) return nullptr;

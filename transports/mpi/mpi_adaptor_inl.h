@@ -11,10 +11,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/relax.h"
 #include "transports/mpi/mpi_adaptor.h"
 
@@ -28,6 +30,7 @@ namespace {
   ROW(Init_thread)         \
   ROW(Finalize)            \
   ROW(Query_thread)        \
+  ROW(Is_thread_main)      \
   ROW(Comm_rank)           \
   ROW(Comm_size)           \
   ROW(Comm_group)          \
@@ -96,15 +99,8 @@ class Adaptor final : public MpiLibrary {
     } else {
       calls_.Query_thread(&level);
     }
-    if (level < MPI_THREAD_SERIALIZED) {
-      return Status(
-          Code::unsupported,
-          fmt::format("mpi: {} was started with {}, and farandole's progress thread calls MPI too; start it with "
-                      "MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...) or MPI_THREAD_SERIALIZED, or start farandole "
-                      "before MPI",
-                      description_, level == MPI_THREAD_FUNNELED ? "MPI_THREAD_FUNNELED" : "MPI_THREAD_SINGLE"));
-    }
     serialized_ = level == MPI_THREAD_SERIALIZED;
+    if (level < MPI_THREAD_SERIALIZED) FDL_RETURN_IF_ERROR(take_only_thread(level));
     world_ = FDL_MPI_CONSTANT(library_, MPI_Comm, MPI_COMM_WORLD);
     byte_ = FDL_MPI_CONSTANT(library_, MPI_Datatype, MPI_BYTE);
     calls_.Comm_rank(world_, &rank_);
@@ -112,9 +108,18 @@ class Adaptor final : public MpiLibrary {
     return {};
   }
 
+  bool may_call() const override { return !only_thread_ || *only_thread_ == std::this_thread::get_id(); }
+  Status wrong_thread() const override {
+    return Status(Code::unsupported,
+                  fmt::format("mpi: {} was started with {}, so only the thread that has started MPI may run operations "
+                              "of farandole over it; call from that thread, or start MPI with MPI_Init_thread(..., "
+                              "MPI_THREAD_MULTIPLE, ...)",
+                              description_, level_));
+  }
+
   // Runs when the process ends.
   void finalize() {
-    if (!owned_ || is_finalized()) return;
+    if (!owned_ || is_finalized() || !may_call()) return;
     if (hook_ != nullptr) std::exchange(hook_, nullptr)();
     if (open_ == 0 && !abandoned_) calls_.Finalize();
   }
@@ -159,7 +164,7 @@ class Adaptor final : public MpiLibrary {
   void end_communicator(MpiComm comm, MpiEnd end) override {
     --open_;
     if (end == MpiEnd::abandoned) abandoned_ = true;
-    if (end != MpiEnd::freed || is_finalized()) return;
+    if (end != MpiEnd::freed || is_finalized() || !may_call()) return;
     const Turn turn(*this);
     MPI_Comm ended = from_bits<MPI_Comm>(comm);
     calls_.Comm_free(&ended);
@@ -243,6 +248,22 @@ class Adaptor final : public MpiLibrary {
   }
 
  private:
+  // The progress thread cannot call MPI then: it leaves all messages to the thread that waits for them.
+  Status take_only_thread(int level) {
+    level_ = level == MPI_THREAD_FUNNELED ? "MPI_THREAD_FUNNELED" : "MPI_THREAD_SINGLE";
+    int is_main = 0;
+    calls_.Is_thread_main(&is_main);
+    only_thread_ = std::this_thread::get_id();
+    if (is_main == 0) return wrong_thread();
+    int rank = 0;
+    calls_.Comm_rank(FDL_MPI_CONSTANT(library_, MPI_Comm, MPI_COMM_WORLD), &rank);
+    log_at(rank == 0 ? LogLevel::warning : LogLevel::debug,
+           "mpi: {} was started with {}: operations move on only while the program's thread that has started MPI waits "
+           "in farandole; with MPI_THREAD_MULTIPLE they do so in the background",
+           description_, level_);
+    return {};
+  }
+
   // Excludes other threads where MPI demands it.
   class Turn {
    public:
@@ -359,6 +380,8 @@ class Adaptor final : public MpiLibrary {
   std::atomic<int> open_{0};  // communicators in use
   std::atomic<bool> abandoned_{false};
   bool serialized_ = false;  // MPI_THREAD_SERIALIZED: calls exclude each other
+  std::optional<std::thread::id> only_thread_;  // MPI_THREAD_FUNNELED and less
+  const char* level_ = "";                      // its name
   std::mutex mutex_;
   MPI_Comm world_;
   MPI_Datatype byte_;

@@ -53,13 +53,14 @@ class MpiCollectives final : public Collectives, private MpiUser {
   void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) override {
     completion.done = false;
     if (!failure_.ok()) return completion.finish(failure_);
+    if (!mpi_.may_call()) return completion.finish(failure_ = mpi_.wrong_thread());
     if (!enter()) return completion.finish(failure_ = after_end());
     begin(spec, buffers, completion);
     exit();
   }
 
   bool progress() override {
-    if (completion_ == nullptr) return false;
+    if (completion_ == nullptr || !mpi_.may_call()) return false;
     if (!enter()) {
       if (!has_ended()) return false;
       fail(after_end());
@@ -148,7 +149,7 @@ class MpiCollectives final : public Collectives, private MpiUser {
   void leave() override {
     // A request that is still there belongs to a collective that has failed.
     MpiArrival ignored;
-    if (request_ != 0 && !mpi_.test(request_, ignored).ok()) request_ = 0;
+    if (request_ != 0 && mpi_.may_call() && !mpi_.test(request_, ignored).ok()) request_ = 0;
     if (request_ != 0) log_info("mpi: a collective is still in flight; MPI will not be finalized");
     group_->will_end(request_ == 0 ? MpiEnd::freed : MpiEnd::abandoned);
     group_.reset();

@@ -69,6 +69,7 @@ Result<std::unique_ptr<Transport>> connect_mpi_over(MpiLibrary& mpi, const Membe
         fmt::format("mpi: FARANDOLE_SLICE_BYTES = {} is more than 1 GiB, the longest message of this transport",
                     membership.config->slice_bytes));
   }
+  if (!mpi.may_call()) return mpi.wrong_thread();
   FDL_ASSIGN_OR_RETURN(auto group, join_mpi(mpi, membership));
   return make_mpi_transport(std::move(group), membership, peers);
 }

@@ -50,8 +50,8 @@ struct MpiArrival {
 };
 
 // Threads: MPI tells at its start how many threads may call it. With MPI_THREAD_MULTIPLE any thread calls at any time.
-// With MPI_THREAD_SERIALIZED the calls of farandole exclude each other; those of the program must not run meanwhile. A
-// program that has started MPI with less is refused, because the progress thread calls MPI too.
+// With MPI_THREAD_SERIALIZED the calls of farandole exclude each other; those of the program must not run meanwhile.
+// With MPI_THREAD_FUNNELED and MPI_THREAD_SINGLE the thread that has started MPI calls alone: see may_call().
 class MpiLibrary {
  public:
   virtual ~MpiLibrary() = default;
@@ -64,6 +64,10 @@ class MpiLibrary {
   virtual const std::string& description() const = 0;  // "Open MPI v4.1.4 (/usr/lib/libmpi.so.40)"
   virtual int world_rank() const = 0;                  // of MPI_COMM_WORLD
   virtual int world_size() const = 0;
+
+  // Whether the calling thread may call the functions below; wrong_thread() is the error if it may not.
+  virtual bool may_call() const = 0;
+  virtual Status wrong_thread() const = 0;
 
   // `hook` runs once, before MPI is finalized, by farandole or by the program, in the thread that does it. Requests
   // must end there; later calls would end the process. One hook; later calls of this function do nothing.

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread_role.h"
 #include "contract/slice_ledger.h"
 #include "system/poll_timer.h"
 #include "transports/mpi/mpi_user.h"
@@ -88,6 +89,7 @@ class MpiTransport final : public Transport, private MpiUser {
   bool done(Ticket ticket) const override { return ledger_.done(ticket); }
 
   bool progress() override {
+    if (!may_move()) return false;
     if (!enter()) return note_end();
     const bool moved = move();
     exit();
@@ -107,6 +109,14 @@ class MpiTransport final : public Transport, private MpiUser {
   void finish_sleep() override { timer_.end(); }
 
  private:
+  // MPI may allow one thread alone. The progress thread then moves nothing, until a thread that may waits.
+  bool may_move() {
+    if (mpi_.may_call()) [[likely]]
+      return true;
+    if (!is_progress_thread) ledger_.fail_all(mpi_.wrong_thread());
+    return false;
+  }
+
   // For the driving thread: everything in flight fails after leave_all(). Returns whether that is new.
   bool note_end() { return has_ended() && ledger_.fail_all(after_end()); }
 
@@ -133,6 +143,7 @@ class MpiTransport final : public Transport, private MpiUser {
   std::byte* buffer_of(Stream& stream, uint64_t position) { return stream.buffers.get() + position % kDepth * kBuffer; }
 
   std::optional<Ticket> post(Channel channel, bool outgoing, Slot slot) {
+    if (!may_move()) return std::nullopt;
     if (!enter()) {
       note_end();
       return std::nullopt;
@@ -241,6 +252,11 @@ class MpiTransport final : public Transport, private MpiUser {
   }
 
   void leave() override {
+    if (!mpi_.may_call()) {
+      log_info("mpi: {} leaves in a thread that may not call MPI; MPI will not be finalized",
+               ledger_.name_of(ledger_.rank()));
+      return abandon();
+    }
     for (int peer = 0; peer < ledger_.size(); ++peer) {
       if (!ledger_.joins(peer)) continue;
       Goodbye& goodbye = goodbyes_[index(peer)];
@@ -259,10 +275,16 @@ class MpiTransport final : public Transport, private MpiUser {
                : !sent   ? "slices"
                          : "goodbyes");
     }
-    if (!quiet) keep_memory();
+    if (!quiet) return abandon();
     // A communicator that is freed while a peer may still send on it could give its number, and that message, to
     // another.
-    group_->will_end(!quiet ? MpiEnd::abandoned : ledger_.all_have_left() ? MpiEnd::freed : MpiEnd::kept);
+    group_->will_end(ledger_.all_have_left() ? MpiEnd::freed : MpiEnd::kept);
+    group_.reset();
+  }
+
+  void abandon() {
+    keep_memory();
+    group_->will_end(MpiEnd::abandoned);
     group_.reset();
   }
 

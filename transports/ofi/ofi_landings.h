@@ -41,6 +41,8 @@ class OfiLandings {
     return (slots_[place].generation & kGenerations) == number >> kPlaceBits ? &slots_[place].landing : nullptr;
   }
 
+  bool any_open() const { return free_.size() != slots_.size(); }
+
   // Takes the memory back: later writes of peers fail.
   void close(uint32_t number) {
     if (find(number) == nullptr) return;

@@ -130,7 +130,9 @@ void OfiReceiver::close_landings(std::size_t at) {
   if (!in_[at / 2]) return;
   for (uint64_t position = ledger_[at].finished; position < ledger_[at].posted; ++position) {
     const Receiving& slice = in_[at / 2]->slices[position % kOfiDepth];
-    if (!slice.done && slice.announced && slice.bytes.size() > kEagerBytes) landings_.close(slice.landing);
+    if (slice.done || !slice.announced || slice.bytes.size() <= kEagerBytes) continue;
+    landings_.close(slice.landing);
+    has_given_up_ = true;
   }
 }
 

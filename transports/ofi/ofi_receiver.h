@@ -32,6 +32,8 @@ class OfiReceiver {
   // Takes back the memory that a peer, or any peer, could write into.
   void close_landings(std::size_t at);
   void close_all() { landings_ = {}; }
+  // Whether a peer may have begun a write that will not be completed.
+  bool may_have_unfinished() const { return has_given_up_ || landings_.any_open(); }
 
  private:
   struct Receiving {
@@ -65,6 +67,7 @@ class OfiReceiver {
   OfiLink& link_;
   SliceLedger& ledger_;
   OfiLandings landings_;
+  bool has_given_up_ = false;  // a landing has been closed before all of it had come
   std::vector<std::unique_ptr<Incoming>> in_;  // by channel; made at the first slice
 };
 

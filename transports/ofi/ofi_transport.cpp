@@ -282,7 +282,8 @@ class OfiTransport final : public Transport, private OfiLink::Events {
       return is_idle_with_the_living();
     });
     // The end of the endpoint cancels what is in flight, before its memory is given back.
-    if (link_.is_idle() || link_.can_cancel()) return link_.close();
+    const bool receives_end = !receiver_.may_have_unfinished() || link_.can_cancel_receives();
+    if (receives_end && (link_.is_idle() || link_.can_cancel())) return link_.close();
     log_info("ofi: {} leaves while messages are in flight; its endpoint stays until the process ends",
              ledger_.name_of(ledger_.rank()));
     struct Kept {

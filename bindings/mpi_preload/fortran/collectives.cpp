@@ -64,6 +64,12 @@ const Handles& of_c() {
 FDL_FORTRAN(allreduce, ALLREDUCE,
             allreduce(address_of(in), address_of(out), *count, of_c().type(*type), of_c().op(*op), of_c().comm(*comm)),
             FDL_REDUCE, (in, out, count, type, op, comm, error))
+FDL_FORTRAN(scan, SCAN,
+            scan(address_of(in), address_of(out), *count, of_c().type(*type), of_c().op(*op), of_c().comm(*comm)),
+            FDL_REDUCE, (in, out, count, type, op, comm, error))
+FDL_FORTRAN(exscan, EXSCAN,
+            exscan(address_of(in), address_of(out), *count, of_c().type(*type), of_c().op(*op), of_c().comm(*comm)),
+            FDL_REDUCE, (in, out, count, type, op, comm, error))
 FDL_FORTRAN(reduce_scatter_block, REDUCE_SCATTER_BLOCK,
             reduce_scatter_block(address_of(in), address_of(out), *count, of_c().type(*type), of_c().op(*op), of_c().comm(*comm)),
             FDL_REDUCE, (in, out, count, type, op, comm, error))

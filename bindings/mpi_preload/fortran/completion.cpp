@@ -2,6 +2,7 @@
 // They complete our requests first, and pass every call on.
 #include "fortran/names.h"
 #include "requests/pending.h"
+#include "requests/persistent.h"
 
 using namespace fdl::mpi_preload;
 
@@ -29,9 +30,24 @@ Outcome poll() {
   return std::nullopt;
 }
 
+// A request that a part of the program in C has made.
+Outcome start(const MPI_Fint* given) {
+  if (!has_persistent()) return std::nullopt;
+  MPI_Request request = request_of(*given);
+  int code = MPI_SUCCESS;
+  return start_if_ours(&request, code) ? Outcome(code) : std::nullopt;
+}
+
+Outcome drop(const MPI_Fint* request) {
+  if (has_persistent()) forget(request_of(*request));
+  return std::nullopt;
+}
+
 }  // namespace
 
 // clang-format off
+FDL_FORTRAN(start, START, start(request), (MPI_Fint* request, MPI_Fint* error), (request, error))
+FDL_FORTRAN(request_free, REQUEST_FREE, drop(request), (MPI_Fint* request, MPI_Fint* error), (request, error))
 FDL_FORTRAN(wait, WAIT, wait_for(request, 1),
             (MPI_Fint* request, void* status, MPI_Fint* error), (request, status, error))
 FDL_FORTRAN(waitall, WAITALL, wait_for(requests, *count),

@@ -5,6 +5,7 @@
 #include "host_world.h"
 #include "real_mpi.h"
 #include "requests/pending.h"
+#include "requests/persistent.h"
 
 using namespace fdl::mpi_preload;
 
@@ -84,6 +85,25 @@ int MPI_Testany(int count, MPI_Request requests[], int* index, int* flag, MPI_St
 int MPI_Testsome(int count, MPI_Request requests[], int* done, int indices[], MPI_Status statuses[]) {
   if (has_pending()) poll_pending();
   return real().Testsome(count, requests, done, indices, statuses);
+}
+
+int MPI_Start(MPI_Request* request) {
+  int code = MPI_SUCCESS;
+  if (has_persistent() && start_if_ours(request, code)) return code;
+  return real().Start(request);
+}
+
+int MPI_Startall(int count, MPI_Request requests[]) {
+  if (!has_persistent()) return real().Startall(count, requests);
+  for (int i = 0; i < count; ++i) {
+    if (const int code = MPI_Start(&requests[i]); code != MPI_SUCCESS) return code;
+  }
+  return MPI_SUCCESS;
+}
+
+int MPI_Request_free(MPI_Request* request) {
+  if (has_persistent()) forget(*request);
+  return real().Request_free(request);
 }
 
 int MPI_Request_get_status(MPI_Request request, int* flag, MPI_Status* status) {

@@ -1,117 +1,208 @@
-// The nonblocking collectives. farandole takes long ones alone: its progress thread runs them while the program
-// computes, which MPI's do not; waking that thread costs more than a short collective.
+// The nonblocking collectives, and those of persistent requests. farandole takes long ones alone: its progress thread
+// runs them while the program computes, which MPI's do not; waking that thread costs more than a short collective.
+//
+// A collective whose bytes are not known to all ranks alike stays with MPI: Igatherv, Iscatterv and Ialltoallv.
 #include <utility>
 
 #include "collectives.h"
 #include "communicators.h"
 #include "datatypes.h"
-#include "report.h"
 #include "requests/pending.h"
+#include "requests/persistent.h"
 
 namespace fdl::mpi_preload {
 namespace {
 
 constexpr std::size_t kLeastBytes = 64 << 10;
 
-fdl_call call_of(fdl_collective collective, std::size_t count, fdl_dtype dtype, int root) {
-  fdl_call call;
-  fdl_call_init(&call);
-  call.collective = collective;
-  call.count = count;
-  call.dtype = dtype;
-  call.root = root;
-  return call;
+// What all functions here have in common.
+struct Wish {
+  MPI_Comm comm;
+  MPI_Request* request;
+  bool is_persistent;
+};
+
+// The communicator's entry if farandole runs a collective of that many bytes; the root must be one of its ranks.
+Communicator* taken(const Wish& wish, std::size_t bytes, int root = 0) {
+  if (bytes < kLeastBytes) return nullptr;
+  Communicator* entry =
+      wish.is_persistent ? ours_persistent(wish.comm) : ours_nonblocking(wish.comm, bytes);
+  return entry != nullptr && root >= 0 && root < entry->size ? entry : nullptr;
 }
 
-// Sets the call's buffers: the program's memory, or copies of types with gaps. Returns a code of MPI.
-int place(fdl_call& call, const Elements* input, const Elements* output, Copies& copies, MPI_Comm comm) {
-  if (input != nullptr) call.input = input->data;
-  if (input != nullptr && input->plain == 0) {
-    copies.input.reset(new std::byte[input->bytes]);
-    call.input = copies.input.get();
-    if (const int code = pack(*input, copies.input.get(), comm); code != MPI_SUCCESS) return code;
-  }
-  if (output != nullptr) call.output = const_cast<void*>(output->data);
-  if (output != nullptr && output->plain == 0) {
-    copies.output.reset(new std::byte[output->bytes]);
-    call.output = copies.output.get();
-  }
-  return MPI_SUCCESS;
+int run(const Communicator& entry, Plan plan, const Wish& wish) {
+  return wish.is_persistent ? keep(entry.submitted, std::move(plan), wish.comm, wish.request)
+                            : submit(entry.submitted, std::move(plan), wish.comm, wish.request);
 }
 
-Outcome submit_fold(fdl_collective collective, const void* input, void* output, MPI_Count count, MPI_Datatype datatype,
-                    MPI_Op op, int root, MPI_Comm comm, MPI_Request* request) {
-  if (count <= 0) return std::nullopt;
-  const auto fold = fold_of(datatype, op);
-  if (!fold) return std::nullopt;
-  const std::size_t bytes = static_cast<std::size_t>(count) * fdl_dtype_size(fold->dtype);
-  if (bytes < kLeastBytes) return std::nullopt;
-  const Communicator* entry = ours_nonblocking(comm, bytes);
-  if (entry == nullptr || root < 0 || root >= entry->size) return std::nullopt;
-  fdl_call call = call_of(collective, static_cast<std::size_t>(count), fold->dtype, root);
-  call.op = fold->op;
-  call.input = input == MPI_IN_PLACE ? output : input;
-  call.output = output;
-  return submit(entry->submitted, call, {nullptr, nullptr, {nullptr, 0, datatype}}, comm, request);
+// `elements` of each rank, or counts by rank: what an allreduce, reduce or reduce_scatter has.
+struct Reduction {
+  const void* input;
+  void* output;
+  MPI_Datatype datatype;
+  MPI_Op op;
+};
+Outcome run_reduction(fdl_collective collective, const Reduction& given, MPI_Count count, int root, const Wish& wish) {
+  const auto fold = fold_of(given.datatype, given.op);
+  if (count <= 0 || !fold) return std::nullopt;
+  const auto elements = static_cast<std::size_t>(count);
+  const Communicator* entry = taken(wish, elements * fdl_dtype_size(fold->dtype), root);
+  if (entry == nullptr) return std::nullopt;
+  Plan plan(collective, elements, fold->dtype, root);
+  plan.call.op = fold->op;
+  plan.call.input = given.input == MPI_IN_PLACE ? given.output : given.input;
+  plan.call.output = given.output;
+  return run(*entry, std::move(plan), wish);
+}
+
+// The counts of all ranks as bytes, or nothing if one is negative.
+std::optional<std::vector<std::size_t>> bytes_of(Counts counts, int size, std::size_t each, std::size_t& all) {
+  std::vector<std::size_t> bytes(static_cast<std::size_t>(size));
+  all = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    if (counts[rank] < 0) return std::nullopt;
+    all += bytes[static_cast<std::size_t>(rank)] = static_cast<std::size_t>(counts[rank]) * each;
+  }
+  return bytes;
+}
+
+// The number of ranks, 0 if MPI runs the communicator's collectives.
+int size_of(MPI_Comm comm) {
+  const Communicator* entry = known(comm);
+  return entry == nullptr ? 0 : entry->size;
 }
 
 }  // namespace
 
 Outcome start_allreduce(const void* input, void* output, MPI_Count count, MPI_Datatype datatype, MPI_Op op,
-                        MPI_Comm comm, MPI_Request* request) {
-  return submit_fold(FDL_ALLREDUCE, input, output, count, datatype, op, 0, comm, request);
+                        MPI_Comm comm, MPI_Request* request, bool is_persistent) {
+  return run_reduction(FDL_ALLREDUCE, {input, output, datatype, op}, count, 0, {comm, request, is_persistent});
 }
 
 Outcome start_reduce(const void* input, void* output, MPI_Count count, MPI_Datatype datatype, MPI_Op op, int root,
-                     MPI_Comm comm, MPI_Request* request) {
-  return submit_fold(FDL_REDUCE, input, output, count, datatype, op, root, comm, request);
+                     MPI_Comm comm, MPI_Request* request, bool is_persistent) {
+  return run_reduction(FDL_REDUCE, {input, output, datatype, op}, count, root, {comm, request, is_persistent});
+}
+
+Outcome start_reduce_scatter_block(const void* input, void* output, MPI_Count count, MPI_Datatype datatype, MPI_Op op,
+                                   MPI_Comm comm, MPI_Request* request, bool is_persistent) {
+  return run_reduction(FDL_REDUCE_SCATTER, {input, output, datatype, op}, count, 0, {comm, request, is_persistent});
+}
+
+Outcome start_reduce_scatter(const void* input, void* output, Counts counts, MPI_Datatype datatype, MPI_Op op,
+                             MPI_Comm comm, MPI_Request* request, bool is_persistent) {
+  const auto fold = fold_of(datatype, op);
+  const int size = size_of(comm);
+  std::size_t elements = 0;
+  if (!fold || size == 0) return std::nullopt;
+  auto each = bytes_of(counts, size, 1, elements);
+  if (!each) return std::nullopt;
+  const Wish wish{comm, request, is_persistent};
+  const Communicator* entry = taken(wish, elements * fdl_dtype_size(fold->dtype));
+  if (entry == nullptr) return std::nullopt;
+  Plan plan(FDL_REDUCE_SCATTER, 0, fold->dtype, 0);
+  plan.call.op = fold->op;
+  plan.call.input = input == MPI_IN_PLACE ? output : input;
+  plan.call.output = output;
+  plan.set_counts(std::move(*each));
+  return run(*entry, std::move(plan), wish);
 }
 
 Outcome start_broadcast(void* buffer, MPI_Count count, MPI_Datatype datatype, int root, MPI_Comm comm,
-                        MPI_Request* request) {
+                        MPI_Request* request, bool is_persistent) {
   const Elements elements(buffer, count, datatype);
-  if (elements.bytes < kLeastBytes) return std::nullopt;
-  const Communicator* entry = ours_nonblocking(comm, elements.bytes);
-  if (entry == nullptr || root < 0 || root >= entry->size) return std::nullopt;
-  fdl_call call = call_of(FDL_BROADCAST, elements.bytes, FDL_UINT8, root);
-  Copies copies{nullptr, nullptr, elements};
-  const bool is_root = entry->rank == root;
-  const int code = place(call, is_root ? &elements : nullptr, is_root ? nullptr : &elements, copies, comm);
-  if (code != MPI_SUCCESS) return code;
-  // farandole has one buffer for both directions.
-  if (is_root) call.output = const_cast<void*>(call.input);
-  call.input = call.output;
-  return submit(entry->submitted, call, std::move(copies), comm, request);
+  const Wish wish{comm, request, is_persistent};
+  const Communicator* entry = taken(wish, elements.bytes, root);
+  if (entry == nullptr) return std::nullopt;
+  Plan plan(FDL_BROADCAST, elements.bytes, FDL_UINT8, root);
+  plan.set_both(elements, entry->rank == root);
+  return run(*entry, std::move(plan), wish);
 }
 
-Outcome start_allgather(const void* given, MPI_Count send_count, MPI_Datatype send_type, void* taken,
-                        MPI_Count recv_count, MPI_Datatype recv_type, MPI_Comm comm, MPI_Request* request) {
+Outcome start_gather(const void* given, MPI_Count send_count, MPI_Datatype send_type, void* taken_to,
+                     MPI_Count recv_count, MPI_Datatype recv_type, int root, MPI_Comm comm, MPI_Request* request,
+                     bool is_persistent) {
+  const bool in_place = given == MPI_IN_PLACE;  // on the root alone
+  Elements own = in_place ? Elements(taken_to, recv_count, recv_type) : Elements(given, send_count, send_type);
+  const Wish wish{comm, request, is_persistent};
+  const Communicator* entry = taken(wish, own.bytes, root);
+  if (entry == nullptr) return std::nullopt;
+  if (in_place) own.data = own.at(root * static_cast<std::ptrdiff_t>(recv_count));
+  Plan plan(FDL_GATHER, own.bytes, FDL_UINT8, root);
+  plan.set_input(own);
+  if (entry->rank == root) plan.set_output(Elements(taken_to, recv_count * entry->size, recv_type));
+  return run(*entry, std::move(plan), wish);
+}
+
+Outcome start_scatter(const void* given, MPI_Count send_count, MPI_Datatype send_type, void* taken_to,
+                      MPI_Count recv_count, MPI_Datatype recv_type, int root, MPI_Comm comm, MPI_Request* request,
+                      bool is_persistent) {
+  const bool in_place = taken_to == MPI_IN_PLACE;  // on the root alone: its block stays where it is
+  const Elements own = in_place ? Elements(given, send_count, send_type) : Elements(taken_to, recv_count, recv_type);
+  const Wish wish{comm, request, is_persistent};
+  const Communicator* entry = taken(wish, own.bytes, root);
+  if (entry == nullptr) return std::nullopt;
+  Plan plan(FDL_SCATTER, own.bytes, FDL_UINT8, root);
+  if (entry->rank == root) plan.set_input(Elements(given, send_count * entry->size, send_type));
+  if (in_place) {
+    plan.call.output = static_cast<std::byte*>(const_cast<void*>(plan.call.input)) +
+                       static_cast<std::size_t>(root) * own.bytes;
+  } else {
+    plan.set_output(own);
+  }
+  return run(*entry, std::move(plan), wish);
+}
+
+Outcome start_allgather(const void* given, MPI_Count send_count, MPI_Datatype send_type, void* taken_to,
+                        MPI_Count recv_count, MPI_Datatype recv_type, MPI_Comm comm, MPI_Request* request,
+                        bool is_persistent) {
   const bool in_place = given == MPI_IN_PLACE;
-  Elements own = in_place ? Elements(taken, recv_count, recv_type) : Elements(given, send_count, send_type);
-  if (own.bytes < kLeastBytes) return std::nullopt;
-  const Communicator* entry = ours_nonblocking(comm, own.bytes);
+  Elements own = in_place ? Elements(taken_to, recv_count, recv_type) : Elements(given, send_count, send_type);
+  const Wish wish{comm, request, is_persistent};
+  const Communicator* entry = taken(wish, own.bytes);
   if (entry == nullptr) return std::nullopt;
   if (in_place) own.data = own.at(entry->rank * static_cast<std::ptrdiff_t>(recv_count));
-  const Elements all(taken, recv_count * entry->size, recv_type);
-  fdl_call call = call_of(FDL_ALLGATHER, own.bytes, FDL_UINT8, 0);
-  Copies copies{nullptr, nullptr, all};
-  if (const int code = place(call, &own, &all, copies, comm); code != MPI_SUCCESS) return code;
-  return submit(entry->submitted, call, std::move(copies), comm, request);
+  Plan plan(FDL_ALLGATHER, own.bytes, FDL_UINT8, 0);
+  plan.set_input(own);
+  plan.set_output(Elements(taken_to, recv_count * entry->size, recv_type));
+  return run(*entry, std::move(plan), wish);
 }
 
-Outcome start_alltoall(const void* given, MPI_Count send_count, MPI_Datatype send_type, void* taken,
-                       MPI_Count recv_count, MPI_Datatype recv_type, MPI_Comm comm, MPI_Request* request) {
-  const bool in_place = given == MPI_IN_PLACE;
-  const Elements own(taken, recv_count, recv_type);
-  if (own.bytes < kLeastBytes) return std::nullopt;
-  const Communicator* entry = ours_nonblocking(comm, own.bytes);
+Outcome start_allgatherv(const void* given, MPI_Count send_count, MPI_Datatype send_type, void* taken_to,
+                         Counts recv_counts, Places places, MPI_Datatype recv_type, MPI_Comm comm, MPI_Request* request,
+                         bool is_persistent) {
+  const Elements one(taken_to, 1, recv_type);
+  const int size = size_of(comm);
+  if (size == 0) return std::nullopt;
+  std::size_t all = 0;
+  auto bytes = bytes_of(recv_counts, size, one.bytes, all);
+  if (!bytes) return std::nullopt;
+  const Wish wish{comm, request, is_persistent};
+  const Communicator* entry = taken(wish, all);
   if (entry == nullptr) return std::nullopt;
-  const Elements received(taken, recv_count * entry->size, recv_type);
-  const Elements sent = in_place ? received : Elements(given, send_count * entry->size, send_type);
-  fdl_call call = call_of(FDL_ALLTOALL, own.bytes, FDL_UINT8, 0);
-  Copies copies{nullptr, nullptr, received};
-  if (const int code = place(call, &sent, &received, copies, comm); code != MPI_SUCCESS) return code;
-  return submit(entry->submitted, call, std::move(copies), comm, request);
+  std::vector<Elements> blocks;
+  for (int rank = 0; rank < size; ++rank) blocks.emplace_back(one.at(places[rank]), recv_counts[rank], recv_type);
+  Plan plan(FDL_ALLGATHER, 0, FDL_UINT8, 0);
+  plan.set_counts(std::move(*bytes));
+  plan.set_input(given == MPI_IN_PLACE ? blocks[static_cast<std::size_t>(entry->rank)]
+                                       : Elements(given, send_count, send_type));
+  plan.set_output(blocks);
+  return run(*entry, std::move(plan), wish);
+}
+
+Outcome start_alltoall(const void* given, MPI_Count send_count, MPI_Datatype send_type, void* taken_to,
+                       MPI_Count recv_count, MPI_Datatype recv_type, MPI_Comm comm, MPI_Request* request,
+                       bool is_persistent) {
+  const bool in_place = given == MPI_IN_PLACE;
+  const Elements own(taken_to, recv_count, recv_type);
+  const Wish wish{comm, request, is_persistent};
+  const Communicator* entry = taken(wish, own.bytes);
+  if (entry == nullptr) return std::nullopt;
+  const Elements received(taken_to, recv_count * entry->size, recv_type);
+  Plan plan(FDL_ALLTOALL, own.bytes, FDL_UINT8, 0);
+  plan.set_input(in_place ? received : Elements(given, send_count * entry->size, send_type));
+  plan.set_output(received);
+  return run(*entry, std::move(plan), wish);
 }
 
 }  // namespace fdl::mpi_preload

@@ -20,11 +20,11 @@ struct Call {
   MPI_Request request;
   MPI_Comm mpi;
   std::shared_ptr<SubmittedComm> comm;
+  std::shared_ptr<const Plan> plan;
+  std::function<void(int code)> complete;
   fdl_handle* handle = nullptr;
-  Copies copies;
-  int code = MPI_SUCCESS;
 
-  explicit Call(Copies&& given) : copies(std::move(given)) {}
+  Call() = default;
   ~Call() { fdl_handle_free(handle); }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -40,10 +40,10 @@ int on_query(void* state, MPI_Status* status) {
   real().Status_set_cancelled(status, 0);
   status->MPI_SOURCE = MPI_UNDEFINED;
   status->MPI_TAG = MPI_UNDEFINED;
-  return (*static_cast<std::shared_ptr<Call>*>(state))->code;
+  return *static_cast<int*>(state);
 }
 int on_free(void* state) {
-  delete static_cast<std::shared_ptr<Call>*>(state);
+  delete static_cast<int*>(state);
   return MPI_SUCCESS;
 }
 int on_cancel(void*, int) { return MPI_SUCCESS; }
@@ -63,37 +63,48 @@ bool take(const std::shared_ptr<Call>& call) {
 void complete_if_done(const std::shared_ptr<Call>& call) {
   int done = 0;
   if (fdl_poll(call->handle, &done) != FDL_OK || done == 0 || !take(call)) return;
-  call->code = code_of(fdl_wait_handle(call->handle, -1), call->comm->is_freed() ? real().world : call->mpi);
-  if (call->code == MPI_SUCCESS && call->copies.output) {
-    call->code = unpack(call->copies.output.get(), call->copies.result, real().self);
-  }
-  real().Grequest_complete(call->request);
+  int code = code_of(fdl_wait_handle(call->handle, -1), call->comm->is_freed() ? real().world : call->mpi);
+  if (code == MPI_SUCCESS) code = call->plan->unpack_output(real().self);
+  call->complete(code);
   in_flight.fetch_sub(1, std::memory_order_release);
 }
 
 }  // namespace
 
-int submit(const std::shared_ptr<SubmittedComm>& comm, const fdl_call& call, Copies copies, MPI_Comm mpi,
-           MPI_Request* request) {
-  auto made = std::make_shared<Call>(std::move(copies));
-  made->comm = comm;
+int submit_to(MPI_Request request, const std::shared_ptr<SubmittedComm>& comm, std::shared_ptr<const Plan> plan,
+              MPI_Comm mpi, std::function<void(int code)> complete) {
+  auto made = std::make_shared<Call>();
+  made->request = request;
   made->mpi = mpi;
-  auto* state = new std::shared_ptr<Call>(made);
-  if (const int code = real().Grequest_start(on_query, on_free, on_cancel, state, &made->request);
-      code != MPI_SUCCESS) {
-    delete state;
-    return code;
+  made->comm = comm;
+  made->plan = std::move(plan);
+  made->complete = std::move(complete);
+  int code = made->plan->pack_input(mpi);
+  if (code == MPI_SUCCESS) {
+    code = code_of(fdl_call_submit(comm->get(), &made->plan->call, nullptr, &made->handle), mpi);
   }
-  *request = made->request;
-  if (const int code = code_of(fdl_call_submit(comm->get(), &call, nullptr, &made->handle), mpi); code != MPI_SUCCESS) {
-    made->code = code;
-    real().Grequest_complete(made->request);
+  if (code != MPI_SUCCESS) {
+    made->complete(code);
     return code;
   }
   in_flight.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(mutex);
   calls.push_back(std::move(made));
   return MPI_SUCCESS;
+}
+
+int submit(const std::shared_ptr<SubmittedComm>& comm, Plan plan, MPI_Comm mpi, MPI_Request* request) {
+  int* const outcome = new int(MPI_SUCCESS);  // of the request, until MPI frees it
+  MPI_Request made;
+  if (const int code = real().Grequest_start(on_query, on_free, on_cancel, outcome, &made); code != MPI_SUCCESS) {
+    delete outcome;
+    return code;
+  }
+  *request = made;
+  return submit_to(made, comm, std::make_shared<const Plan>(std::move(plan)), mpi, [outcome, made](int code) {
+    *outcome = code;
+    real().Grequest_complete(made);
+  });
 }
 
 bool has_pending() { return in_flight.load(std::memory_order_acquire) > 0; }

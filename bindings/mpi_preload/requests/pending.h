@@ -5,9 +5,10 @@
 #include <farandole/farandole.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 
-#include "views.h"
+#include "requests/plan.h"
 
 namespace fdl::mpi_preload {
 
@@ -28,16 +29,12 @@ class SubmittedComm {
   std::atomic<bool> is_freed_{false};
 };
 
-// The memory of one call: packed copies, and what must be unpacked at the end.
-struct Copies {
-  std::unique_ptr<std::byte[]> input;
-  std::unique_ptr<std::byte[]> output;
-  Elements result;
-};
-
 // Submits the call and makes MPI's request. Returns a code of MPI.
-int submit(const std::shared_ptr<SubmittedComm>& comm, const fdl_call& call, Copies copies, MPI_Comm mpi,
-           MPI_Request* request);
+int submit(const std::shared_ptr<SubmittedComm>& comm, Plan plan, MPI_Comm mpi, MPI_Request* request);
+// The same for a request that exists. `complete` runs once, in a thread of the program that is inside a function of
+// MPI, with the code of the outcome.
+int submit_to(MPI_Request request, const std::shared_ptr<SubmittedComm>& comm, std::shared_ptr<const Plan> plan,
+              MPI_Comm mpi, std::function<void(int code)> complete);
 
 // Whether any call is in flight; costs one load.
 bool has_pending();

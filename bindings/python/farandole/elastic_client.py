@@ -10,6 +10,7 @@ import struct
 
 from . import errors
 
+FINISHED = "other ranks have finished"  # the launcher's reason where the job has come to its end
 ADDED, REMOVED = 1, 2  # the numbers of Horovod's HostUpdateResult
 
 
@@ -30,6 +31,7 @@ class LauncherClient:
         self._worker = int(os.environ["FARANDOLE_WORKER"])
         self._unread = b""
         self._changes = 0  # ADDED and REMOVED since the generation began
+        self._has_belonged = False  # to a generation
         self._pid = os.getpid()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -46,7 +48,8 @@ class LauncherClient:
         """Blocks until the next generation begins, and returns this process's arguments for init.
 
         `lost_rank`: the rank whose loss this rank has observed; -1 for none. ShutDownError if no generation follows,
-        RankRemoved if this process does not belong to the next one.
+        RankRemoved if this process does not belong to the next one. SystemExit(0) if the job has finished before this
+        process belonged to it: nothing is left to do, and nothing has failed.
         """
         try:
             self._socket.sendall(f"join {self._worker} {lost_rank}\n".encode())
@@ -55,12 +58,14 @@ class LauncherClient:
         while True:
             words = self._next_line()
             if words[0] == "world":
-                self._changes = 0
+                self._changes, self._has_belonged = 0, True
                 rank, size, local_rank, local_size = map(int, words[2:6])
                 return dict(rank=rank, size=size, local_rank=local_rank, local_size=local_size, rendezvous=words[6])
             if words[0] == "removed":
                 raise RankRemoved("this rank has been removed from the elastic job")
             if words[0] == "end":
+                if " ".join(words[1:]).startswith(FINISHED) and not self._has_belonged:
+                    raise SystemExit(0)
                 raise errors.ShutDownError("the elastic job ends: " + " ".join(words[1:]))
             self._note_change(words)
 

@@ -295,12 +295,9 @@ def barrier(*, name=None, group=None):
 def join_async(group=None):
     """Starts join and returns its Handle."""
     group = group or world_group()
-
-    def finish(done):
-        group.forget_names()
-        return done.last_joined()
-
-    return Handle(_native.join(group.member()), finish)
+    handle = _native.join(group.member())
+    group.start_names_after_join()
+    return Handle(handle, lambda done: done.last_joined())
 
 
 def join(group=None):

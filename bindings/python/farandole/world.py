@@ -228,8 +228,10 @@ class Group:
         self.native = native
         self.ranks = tuple(ranks)
         self.rank = native.rank if native else None
-        self._unnamed = {}
-        self._lent = set()
+        self._unnamed = {}  # the next number, by operation
+        self._joins = 0  # joins that this rank has started
+        self._lent = {}  # a lock, by operation
+        self._borrowers = {}  # the thread that has the lock, by operation
 
     @property
     def size(self):
@@ -276,23 +278,31 @@ class Group:
     def lend_name(self, operation):
         """A context with the name of an unnamed operation that ends before its caller continues.
 
-        The name is the same each time, so that repeated steps submit the same names. A second thread in the same
-        operation gets a counted name meanwhile.
+        The name is the same each time, so that repeated steps submit the same names. Such operations of one kind run
+        one after the other: a second thread waits until the first one's has ended, so that the n-th call of a rank
+        matches the n-th of the others however the threads are scheduled. A signal handler, or another callback that
+        runs in the thread of such an operation, gets a counted name.
         """
-        name = f"{operation}.noname"
-        if name in self._lent:
+        lock = self._lent.setdefault(operation, threading.Lock())
+        me = threading.get_ident()
+        if self._borrowers.get(operation) == me:
             with self.naming(operation, None) as counted:
                 yield counted
             return
-        self._lent.add(name)
-        try:
-            yield name
-        finally:
-            self._lent.discard(name)
+        with lock:
+            self._borrowers[operation] = me
+            try:
+                yield f"{operation}.noname"
+            finally:
+                del self._borrowers[operation]
 
-    def forget_names(self):
-        """Counts from 0 again. After a join, ranks that joined early have counted less than others."""
+    def start_names_after_join(self):
+        """Counts from 0 again, with other names: ranks that join early have counted less than others.
+
+        It belongs to the call that starts a join, not to its end, which each rank observes at another time.
+        """
         self._unnamed.clear()
+        self._joins += 1
 
     def __repr__(self):
         return f"Group({list(self.ranks)})"
@@ -316,7 +326,8 @@ class _Naming:
         counters = self.group._unnamed
         self.number = counters.get(self.operation, 0)
         counters[self.operation] = self.number + 1
-        return f"{self.operation}.noname.{self.number}"
+        period = f".after_join_{self.group._joins}" if self.group._joins else ""
+        return f"{self.operation}.noname{period}.{self.number}"
 
     def __exit__(self, kind, *_):
         # If another thread has taken the next number meanwhile, this number stays unused.

@@ -21,7 +21,8 @@ bucket = config.require("bucket")  # for data and models
 vpc_id = config.require("vpc_id")
 subnet_ids = config.require_object("subnet_ids")  # two zones, for the control plane
 worker_subnet_id = config.get("worker_subnet_id") or subnet_ids[0]  # one zone: EFA does not cross zones
-gpus, _, efa = find(instance_type)
+instance = find(instance_type)
+gpus, efa = instance.accelerators, instance.efa
 
 # --- roles -----------------------------------------------------------------------------------------------------------
 

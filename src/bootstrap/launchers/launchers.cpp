@@ -100,7 +100,9 @@ void weigh(const NodeRow& row, const Variables& variables, const Platform& platf
     if (!decision.node) decision.node = std::move(**found);
   } else if (variables.has(row.rank)) {
     entry.result = "ignored";
-    entry.why += fmt::format(", but {}", variables.quote(row.count));
+    // RANK numbers pods only where no variable numbers the processes of a pod.
+    const bool has_local = std::string_view(row.rank) == "RANK" && variables.has("LOCAL_RANK");
+    entry.why += fmt::format(", but {}", variables.quote(has_local ? "LOCAL_RANK" : row.count));
   }
   decision.rows.push_back(std::move(entry));
 }
@@ -276,7 +278,7 @@ Result<std::string> find_place(const Decision& decision, const Variables& variab
     auto place = row->place(variables, *decision.identity);
     if (place.ok()) return place;
     if (first.ok()) first = place.status();
-    by_mpi = by_mpi || row->place == open_mpi_place || row->place == pmi_place;
+    by_mpi = by_mpi || row->place == open_mpi_place || row->place == pmi_place || row->place == mvapich_place;
   }
   for (const ProcessRow* row : decision.agreeing) {
     if (row->service == nullptr || !platform.serves || !platform.serves(row->service, variables, config)) continue;

@@ -172,6 +172,16 @@ Found read_batch(const Variables& variables, const Platform& platform) {
   return std::optional(node);
 }
 
+// Pods of a JobSet are called <jobset>-<replicated job>-<job>-<pod> in a domain that begins with the JobSet's name, and
+// each Job counts its pods from 0. Returns whether this pod belongs to a Job other than the first.
+bool is_in_a_later_job(const Platform& platform, int index) {
+  const auto pod = ordinal_of(platform.host_name);
+  const std::string job_set = platform.domain.substr(0, platform.domain.find('.')) + "-";
+  if (!pod || pod->number != index || job_set == "-" || !pod->prefix.starts_with(job_set)) return false;
+  const auto job = ordinal_of(std::string_view(pod->prefix).substr(0, pod->prefix.size() - 1));
+  return job && job->number > 0 && job->prefix.size() > job_set.size() + 1;
+}
+
 // The variables give an index but not the number of pods; the manifest must set it.
 Found read_indexed_job(const Variables& variables, const Platform& platform) {
   if (!variables.has("JOB_COMPLETION_INDEX")) return std::optional<NodeFacts>();
@@ -186,6 +196,16 @@ Found read_indexed_job(const Variables& variables, const Platform& platform) {
     return Status(Code::invalid_argument,
                   fmt::format("{} but {}: both are needed, or neither", variables.quote("FARANDOLE_JOBSET_JOB_INDEX"),
                               variables.quote("FARANDOLE_JOBSET_PODS_PER_JOB")));
+  }
+  if (job < 0 && !variables.has("FARANDOLE_RENDEZVOUS") && is_in_a_later_job(platform, index)) {
+    return Status(
+        Code::invalid_argument,
+        fmt::format("'{}' is a pod of a later Job of a JobSet, and nothing numbers its Jobs: each of them would be a "
+                    "world of its own, with its own rank 0. Add to the pods' variables FARANDOLE_JOBSET_JOBS=<Jobs>, "
+                    "FARANDOLE_JOBSET_PODS_PER_JOB=<pods of each>, and FARANDOLE_JOBSET_JOB_INDEX from the field "
+                    "metadata.labels['jobset.sigs.k8s.io/job-global-index']; for a world in each Job set "
+                    "FARANDOLE_RENDEZVOUS",
+                    platform.host_name));
   }
   node.node_rank = index + std::max(0, job) * std::max(0, pods);
   node.node_count = jobs * pods;

@@ -99,6 +99,15 @@ std::string pmi_facts(const Variables& variables) {
   return fmt::format("launcher={}\n", launcher_process(variables));
 }
 
+// mpirun_rsh starts one mpispawn on each host, which is the parent of all ranks there.
+std::string mvapich_facts(const Variables& variables) {
+  const bool is_plus = variables.has("MVP_COMM_WORLD_SIZE");
+  const char* size = is_plus ? "MVP_COMM_WORLD_SIZE" : "MV2_COMM_WORLD_SIZE";
+  const char* local_size = is_plus ? "MVP_COMM_WORLD_LOCAL_SIZE" : "MV2_COMM_WORLD_LOCAL_SIZE";
+  if (variables.has(local_size) && variables.text(local_size) != variables.text(size)) return {};
+  return fmt::format("launcher={}\n", launcher_process(variables));
+}
+
 std::string flux_facts(const Variables& variables) { return join(variables, {"FLUX_JOB_ID", "FLUX_URI"}); }
 
 std::string slurm_facts(const Variables& variables) {
@@ -136,6 +145,11 @@ Result<std::string> open_mpi_place(const Variables& variables, const Identity& i
 Result<std::string> pmi_place(const Variables& variables, const Identity& identity) {
   if (!is_on_one_host(identity)) return several_hosts_need_an_address("PMI");
   return place_on_this_host(pmi_facts(variables));
+}
+
+Result<std::string> mvapich_place(const Variables& variables, const Identity& identity) {
+  if (!is_on_one_host(identity)) return several_hosts_need_an_address("MVAPICH");
+  return place_on_this_host(mvapich_facts(variables));
 }
 
 Result<std::string> flux_place(const Variables& variables, const Identity& identity) {

@@ -20,6 +20,7 @@ std::string horovod_facts(const Variables&);
 std::string torchrun_facts(const Variables&);
 std::string open_mpi_facts(const Variables&);
 std::string pmi_facts(const Variables&);
+std::string mvapich_facts(const Variables&);
 std::string flux_facts(const Variables&);
 std::string slurm_facts(const Variables&);
 
@@ -28,6 +29,7 @@ Result<std::string> horovod_place(const Variables&, const Identity&);
 Result<std::string> torchrun_place(const Variables&, const Identity&);
 Result<std::string> open_mpi_place(const Variables&, const Identity&);
 Result<std::string> pmi_place(const Variables&, const Identity&);
+Result<std::string> mvapich_place(const Variables&, const Identity&);
 Result<std::string> flux_place(const Variables&, const Identity&);
 Result<std::string> slurm_place(const Variables&, const Identity&);
 

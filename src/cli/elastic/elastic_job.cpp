@@ -366,6 +366,7 @@ void ElasticJob::give_up(int others_code, int failed_place, int failed_code, con
 void ElasticJob::end_job(int others_code, int failed_place, int failed_code, const std::string& why, bool drain) {
   is_over_ = true;
   why_ended_ = why;
+  others_code_ = others_code;
   send_to_waiting_workers("end " + why);
   if (!port_) return;
   for (const NodePort::Peer peer : nodes_.peers()) {

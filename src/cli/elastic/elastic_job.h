@@ -79,6 +79,7 @@ class ElasticJob final : public WorkerGroup {
 
   // Other nodes (elastic_job_nodes.cpp).
   void receive_from_nodes();
+  void dismiss(NodePort::Peer peer);
   void handle_message(NodePort::Peer peer, const CoordinatorMessage& message);
   void apply_orders();  // sends what Nodes has ordered, and handles its events
   void handle_node_event(const Nodes::Event& event);
@@ -115,6 +116,7 @@ class ElasticJob final : public WorkerGroup {
   Failure last_failure_;
   bool is_over_ = false;  // later requests of workers are answered with `end`
   std::string why_ended_;
+  int others_code_ = 0;  // of nodes that connect after the end
   std::vector<Action> actions_;
 };
 

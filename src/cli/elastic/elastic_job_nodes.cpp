@@ -45,10 +45,20 @@ std::string ElasticJob::place_name(int place) const {
 void ElasticJob::receive_from_nodes() {
   // Orders are applied after each message: hang_up() closes a connection whose later messages must not be handled.
   for (const NodePort::Received& received : port_->take_received()) {
-    if (is_over_) continue;
+    if (is_over_) {
+      if (!received.is_closed && received.message.kind == Kind::node_hello) dismiss(received.peer);
+      continue;
+    }
     received.is_closed ? nodes_.closed(received.peer, now_ns()) : handle_message(received.peer, received.message);
     apply_orders();
   }
+}
+
+// A pod that was scheduled late connects while this node still closes the connections of the others. It must learn how
+// the job ended: otherwise it would report a lost leader, and its controller would start it again.
+void ElasticJob::dismiss(NodePort::Peer peer) {
+  port_->send(peer, {.kind = Kind::node_ends, .number = others_code_, .key = why_ended_});
+  port_->hang_up(peer);
 }
 
 void ElasticJob::handle_message(NodePort::Peer peer, const CoordinatorMessage& message) {

@@ -218,7 +218,10 @@ void ElasticMember::forward(int worker, const std::string& line) {
   if (found == runners_.end()) return;
   // The lines are those that the leader sends to its own workers. Two of them make an end with an error no loss.
   if (line == "removed" || line.starts_with("end ")) found->second.may_end = true;
-  if (line.starts_with("world ")) requesting_.erase(worker);
+  if (line.starts_with("world ")) {
+    requesting_.erase(worker);
+    has_taken_part_ = true;
+  }
   listener_->send_line(worker, line);
 }
 
@@ -228,6 +231,10 @@ void ElasticMember::end(int code, const std::string& why, bool drain) {
   why_ended_ = why;
   // These workers wait in init() and would wait there for ever. The others notice the end by their communicators.
   for (const int worker : requesting_) listener_->send_line(worker, "end " + why);
+  if (code == kExitOk && !has_taken_part_) {
+    log_elastic(
+        "the job finished before ranks of this node took part: nothing is left to do, and this node ends with 0");
+  }
   if (code == kExitOk || is_leaving_) return;
   actions_.push_back({.kind = drain ? Action::Kind::drain : Action::Kind::give_up, .exit_code = code, .text = why});
 }

@@ -98,6 +98,7 @@ class ElasticMember final : public WorkerGroup {
   std::set<int> requesting_;
   bool is_leaving_ = false;
   bool is_over_ = false;
+  bool has_taken_part_ = false;  // a rank of this node has belonged to a generation
   std::string why_ended_;
   std::vector<Action> actions_;
 };

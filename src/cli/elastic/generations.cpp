@@ -85,6 +85,8 @@ bool Generations::ended(int worker, bool well) {
   workers_.erase(found);
   // Its end was requested, so it is no loss whatever its exit code.
   if (was.dismissed) return false;
+  // A node that arrived when others had finished already: its ranks have no part in the job, and their end is no loss.
+  if (finished_ && was.joined == 0) return false;
   // Ranks end well together, at the end of training. From then on nothing is replaced.
   if (well) finished_ = true;
   if (well || give_up_) return !well;

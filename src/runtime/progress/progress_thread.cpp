@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/thread_role.h"
 #include "base/check.h"
 #include "base/relax.h"
 
@@ -202,6 +203,7 @@ void ProgressThread::drain(Group& group, Deadline deadline) {
 
 void ProgressThread::run() {
   driving_here = this;
+  is_progress_thread = true;
   progress_token_.take_for_progress_thread();
   while (!progress_token_.stopping()) {
     bool moved = do_tasks();

@@ -60,6 +60,8 @@ class FakeMpi final : public MpiLibrary {
   int world_rank() const override { return rank_; }
   int world_size() const override { return world_->size_; }
 
+  bool may_call() const override { return true; }
+  Status wrong_thread() const override { return Status(Code::unsupported, "wrong thread (fake)"); }
   void before_finalize(void (*)()) override {}
 
   Result<MpiComm> make_communicator(std::span<const int> ranks, int tag) override {

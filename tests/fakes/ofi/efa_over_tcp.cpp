@@ -2,7 +2,8 @@
 // jobs of processes run as they do on hosts with EFA devices.
 //
 // FAKE_EFA_DEVICES: how many devices it has (1), named efa_0, efa_1 ... FAKE_EFA_LOST: a file; once it exists, the
-// devices of this process are gone.
+// devices of this process are gone. Where it is set, endpoints stay open until the process ends: EFA cancels a write
+// that has half come, and ofi_rxm 1.17 reads a null pointer when it does.
 #include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
@@ -82,9 +83,11 @@ struct Changed {
 Changed<fi_ops_fabric> fabric_ops;
 Changed<fi_ops_domain> domain_ops;
 Changed<fi_ops_cq> queue_ops;
+Changed<fi_ops> endpoint_ops;
+
+const char* const lost = std::getenv("FAKE_EFA_LOST");
 
 ssize_t read_queue(fid_cq* queue, void* entries, size_t count) {
-  static const char* const lost = std::getenv("FAKE_EFA_LOST");
   static unsigned calls = 0;
   if (lost != nullptr && ++calls % 64 == 0 && ::access(lost, F_OK) == 0) return -FI_ENODEV;
   return queue_ops.real.read(queue, entries, count);
@@ -102,7 +105,10 @@ int open_endpoint(fid_domain* domain, fi_info* shown, fid_ep** endpoint, void* c
   fi_info* info = real_of(shown);
   const int code = domain_ops.real.endpoint(domain, info, endpoint, context);
   fi_freeinfo(info);
-  return code;
+  if (code != 0 || lost == nullptr) return code;
+  (*endpoint)->fid.ops = endpoint_ops.of((*endpoint)->fid.ops);
+  endpoint_ops.changed.close = [](fid*) { return 0; };
+  return 0;
 }
 
 int open_domain(fid_fabric* fabric, fi_info* shown, fid_domain** domain, void* context) {

@@ -94,7 +94,7 @@ def test_every_custom_resource_that_is_shipped_keeps_the_rules_of_its_kind():
             broken += [f"{name_of(path)}: {fault}" for fault in faults]
     print(f"rules looked at: {looked}")
     assert broken == []
-    assert min(looked[kind] for kind in ("NodePool", "EC2NodeClass", "TrainJob", "ClusterTrainingRuntime")) > 2
+    assert min(looked[kind] for kind in ("NodePool", "EC2NodeClass", "TrainJob", "TrainingRuntime")) > 2
 
 
 @pytest.mark.parametrize(

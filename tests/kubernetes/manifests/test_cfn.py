@@ -37,7 +37,7 @@ def test_e10_efas_security_group_lets_itself_in_and_out(resources):
 def test_e10_each_network_card_has_an_interface_and_only_the_first_an_address(resources):
     data = resources["LaunchTemplate"]["Properties"]["LaunchTemplateData"]
     interfaces = data["NetworkInterfaces"]
-    assert len(interfaces) == TABLE[data["InstanceType"]][2] == 32
+    assert len(interfaces) == TABLE[data["InstanceType"]].efa == 32
     assert [card["NetworkCardIndex"] for card in interfaces] == list(range(32))
     assert [card["InterfaceType"] for card in interfaces] == ["efa"] + ["efa-only"] * 31
     assert [card["DeviceIndex"] for card in interfaces] == [0] + [1] * 31

@@ -56,7 +56,7 @@ def test_e1_e2_e3_e4_e5_e6_c1_a_cluster_file_has_its_nodes_with_efa_in_one_priva
     assert faults([document], SCHEMAS.is_dir()) == []
     gpu = groups(document)["gpu"]
     assert (gpu["instanceType"], gpu["desiredCapacity"], gpu["efaEnabled"]) == (kind, nodes, True)
-    assert TABLE[kind][2] == efa and gpu["privateNetworking"] is True
+    assert TABLE[kind].efa == efa and gpu["privateNetworking"] is True
     assert len(gpu.get("subnets", gpu.get("availabilityZones"))) == 1
     assert gpu["taints"] == [{"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}]
     assert "version" not in document["metadata"]
@@ -66,7 +66,7 @@ def test_e1_e2_e3_e4_e5_e6_c1_a_cluster_file_has_its_nodes_with_efa_in_one_priva
 def test_e7_the_system_and_the_workers_have_groups_of_their_own(name):
     found = groups(cluster(name))
     assert found["sys"]["labels"] == {"role": "sys"} and found["gpu"]["labels"] == {"role": "worker"}
-    assert TABLE[found["sys"]["instanceType"]][0] == 0
+    assert TABLE[found["sys"]["instanceType"]].accelerators == 0
 
 
 @pytest.mark.parametrize("name", ["eks-p4de-odcr-vpc", "eks-p4de-odcr", "eks-p5-odcr", "eks-p5-capacity-block"])

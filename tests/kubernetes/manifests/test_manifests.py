@@ -37,6 +37,7 @@ PARTS = {
     "rules.test.yaml",
     "nvidia-device-plugin-values.yaml",
     "aws-efa-k8s-device-plugin-values.yaml",
+    "adapter-values.yaml",
     "clusterpolicy.yaml",  # test_cluster_policy.py
 }
 SHIPPED = sorted(
@@ -229,6 +230,13 @@ def test_h13_k11_the_hpa_scales_a_scalable_object_by_an_existing_metric():
     (rules,) = read(KUBERNETES / "monitoring" / "rules.yaml")
     recorded = {rule.get("record") for group in rules["spec"]["groups"] for rule in group["rules"]}
     assert metric["pods"]["metric"]["name"] in recorded
+    (adapter,) = read(KUBERNETES / "monitoring" / "adapter-values.yaml")
+    (rule,) = adapter["rules"]["custom"]
+    assert rule["name"]["as"] == rule["seriesQuery"].split("{")[0] == metric["pods"]["metric"]["name"]
+    assert {name: one["resource"] for name, one in rule["resources"]["overrides"].items()} == {
+        "namespace": "namespace",
+        "pod": "pod",
+    }
 
 
 def test_h16_k12_k19_spot_is_elastic_forgiving_and_marked():
@@ -324,13 +332,38 @@ def test_c5_the_files_of_katib_are_four_and_each_prints_its_metric_once():
     assert trials == {"job", "pytorchjob", "mpijob", "trainjob"}
 
 
+POOLS = {
+    "nodepool-gpu-spot.yaml": "ec2nodeclass-efa.yaml",
+    "nodepool-gpu-od.yaml": "ec2nodeclass-efa.yaml",
+    "nodepool-gpu-reserved.yaml": "ec2nodeclass-reserved.yaml",
+}
+
+
+def test_c7_e6_reserved_nodes_come_from_the_reservation_only():
+    (pool,) = filled(KUBERNETES / "karpenter" / "nodepool-gpu-reserved.yaml")
+    needs = {need["key"]: need["values"] for need in pool["spec"]["template"]["spec"]["requirements"]}
+    assert needs["karpenter.sh/capacity-type"] == ["reserved"]
+    (node_class,) = filled(KUBERNETES / "karpenter" / "ec2nodeclass-reserved.yaml")
+    (term,) = node_class["spec"]["capacityReservationSelectorTerms"]
+    assert re.fullmatch(r"cr-[0-9a-f]{17}", term["id"])
+
+
+def test_h9_a_folder_of_lustre_is_given_to_the_pods_user():
+    """FSx's root belongs to root, and its driver does not apply fsGroup."""
+    (job,) = read(KUBERNETES / "storage" / "fsx-prepare.yaml")
+    spec = pod_of(job)["spec"]
+    assert spec["volumes"][0]["persistentVolumeClaim"]["claimName"] == "fsx"
+    user = pod_of(_job("job-gpu-efa.yaml"))["spec"]["securityContext"]["runAsUser"]
+    assert f"chown {user}:{user} /fsx/jobs" in spec["containers"][0]["command"][-1]
+
+
 def test_c7_nodes_come_for_jobs_and_go_after_them():
-    for name in ("nodepool-gpu-spot.yaml", "nodepool-gpu-od.yaml"):
+    for name, node_class in POOLS.items():
         (pool,) = filled(KUBERNETES / "karpenter" / name)
         spec = pool["spec"]
         assert spec["disruption"]["consolidationPolicy"] == "WhenEmpty"
         assert spec["template"]["spec"]["terminationGracePeriod"] == "10m"  # more than the pods' 110 s
-        (node_class,) = filled(KUBERNETES / "karpenter" / "ec2nodeclass-efa.yaml")
+        (node_class,) = filled(KUBERNETES / "karpenter" / node_class)
         assert spec["template"]["spec"]["nodeClassRef"]["name"] == node_class["metadata"]["name"]
         assert node_class["spec"]["associatePublicIPAddress"] is False
 
@@ -338,14 +371,14 @@ def test_c7_nodes_come_for_jobs_and_go_after_them():
 def test_c7_the_pools_types_that_need_efa_have_it():
     from farandole.integrations.kubernetes.instances import TABLE
 
-    for name in ("nodepool-gpu-spot.yaml", "nodepool-gpu-od.yaml"):
+    for name in POOLS:
         (pool,) = filled(KUBERNETES / "karpenter" / name)
         types = next(
             need
             for need in pool["spec"]["template"]["spec"]["requirements"]
             if need["key"] == "node.kubernetes.io/instance-type"
         )["values"]
-        assert all(TABLE[kind][2] > 0 for kind in types)
+        assert all(TABLE[kind].efa > 0 for kind in types)
 
 
 # --- what runs in them ------------------------------------------------------------------------------------------------

@@ -1,93 +1,109 @@
-"""Tests of `farandole kubernetes logs` and `status` with a stub of kubectl, and of the ways to start the command."""
+"""Tests of `farandole kubernetes logs` and `status` with real kubectl and a stub API server, which serves watches and
+logs, breaks connections and forgets versions; and of the ways to start the command."""
 
-import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
+from api_pods import pod
+from api_server import ApiServer
 from farandole import launcher
 from farandole.integrations.kubernetes.__main__ import main
-from kubectl_stub import STUB, pod
+from manifest_checks import kubectl
+
+RUNNING, SUSPENDED, NO_SUCH_JOB, UNREACHABLE = 75, 76, 66, 69
 
 
 @pytest.fixture
-def cluster(tmp_path, monkeypatch):
-    """cluster([pods], [pods later], logs={pod: text}, events=[...]) returns a function that returns kubectl's calls."""
-
-    def answers(*moments, logs=None, events=()):
-        stub = tmp_path / "bin" / "kubectl"
-        stub.parent.mkdir()
-        stub.write_text(STUB)
-        stub.chmod(0o755)
-        for number, pods in enumerate(moments, 1):
-            (tmp_path / f"pods.{number}.json").write_text(json.dumps({"items": pods}))
-        (tmp_path / "events.json").write_text(json.dumps({"items": list(events)}))
-        for name, text in (logs or {}).items():
-            (tmp_path / f"log.{name}").write_text(text)
-        monkeypatch.setenv("PATH", f"{stub.parent}:/usr/bin:/bin")
-        monkeypatch.setenv("STUB", str(tmp_path))
-        return lambda: (tmp_path / "calls").read_text().splitlines()
-
-    return answers
+def api(tmp_path, monkeypatch):
+    program = kubectl()
+    if not program or not program.endswith("kubectl"):
+        pytest.skip("needs kubectl: bash tests/kubernetes/setup.sh")
+    monkeypatch.setenv("PATH", f"{os.path.dirname(program)}:{os.environ['PATH']}")
+    server = ApiServer(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(server.config))
+    yield server
+    server.end()
 
 
-def test_h8_logs_come_in_order_of_rank_each_behind_its_number(cluster, capsys):
-    calls = cluster(
-        [pod(1, code=0), pod(10, code=0), pod(0, code=0)],
-        logs={"train-0-x1": "a\nb\n", "train-1-x1": "c\n", "train-10-x1": "d\n"},
-    )
+class Command:
+    """`farandole kubernetes WORDS` in a process of its own, whose output is read as it arrives."""
+
+    def __init__(self, *words):
+        code = "import sys; from farandole.integrations.kubernetes.__main__ import main; sys.exit(main(sys.argv[1:]))"
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen([sys.executable, "-c", code, *words], **pipes)
+        self.out, self.err = [], []
+        self.threads = [
+            threading.Thread(target=lambda s=stream, to=lines: to.extend(line.rstrip() for line in s))
+            for stream, lines in ((self.process.stdout, self.out), (self.process.stderr, self.err))
+        ]
+        for one in self.threads:
+            one.start()
+
+    def until(self, what, timeout=20):
+        end = time.monotonic() + timeout
+        while not what():
+            assert time.monotonic() < end and self.process.poll() is None, (self.out, self.err)
+            time.sleep(0.02)
+
+    def code(self, timeout=40):
+        try:
+            return self.process.wait(timeout)
+        finally:
+            self.process.kill()
+            for one in self.threads:
+                one.join()
+            self.process.stdout.close()
+            self.process.stderr.close()
+
+
+@pytest.fixture
+def begin():
+    started = []
+
+    def start(*words):
+        started.append(Command(*words))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.code()
+
+
+def end_pod(api, index, code, made="1", **more):
+    api.put_pod(pod(index, code=code, made=made, **more))
+
+
+# ---- One look --------------------------------------------------------------------------------------------------------
+
+
+def test_h8_logs_come_in_order_of_rank_each_behind_its_number(api, capsys):
+    api.put_job("Complete")
+    for index, lines in ((1, "c"), (10, "d"), (0, "ab")):
+        end_pod(api, index, 0)
+        api.write(f"train-{index}-x1", *lines)
     assert main(["logs", "train", "-n", "ml"]) == 0
     assert capsys.readouterr().out == "0| a\n0| b\n1| c\n10| d\n"
-    assert calls()[0] == "get pods -l app.kubernetes.io/instance=train -o json -n ml"
+    assert ("/api/v1/namespaces/ml/pods", {"labelSelector": "app.kubernetes.io/instance=train"}) in api.requests
 
 
-def test_h8_followed_logs_wait_for_pods_print_the_reason_once_and_end_with_the_jobs_code(cluster, capsys):
-    calls = cluster(
-        [],
-        [pod(0, unscheduled="0/3 nodes are available: 3 Insufficient nvidia.com/gpu."), pod(1)],
-        [pod(0, unscheduled="0/3 nodes are available: 3 Insufficient nvidia.com/gpu."), pod(1)],
-        [pod(0), pod(1)],
-        [pod(0, code=3), pod(1, code=202)],
-        logs={"train-0-x1": "loss=1\n", "train-1-x1": "hello\n"},
-    )
-    assert main(["logs", "train", "--follow", "--timeout", "5"]) == 3
-    captured = capsys.readouterr()
-    assert sorted(captured.out.splitlines()) == ["0| loss=1", "1| hello"]
-    assert captured.err.splitlines() == [
-        "farandole kubernetes: no pods of 'train' yet: if this lasts, see `kubectl get events`",
-        "farandole kubernetes: train-0-x1 waits: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
-        "farandole kubernetes: train-0-x1 ended with 3",
-        "farandole kubernetes: train-1-x1 ended with 202: another rank was lost",
-    ]
-    assert "logs train-0-x1 -f" in calls()
-
-
-def test_k20_the_code_is_that_of_the_pod_that_failed_first(cluster):
-    cluster([pod(0, code=202), pod(1, code=78), pod(2, code=203)])
-    assert main(["status", "train", "--wait"]) == 78
-
-
-def test_pods_that_never_start_are_an_error_after_the_timeout(cluster, capsys):
-    cluster([pod(0, waiting={"reason": "ImagePullBackOff", "message": "no such image"})])
-    assert main(["logs", "train", "-f", "--timeout", "0.2"]) == 1
-    captured = capsys.readouterr().err
-    assert "train-0-x1 waits: ImagePullBackOff: no such image" in captured and "not started within 0.2 s" in captured
-
-
-def test_status_shows_the_state_of_each_pod_and_why_it_waits(cluster, capsys):
-    cluster(
-        [
-            pod(0),
-            pod(1, waiting={"reason": "ContainerCreating"}),
-            pod(2, code=137, reason="OOMKilled"),
-            pod(3, waiting={"reason": "CreateContainerConfigError", "message": 'secret "train-key" not found'}),
-            pod(4, code=143),
-        ],
-        events=[{"type": "Normal", "message": "pulled"}, {"type": "Warning", "message": "MountVolume failed"}],
-    )
-    assert main(["status", "train"]) == 0
+def test_status_shows_the_state_of_each_pod_and_why_it_waits(api, capsys):
+    api.put_job()
+    for one in (
+        pod(0),
+        pod(1, waiting={"reason": "ContainerCreating"}),
+        pod(2, code=137, reason="OOMKilled"),
+        pod(3, waiting={"reason": "CreateContainerConfigError", "message": 'secret "train-key" not found'}),
+        pod(4, code=143),
+    ):
+        api.put_pod(one)
+    api.events += [{"type": "Normal", "message": "pulled"}, {"type": "Warning", "message": "MountVolume failed"}]
+    assert main(["status", "train"]) == RUNNING
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
         "rank  pod         node    state           why",
         "0     train-0-x1  node-0  running",
@@ -98,40 +114,304 @@ def test_status_shows_the_state_of_each_pod_and_why_it_waits(cluster, capsys):
     ]
 
 
-def test_of_a_pod_that_was_replaced_the_newest_counts(cluster):
-    cluster([pod(0, code=143, made="1"), pod(0, code=0, made="2"), pod(1, code=0)])
-    assert main(["status", "train", "--wait"]) == 0
+@pytest.mark.parametrize(
+    "conditions, spec, code",
+    [
+        (["SuccessCriteriaMet"], {}, RUNNING),  # its pods are still being ended
+        (["SuccessCriteriaMet", "Complete"], {}, 0),
+        (["FailureTarget", "Failed"], {}, 137),
+        (["Suspended"], {"suspend": True}, SUSPENDED),
+        ([], {}, RUNNING),
+    ],
+)
+@pytest.mark.parametrize("command", ["logs", "status"])
+def test_the_exit_code_is_the_state_of_the_job_and_not_of_its_pods(api, command, conditions, spec, code):
+    api.put_job(*conditions, **spec)
+    end_pod(api, 0, 202)
+    end_pod(api, 1, 137)
+    assert main([command, "train"]) == code
 
 
-def test_launchers_and_masters_come_first_and_keep_their_names(cluster, capsys):
+@pytest.mark.parametrize(
+    "collection, status, code",
+    [
+        ("pytorchjobs", {"conditions": [{"type": "Succeeded", "status": "True"}]}, 0),
+        ("pytorchjobs", {"conditions": [{"type": "Running", "status": "True"}]}, RUNNING),
+        ("pytorchjobs", {"conditions": [{"type": "Suspended", "status": "True"}]}, SUSPENDED),
+        ("jobsets", {"conditions": [{"type": "Completed", "status": "True"}]}, 0),
+        ("jobsets", {"conditions": [{"type": "Failed", "status": "True"}]}, 1),
+        ("rayjobs", {"jobStatus": "SUCCEEDED"}, 0),
+        ("rayjobs", {"jobStatus": "FAILED"}, 1),
+        ("rayjobs", {"jobDeploymentStatus": "Suspended"}, SUSPENDED),
+    ],
+)
+def test_every_operators_conditions_are_read(api, collection, status, code):
+    kind = {"pytorchjobs": "PyTorchJob", "jobsets": "JobSet", "rayjobs": "RayJob"}[collection]
+    api.put(collection, {"kind": kind, "metadata": {"name": "train"}, "status": status})
+    assert main(["status", "train"]) == code
+
+
+def test_k20_a_failed_job_has_the_code_of_the_pod_that_failed_first(api):
+    api.put_job("Failed")
+    for index, code, when in ((0, 202, "01"), (1, 78, "03"), (2, 3, "04"), (3, 203, "00")):
+        one = pod(index, code=code)
+        one["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = f"2026-01-01T00:00:{when}Z"
+        api.put_pod(one)
+    ended = pod(4, code=143)  # by the controller, after the failure
+    ended["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:02Z"
+    api.put_pod(ended)
+    assert main(["status", "train"]) == 78
+
+
+@pytest.mark.parametrize("code", [RUNNING, SUSPENDED, NO_SUCH_JOB])
+def test_a_failed_pods_code_is_never_taken_for_another_state(api, code):
+    api.put_job("Failed")
+    end_pod(api, 0, code)
+    assert main(["status", "train"]) == 1
+
+
+def test_of_a_pod_that_was_replaced_the_newest_counts(api):
+    """Without an object of the job the pods alone tell, such as after its --ttl."""
+    end_pod(api, 0, 143, made="1")
+    end_pod(api, 0, 0, made="2")
+    end_pod(api, 1, 0)
+    assert main(["status", "train"]) == 0
+
+
+def test_launchers_and_masters_come_first_and_keep_their_names(api, capsys):
     replica = "training.kubeflow.org/replica-"
-    cluster(
-        [
-            pod(0, name="t-worker-0", labels={f"{replica}type": "worker", f"{replica}index": "0"}, code=0),
-            pod(0, name="t-master-0", labels={f"{replica}type": "master", f"{replica}index": "0"}, code=0),
-        ],
-        logs={"t-worker-0": "w\n", "t-master-0": "m\n"},
-    )
-    assert main(["logs", "t"]) == 0
+    for kind in ("worker", "master"):
+        api.put_pod(pod(0, name=f"t-{kind}-0", labels={f"{replica}type": kind, f"{replica}index": "0"}, code=0))
+        api.write(f"t-{kind}-0", kind[0])
+    assert main(["logs", "train"]) == 0
     assert capsys.readouterr().out == "t-master-0| m\n0| w\n"
 
 
-def test_a_job_that_is_not_there_is_an_error(cluster, capsys):
-    cluster([])
-    assert main(["status", "train"]) == 1
-    assert main(["logs", "train"]) == 1
+def test_a_job_that_is_not_there_is_an_error(api, capsys):
+    assert main(["status", "train"]) == NO_SUCH_JOB
+    assert main(["logs", "train"]) == NO_SUCH_JOB
     assert "there is no pod with the label app.kubernetes.io/instance=train" in capsys.readouterr().err
 
 
-def test_e15_without_kubectl_or_without_a_server_the_error_names_it(tmp_path, cluster, monkeypatch, capsys):
-    cluster([])
-    (tmp_path / "pods.1.json").unlink()
-    (tmp_path / "bin" / "kubectl").write_text("#!/bin/sh\necho 'connection refused' >&2\nexit 1\n")
-    assert main(["status", "train"]) == 64
-    assert "connection refused" in capsys.readouterr().err
+def test_e15_without_kubectl_or_without_a_server_the_error_names_it(tmp_path, api, monkeypatch, capsys):
+    api.http.shutdown()
+    api.http.server_close()
+    assert main(["status", "train"]) == UNREACHABLE
+    assert "refused" in capsys.readouterr().err
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["status", "train"]) == 127
     assert "kubectl is not in PATH" in capsys.readouterr().err
+
+
+def test_rights_that_are_missing_are_named(api, capsys):
+    api.forbidden |= {"jobs", "pods"}
+    assert main(["status", "train"]) == UNREACHABLE
+    assert "not readable: jobs" in capsys.readouterr().err
+    api.forbidden = {"pods"}
+    api.put_job()
+    assert main(["logs", "train", "--follow"]) == UNREACHABLE
+    assert "pods is forbidden" in capsys.readouterr().err
+
+
+# ---- Following -------------------------------------------------------------------------------------------------------
+
+
+def test_h8_followed_logs_begin_with_the_pods_that_run_and_name_why_others_wait(api, begin):
+    """An elastic job of 2 to 3 pods: the third finds no node. Its lines follow when it has started."""
+    api.put_job()
+    api.put_pod(pod(0))
+    api.put_pod(pod(1))
+    api.put_pod(pod(2, unscheduled="0/3 nodes are available: 3 Insufficient nvidia.com/gpu."))
+    api.write("train-0-x1", "loss=1")
+    command = begin("logs", "train", "--follow")
+    command.until(lambda: "0| loss=1" in command.out and any("train-2-x1 waits" in line for line in command.err))
+    api.put_pod(pod(2))
+    api.write("train-2-x1", "joined")
+    command.until(lambda: "2| joined" in command.out)
+    for index in range(3):
+        end_pod(api, index, 0)
+    time.sleep(0.3)
+    assert command.process.poll() is None  # all pods have ended, and the controller has not decided yet
+    api.put_job("SuccessCriteriaMet", "Complete")
+    assert command.code() == 0
+    assert command.err == [
+        "farandole kubernetes: train-2-x1 waits: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+        "farandole kubernetes: Job train is complete: R",
+    ]
+
+
+def test_followed_logs_wait_for_a_job_that_is_not_there_yet(api, begin):
+    command = begin("logs", "train", "--follow")
+    command.until(lambda: command.err == ["farandole kubernetes: there is no job 'train' yet"])
+    api.put_job()
+    api.put_pod(pod(0))
+    api.write("train-0-x1", "a")
+    command.until(lambda: command.out == ["0| a"])
+    time.sleep(5.5)  # until the object is looked for again
+    end_pod(api, 0, 0)
+    api.put_job("Complete")
+    assert command.code() == 0
+
+
+def test_h8_successors_are_joined_and_the_first_lines_of_both_are_shown(api, begin):
+    api.put_job()
+    api.put_pod(pod(0))
+    api.put_pod(pod(1))
+    api.write("train-1-x1", "first")
+    command = begin("logs", "train", "--follow")
+    command.until(lambda: "1| first" in command.out)
+    api.write("train-1-x1", "left at step 3")
+    end_pod(api, 1, 143)
+    api.put_pod(pod(1, made="2"))
+    api.write("train-1-x2", "second")
+    command.until(lambda: "1| second" in command.out)
+    api.delete("pods", "train-1-x1")
+    end_pod(api, 1, 0, made="2")
+    end_pod(api, 0, 0)
+    api.put_job("Complete")
+    assert command.code() == 0
+    assert command.out == ["1| first", "1| left at step 3", "1| second"]
+    assert "farandole kubernetes: train-1-x2 takes the place of train-1-x1" in command.err
+
+
+def test_a_container_that_is_started_again_in_its_pod_is_followed(api, begin):
+    api.put_job()
+    api.put_pod(pod(0))
+    api.write("train-0-x1", "once")
+    command = begin("logs", "train", "--follow")
+    command.until(lambda: "0| once" in command.out)
+    again = pod(0)
+    again["status"]["containerStatuses"][0]["restartCount"] = 1
+    api.write("train-0-x1", "its last words")
+    api.put_pod(again)
+    api.write("train-0-x1", "twice", start=1)
+    command.until(lambda: "0| twice" in command.out)
+    done = pod(0, code=0)
+    done["status"]["containerStatuses"][0]["restartCount"] = 1
+    api.put_pod(done)
+    api.put_job("Complete")
+    assert command.code() == 0
+    assert sorted(command.out) == ["0| its last words", "0| once", "0| twice"]
+
+
+@pytest.mark.parametrize("fault", ["cut", "torn", "gone", "refused"])
+def test_a_broken_connection_is_resumed_without_lost_or_doubled_lines(api, begin, fault):
+    """Lines of which several have the same time, and others the same second; the connections break in between."""
+    api.put_job()
+    api.put_pod(pod(0))
+    expected, number = [], 0
+
+    def write(count, step_s):
+        nonlocal number
+        lines = [f"line {number + one}" for one in range(count)]
+        number += count
+        expected.extend(f"0| {line}" for line in lines)
+        api.write("train-0-x1", *lines, step_s=step_s)
+
+    command = begin("logs", "train", "--follow")
+    for _ in range(4):
+        write(3, 0)
+        write(2, 0.2)
+        command.until(lambda: command.out[-1:] == expected[-1:])
+        write(2, 0)  # unread, perhaps, when the connection breaks
+        if fault == "gone":
+            api.forget()
+        if fault == "torn":
+            api.tears = 2
+        if fault == "refused":
+            api.refuses = 4
+        if fault != "torn":
+            api.cut()
+        write(3, 0.01)
+    end_pod(api, 0, 0)
+    api.put_job("Complete")
+    assert command.code() == 0, command.err
+    assert command.out == expected, command.err
+    assert sum(path.endswith("/log") for path, _ in api.requests) > 4
+
+
+def test_after_410_gone_pods_that_came_and_went_meanwhile_are_found(api, begin):
+    api.put_job()
+    api.put_pod(pod(0))
+    api.put_pod(pod(1))
+    api.write("train-1-x1", "old")
+    command = begin("logs", "train", "--follow")
+    command.until(lambda: "1| old" in command.out)
+    with api.changed:  # at once: no watch sees these events
+        api.delete("pods", "train-1-x1")
+        api.put_pod(pod(1, made="2"))
+        api.write("train-1-x2", "new")
+        api.forget()
+    api.cut()
+    command.until(lambda: "1| new" in command.out)
+    lists = [query for path, query in api.requests if path.endswith("/pods") and "watch" not in query]
+    assert len(lists) >= 2
+    for index, made in ((0, "1"), (1, "2")):
+        end_pod(api, index, 0, made=made)
+    api.put_job("Complete")
+    assert command.code() == 0
+
+
+def test_a_failed_job_ends_with_its_pods_code_and_names_them(api, begin):
+    api.put_job()
+    api.put_pod(pod(0))
+    api.put_pod(pod(1))
+    command = begin("logs", "train", "--follow")
+    command.until(lambda: any(path.endswith("/log") for path, _ in api.requests))
+    api.write("train-0-x1", "ValueError: the last line")
+    end_pod(api, 0, 3)
+    end_pod(api, 1, 202)
+    api.put_job("FailureTarget", "Failed")
+    assert command.code() == 3
+    assert command.out == ["0| ValueError: the last line"]
+    assert command.err[-3:] == [
+        "farandole kubernetes: Job train is failed: R",
+        "farandole kubernetes: train-0-x1 ended with 3",
+        "farandole kubernetes: train-1-x1 ended with 202: another rank was lost",
+    ]
+
+
+def test_c6_following_never_reports_success_for_a_job_that_runs(api, begin):
+    api.put_job()
+    api.put_pod(pod(0))
+    assert begin("logs", "train", "--follow", "--limit", "1").code() == RUNNING
+    api.put_pod(pod(0, waiting={"reason": "ImagePullBackOff", "message": "no such image"}))
+    command = begin("logs", "train", "--follow", "--timeout", "1")
+    assert command.code() == RUNNING
+    assert command.err == [
+        "farandole kubernetes: train-0-x1 waits: ImagePullBackOff: no such image",
+        "farandole kubernetes: no pod has run for 1 s (--timeout): the job is still running",
+    ]
+    api.delete("pods", "train-0-x1")
+    api.put_job("Suspended", suspend=True)
+    command = begin("status", "train", "--wait", "--timeout", "1")
+    assert command.code() == SUSPENDED
+    assert "farandole kubernetes: Job train is suspended: R" in command.err
+
+
+def test_a_server_that_stays_away_is_an_error_and_no_end_of_the_job(api, begin):
+    api.put_job()
+    api.put_pod(pod(0))
+    command = begin("logs", "train", "--follow", "--timeout", "2")
+    command.until(lambda: any(path.endswith("/log") for path, _ in api.requests))
+    api.refuses = 10**6
+    api.cut()
+    assert command.code() == UNREACHABLE
+    assert "the API server has not answered for 2 s (--timeout)" in command.err[-1]
+
+
+def test_status_waits_and_prints_each_change_once(api, begin):
+    api.put_job()
+    api.put_pod(pod(0, unscheduled="no room"))
+    command = begin("status", "train", "--wait")
+    command.until(lambda: len(command.out) == 1)
+    api.put_pod(pod(0))
+    command.until(lambda: len(command.out) == 2)
+    end_pod(api, 0, 0)
+    api.put_job("Complete")
+    assert command.code() == 0
+    assert command.out[:3] == [
+        "0| train-0-x1 waiting: no room", "0| train-0-x1 running", "0| train-0-x1 ended with 0"]  # fmt: skip
 
 
 # --- ways to start the command ---------------------------------------------------------------------------------------

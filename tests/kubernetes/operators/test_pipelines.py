@@ -1,23 +1,33 @@
-"""Tests of a step of Kubeflow Pipelines: compiled by kfp, then run as Pipelines runs it, with a stub of kubectl."""
+"""Tests of a step of Kubeflow Pipelines: compiled by kfp, then run as Pipelines runs it, with a stub API server."""
 
 import importlib.util
 import os
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 import yaml
-from kubectl_stub import STUB, pod
-from manifest_checks import KUBERNETES, faults, only
+from api_pods import pod
+from api_server import INSTANCE, ApiServer
+from manifest_checks import KUBERNETES, faults, kubectl, only
 
 if not importlib.util.find_spec("kfp"):
     pytest.skip("needs kfp: bash tests/kubernetes/setup.sh", allow_module_level=True)
 
 FOLDER = KUBERNETES / "pipelines"
 RUN = "0f3b8d1e-4b7a-4a1e-9d53-2f5e6c7a8b90"
-# The stub of test_logs_and_status.py, which also keeps applied manifests.
-KUBECTL = STUB.replace("  logs*)", '  delete*) ;;\n  "apply -f") cat "$3" >"$STUB/applied.yaml" ;;\n  logs*)')
+NAME = f"train-{RUN}"
+# Applies into a file, and passes all that reads the cluster to real kubectl.
+KUBECTL = """#!/bin/sh
+echo "$@" >>"$STUB/calls"
+case "$1" in
+  delete) ;;
+  apply) cat "$3" >"$STUB/applied.yaml" ;;
+  *) exec "$KUBECTL" "$@" ;;
+esac
+"""
 
 
 @pytest.fixture(scope="session")
@@ -48,21 +58,43 @@ def command_of(compiled, given):
     ]
 
 
-def play(compiled, folder, pods, **given):
-    """Runs the step with these pods for kubectl; returns (exit code, output, applied manifests)."""
-    import json
-
+def play(compiled, folder, pods, condition, **given):
+    """Runs the step; its pods run first, and end as given. Returns (exit code, output, applied manifests)."""
+    program = kubectl()
+    if not program or not program.endswith("kubectl"):
+        pytest.skip("needs kubectl: bash tests/kubernetes/setup.sh")
     (folder / "bin").mkdir()
     (folder / "bin" / "kubectl").write_text(KUBECTL)
     (folder / "bin" / "kubectl").chmod(0o755)
-    (folder / "pods.1.json").write_text(json.dumps({"items": pods}))
-    (folder / "events.json").write_text('{"items": []}')
-    for number, one in enumerate(pods):
-        (folder / f"log.{one['metadata']['name']}").write_text(f"says {number}\n")
-    path = f"{folder / 'bin'}:{os.path.dirname(sys.executable)}:/usr/bin:/bin"
-    done = subprocess.run(
-        command_of(compiled, given), capture_output=True, text=True, env={"PATH": path, "STUB": str(folder)}
-    )
+    api = ApiServer(folder)
+
+    def put(one):
+        one["metadata"]["labels"][INSTANCE] = NAME
+        api.put("pods", one)
+
+    def end():
+        for one in pods:
+            put(one)
+        api.put_job(condition, name=NAME)
+
+    api.put_job(name=NAME)
+    for number in range(len(pods)):
+        put(pod(number))
+        api.write(pods[number]["metadata"]["name"], f"says {number}")
+    later = threading.Timer(4, end)
+    later.start()
+    env = {
+        "PATH": f"{folder / 'bin'}:{os.path.dirname(sys.executable)}:/usr/bin:/bin",
+        "STUB": str(folder),
+        "KUBECTL": program,
+        "KUBECONFIG": str(api.config),
+    }
+    try:
+        done = subprocess.run(command_of(compiled, given), capture_output=True, text=True, env=env, timeout=60)
+        assert not later.is_alive(), f"the step ended before its job: {done}"
+    finally:
+        later.cancel()
+        api.end()
     calls = [line for line in (folder / "calls").read_text().splitlines() if line.startswith(("apply", "delete"))]
     assert [line.split()[0] for line in calls] == ["delete", "apply"], done.stderr
     return done.returncode, done.stdout, (folder / "applied.yaml").read_text()
@@ -73,6 +105,7 @@ def test_c6_a_pipelines_step_applies_the_generated_job_and_follows_it(compiled, 
         compiled,
         tmp_path,
         [pod(0, code=0), pod(1, code=0)],
+        "Complete",
         checkpoint="s3://bucket/a run; echo no",
         nodes=3,
         per_node=2,
@@ -87,8 +120,14 @@ def test_c6_a_pipelines_step_applies_the_generated_job_and_follows_it(compiled, 
     assert args[args.index("--nproc-per-node") + 1] == "2"
 
 
+def test_c6_the_step_does_not_succeed_before_its_job(compiled, tmp_path):
+    """All pods have ended with 0, as after the first of two attempts, and the job has not: it fails later."""
+    code, _, _ = play(compiled, tmp_path, [pod(0, code=0), pod(1, code=0)], "Failed", checkpoint="s3://bucket/run")
+    assert code == 1
+
+
 def test_c6_the_step_fails_as_its_job_fails_and_is_tried_again(compiled, tmp_path):
-    code, _, _ = play(compiled, tmp_path, [pod(0, code=202), pod(1, code=137)], checkpoint="s3://bucket/run")
+    code, _, _ = play(compiled, tmp_path, [pod(0, code=202), pod(1, code=137)], "Failed", checkpoint="s3://bucket/run")
     assert code == 137
     task = compiled["root"]["dag"]["tasks"]["train"]
     assert task["retryPolicy"]["maxRetryCount"] == 2 and not task["cachingOptions"].get("enableCache")

@@ -133,6 +133,7 @@ class Fabric:
         """Gives a pod its interface eth0; returns its addresses."""
         self.plugged += 1
         number = 9 + self.plugged
+        sandbox.link = f"v{number}"
         self.sandbox.run("ip", "-batch", "-", text=f"""
             link add v{number} type veth peer name eth0 netns {sandbox.pid}
             link set v{number} master br0
@@ -146,6 +147,10 @@ class Fabric:
             lines.append(f"addr add {NET6[number]}/{NET6.prefixlen} dev eth0 nodad")
         sandbox.run("ip", "-batch", "-", text="\n".join([*lines, "link set eth0 up"]))
         return addresses
+
+    def set_link(self, sandbox, up):
+        """Down, all packets from and to the pod are dropped: no connection is reset, and no answer comes."""
+        self.sandbox.run("ip", "link", "set", sandbox.link, "up" if up else "down")
 
     def resolv_conf(self, namespace, searches=()):
         server = DNS4 if "4" in self.families else DNS6

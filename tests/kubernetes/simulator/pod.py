@@ -34,6 +34,7 @@ class Pod:
         self.terminating = False
         self.deadline = None  # of its grace period
         self.gone = False  # removed from the machine
+        self.forgotten = False  # deleted in the API server while its node was away, and perhaps still running there
         spec = plan.template
         self.containers = [Container(one, True) for one in spec.get("initContainers", [])]
         self.containers += [Container(one, False) for one in spec["containers"]]
@@ -147,6 +148,8 @@ class Pod:
             one = next(one for one in self.containers if one.name == (message.get("started") or message.get("exited")))
             if "started" in message:
                 one.pid = message["pid"]
+                if self.terminating:  # deleted between its start and this message
+                    self.signal(signal.SIGTERM)
             else:
                 one.running, one.code = False, message["code"]
                 one.codes.append(message["code"])
@@ -179,6 +182,17 @@ class Pod:
         """Kills all processes without notice, as the loss of the pod's node does."""
         self.conditions.add("DisruptionTarget")
         self.signal(signal.SIGKILL)
+
+    def vanish(self):
+        """Its node is cut off: packets are dropped. The pod is shown as Terminating, and nothing ends it."""
+        self.conditions.add("DisruptionTarget")
+        self.terminating = True
+        self.sim.fabric.set_link(self.sandbox, up=False)
+        self.sim.network.refresh()
+
+    def come_back(self):
+        """The network of its node works again; its processes have been running all the time."""
+        self.sim.fabric.set_link(self.sandbox, up=True)
 
     def exec(self, *command, timeout=30, container=None):
         """Runs a command in a container, as `kubectl exec` does."""

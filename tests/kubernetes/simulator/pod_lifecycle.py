@@ -48,7 +48,7 @@ class PodLifecycle:
             policy == "Always" and not container.is_init or policy != "Never" and container.code
         )
         if again:
-            container.again_at = time.monotonic() + self.sim.crash_backoff_s
+            container.again_at = time.monotonic() + self._crash_delay(container)
             self._group_is_hit(pod)
             return
         if pod.phase in ("Succeeded", "Failed"):
@@ -60,6 +60,10 @@ class PodLifecycle:
                 else max((one.code or 0 for one in pod.containers if not one.is_init), key=abs)
             )
             self._pod_ended(pod, code, container.name)
+
+    def _crash_delay(self, container):
+        """A kubelet doubles the delay with each end of a container, up to 30 times the first: 10 s to 5 min."""
+        return self.sim.crash_backoff_s * min(2 ** (len(container.codes) - 1), 30)
 
     def _pod_ended(self, pod, code, container):
         workload = pod.workload
@@ -84,6 +88,13 @@ class PodLifecycle:
         elif code != 0:
             self._conclude(workload, f"Failed: {pod.name} ended with {code}")
 
+    def forget(self, pod):
+        pod.forgotten = True
+        if pod.workload.job:
+            self._job_pod_ended(pod.workload, pod, 137, pod.main.name)
+        elif any(plan is pod.plan for plan in pod.workload.pods):
+            self._replace(pod.workload, pod.plan)
+
     def _job_pod_ended(self, workload, pod, code, container):
         state = self.states[id(workload)]
         if pod.plan not in workload.pods:  # its index was removed
@@ -97,15 +108,15 @@ class PodLifecycle:
             else:
                 self._conclude(workload, f"Failed: {state.reason}")
         elif word == "again":
-            self._replace(workload, pod.plan)
+            self._replace(workload, pod.plan, state.delay(pod.plan.index, self.sim.backoff_s))
         else:
             begun = {id(one.plan) for one in self.sim.pods} | {id(plan) for _, _, plan in self.due}
             waiting = [plan for plan in workload.pods if id(plan) not in begun]
             if waiting:
                 self.due.append((time.monotonic(), workload, waiting[0]))
 
-    def _replace(self, workload, plan):
-        self.due.append((time.monotonic() + self.sim.backoff_s, workload, plan))
+    def _replace(self, workload, plan, delay=None):
+        self.due.append((time.monotonic() + (self.sim.backoff_s if delay is None else delay), workload, plan))
 
     def _group_is_hit(self, pod):
         """LeaderWorkerSet: when one pod restarts, its whole group is recreated."""
@@ -137,6 +148,24 @@ class PodLifecycle:
             if pod.workload is workload and not pod.gone:
                 pod.terminate(3 if workload.decides else None)
         self.due = [one for one in self.due if one[1] is not workload]
+
+    def conditions_of(self, workload):
+        """{type: reason} of the object's conditions that are true. A Job is Complete or Failed only when all of its
+        pods have ended."""
+        mine = [pod for pod in self.sim.pods if pod.workload is workload]
+        if workload.kind == "Job":
+            state = self.states[id(workload)]
+            if all(pod.gone or pod.forgotten or pod.phase in ("Succeeded", "Failed") for pod in mine):
+                state.finish()
+            return dict(state.conditions)
+        if workload.kind == "Deployment":
+            ready = sum(pod.ready for pod in mine if not pod.gone)
+            return {"Available": "MinimumReplicasAvailable"} if ready >= len(workload.pods) else {}
+        result = self.sim.results.get(workload.name, "")
+        if workload.kind in ("PyTorchJob", "TFJob", "MPIJob"):
+            word = {"Complete": "Succeeded"}.get(result, result.partition(":")[0] or "Running")
+            return {word: f"{workload.kind}{word}"}
+        return {result.partition(":")[0]: result.partition(": ")[2]} if result else {}
 
     # ---- scaling ----
 

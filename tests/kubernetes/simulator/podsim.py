@@ -32,9 +32,9 @@ __all__ = ["PodSim", "expand", "read", "size_of", "sweep", "why_not"]
 
 class PodSim:
     """`image`: {path in every container: a file or folder of this machine}; `variables`: those of the image;
-    `entrypoint`: what containers without a command run. `backoff_s`: before a Job's controller replaces a pod;
-    `crash_backoff_s`: before a kubelet restarts a container. `held`: host names of pods that are not created before
-    release()."""
+    `entrypoint`: what containers without a command run. `backoff_s`: before a Job's controller replaces a pod the first
+    time; `crash_backoff_s`: before a kubelet restarts a container the first time; both grow as on a cluster. `held`:
+    host names of pods that are not created before release()."""
 
     def __init__(
         self,
@@ -93,10 +93,14 @@ class PodSim:
         raise KeyError(f"no pod {hostname} among {[pod.name for pod in self.pods]}")
 
     def living(self):
-        return [pod for pod in self.pods if not pod.gone]
+        return [pod for pod in self.pods if not pod.gone and not pod.forgotten]
 
     def result(self, name):
         return self.results.get(name, "Running")
+
+    def conditions(self, name):
+        """{type: reason} of the conditions in the status of the object of that name that are true."""
+        return self.lifecycle.conditions_of(next(one for one in self.workloads if one.name == name))
 
     def logs(self):
         """The state and the last output of each pod, for the message of a failed test."""
@@ -152,6 +156,11 @@ class PodSim:
         """Drains the pod from its node: the condition DisruptionTarget, SIGTERM, and the pod's grace period."""
         pod.conditions.add("DisruptionTarget")
         pod.terminate(grace)
+
+    def forget(self, pod):
+        """Deletes a pod whose node is away, as the garbage collector of pods does minutes later: it is replaced, and
+        its processes run on."""
+        self.lifecycle.forget(pod)
 
     def scale(self, name, count):
         """Scales an elastic Indexed Job or a Deployment."""

@@ -210,6 +210,52 @@ def test_limits_by_index_let_the_other_indexes_go_on():
     assert state.reason == "FailedIndexes: indexes [0] have failed"
 
 
+@pytest.mark.parametrize("rule, succeeded, met", [
+    ({"succeededIndexes": "0"}, [1, 2], False), ({"succeededIndexes": "0"}, [1, 0], True),
+    ({"succeededIndexes": "0-1,3", "succeededCount": 2}, [0, 2], False),
+    ({"succeededIndexes": "0-1,3", "succeededCount": 2}, [0, 2, 3], True),
+    ({"succeededCount": 2}, [2], False), ({"succeededCount": 2}, [2, 3], True)])  # fmt: skip
+def test_a_success_policy_ends_a_job_before_all_indexes_have_succeeded(rule, succeeded, met):
+    state = JobState({"backoffLimitPerIndex": 0, "successPolicy": {"rules": [rule]}}, 5)
+    answers = [state.pod_ended(index, 0) for index in succeeded]
+    assert answers[:-1] == ["wait"] * (len(succeeded) - 1) and answers[-1] == ("done" if met else "wait")
+    assert state.conditions == ({"SuccessCriteriaMet": "SuccessPolicy"} if met else {})
+
+
+def test_a_job_with_a_success_policy_fails_when_too_many_indexes_have_failed():
+    rules = {"backoffLimitPerIndex": 0, "maxFailedIndexes": 1, "successPolicy": {"rules": [{"succeededIndexes": "0"}]}}
+    state = JobState(rules, 4)
+    assert [state.pod_ended(1, 1), state.pod_ended(2, 1)] == ["wait", "failed"]
+    state.finish()
+    assert state.conditions == {"FailureTarget": "MaxFailedIndexesExceeded", "Failed": "MaxFailedIndexesExceeded"}
+
+
+def test_all_completions_are_the_reason_where_no_policy_is_met():
+    state = JobState({}, 2)
+    assert [state.pod_ended(0, 0), state.pod_ended(1, 0)] == ["wait", "done"]
+    assert state.conditions == {"SuccessCriteriaMet": "CompletionsReached"}
+
+
+def test_the_back_off_doubles_with_each_failure_up_to_ten_minutes_and_begins_again_after_a_success():
+    state = JobState({"backoffLimit": 99}, 3)
+    delays = []
+    for _ in range(8):
+        state.pod_ended(0, 1)
+        delays.append(state.delay(0, 10))
+    assert delays == [10, 20, 40, 80, 160, 320, 600, 600]
+    state.pod_ended(1, 0)
+    state.pod_ended(2, 1)
+    assert state.delay(2, 10) == 10
+
+
+def test_with_limits_by_index_each_index_has_its_own_back_off_and_ignored_failures_count():
+    state = JobState({"backoffLimitPerIndex": 9, "podFailurePolicy": POLICY}, 2)
+    for _ in range(3):
+        state.pod_ended(0, 202)
+    state.pod_ended(1, 1)
+    assert (state.failures_of, state.delay(0, 10), state.delay(1, 10)) == ({1: 1}, 40, 10)
+
+
 def test_exit_zero_counts_as_success_also_of_a_deleted_pod():
     assert JobState({"backoffLimit": 0}, 1).pod_ended(0, 0, ["DisruptionTarget"]) == "done"
 

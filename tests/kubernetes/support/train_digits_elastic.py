@@ -1,6 +1,7 @@
 """train_digits as an elastic program: ranks join and leave at commits, and the learned weights are the same.
 
 DIGITS=digits.npy farandole run --nnodes 2:3 ... -- python train_digits_elastic.py [--steps N] [--step-seconds S]
+    [--step-seconds-a-rank S]
 """
 
 import argparse
@@ -17,6 +18,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--step-seconds", type=float, default=0)
+    parser.add_argument("--step-seconds-a-rank", type=float, default=0, help="added for each rank beyond the first")
     options = parser.parse_args()
     rows = np.load(os.environ["DIGITS"])
     pixels, labels = np.hstack([rows[:, :64] / 16.0, np.ones((len(rows), 1))]), rows[:, 64].astype(int)
@@ -47,7 +49,7 @@ def main():
             state.step += 1
             if rank == 0:
                 print(f"step {state.step} on {size} ranks", flush=True)
-            time.sleep(options.step_seconds)
+            time.sleep(options.step_seconds + options.step_seconds_a_rank * (size - 1))
             state.commit()
 
     go_on(state)

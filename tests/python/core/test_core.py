@@ -1,7 +1,10 @@
 """The top level of the package: NumPy arrays, groups, communicators. Integers and small floats, so sums are exact."""
 
+import concurrent.futures
 import os
+import random
 import sys
+import time
 
 import farandole as fdl
 import numpy as np
@@ -275,6 +278,42 @@ def check_steps_without_names_repeat():
         assert again == name
     raises(fdl.MismatchError, "", lambda: fdl.allreduce(np.ones(2 + fdl.rank())))
     same(fdl.allreduce(np.ones(2, int)), [fdl.size()] * 2)
+
+
+def check_unnamed_calls_of_threads():
+    """The n-th calls of a kind match, whatever the threads of a rank do at the same time."""
+    rank, size = fdl.rank(), fdl.size()
+    calls = {
+        "barrier": lambda: fdl.barrier(),
+        "broadcast": lambda: same(fdl.broadcast(np.full(3, rank), size - 1), [size - 1] * 3),
+        "allreduce": lambda: same(fdl.allreduce(np.array([rank])), [size * (size - 1) // 2]),
+        "the same kind": lambda: same(fdl.allreduce(np.array([rank])), [size * (size - 1) // 2]),
+    }
+
+    def repeat(kind):
+        delays = random.Random(f"{kind} {rank}")
+        for _ in range(40):
+            time.sleep(delays.choice((0, 0, 0.001, 0.003)))
+            calls[kind]()
+
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as threads:
+        for done in [threads.submit(repeat, kind) for kind in calls]:
+            done.result()
+
+
+def check_names_after_a_join():
+    """They count from 0 on all ranks, whether or not a rank has waited for the handle of its join."""
+    for i in range(fdl.rank()):
+        same(fdl.allreduce_async(np.array([1])).wait(), [fdl.size() - 1 - i])  # the ranks that have not joined
+    handle = fdl.join_async()
+    while fdl.rank() == 0 and not handle.done():
+        time.sleep(0.001)
+    if fdl.rank() != 0:
+        handle.wait()
+    sums = [fdl.allreduce_async(np.array([i])) for i in range(6)]
+    assert handle.wait() in range(fdl.size())
+    for i, one in enumerate(sums):
+        same(one.wait(), [i * fdl.size()])
 
 
 def check_shutdown_and_again():

@@ -225,6 +225,8 @@ def spreads(folder, leaves="elsewhere"):
 
     go_on(state)
     report(total=state.total, expected=state.sum_of_sizes, steps=state.step, size=farandole.size())
+    if farandole.rank() > 0:
+        time.sleep(float(os.environ.get("LINGERS", 0)))
 
 
 def has_a_checkpoint(folder):

@@ -128,6 +128,13 @@ def job(tmp_path):
         one.end()
 
 
+def ranks_of(node):
+    """The processes of its ranks that have not ended; the launcher reaps ended ones only at its own end."""
+    pid = node.process.pid
+    pids = open(f"/proc/{pid}/task/{pid}/children").read().split()
+    return [one for one in pids if open(f"/proc/{one}/stat").read().rpartition(")")[2].split()[0] != "Z"]
+
+
 def assert_right(node, job):
     """The sum is that of the sizes of all steps: none was lost, none was counted twice."""
     (end,) = node.all_with("total")[:1]
@@ -216,6 +223,39 @@ def test_a_stopped_node_is_lost_like_a_dead_one(job):
     assert first.code() == 0, job.report
     assert "node 1 was lost with 1 ranks (it did not answer for 1 s)" in first.words, job.report
     assert_right(first, job)
+
+
+def assert_came_too_late(late, job):
+    assert late.code() == 0, job.report
+    (line,) = [line for line in late.words.splitlines() if "finished" in line]
+    assert line.endswith(
+        "finished before ranks of this node took part: nothing is left to do, and this node ends with 0"
+    )
+    assert "Traceback" not in late.words + "".join(late.output), job.report
+
+
+def test_a_node_that_arrives_after_the_end_of_the_job_ends_with_0_and_one_line(job):
+    """A pod that was scheduled late. An open connection keeps the leader in its last phase, in which it closes them."""
+    job = job("1:3")
+    (first,) = job.start(0)
+    job.until_steps_of(first, 1)
+    with socket.create_connection(job.place.split(":")):
+        job.stop()
+        job.wait(lambda: first.all_with("total") and not ranks_of(first))
+        (late,) = job.start(1)
+        assert_came_too_late(late, job)
+    assert first.code() == 0, job.report
+
+
+def test_a_node_that_arrives_while_the_last_rank_ends_does_not_fail_the_job(job):
+    job = job("1:3")
+    (first,) = job.start(0, flags="-np 2", LINGERS="2")
+    job.until_steps_of(first, 2)
+    job.stop()
+    job.wait(lambda: len(ranks_of(first)) == 1)
+    (late,) = job.start(1)
+    assert_came_too_late(late, job)
+    assert "node 1, " in first.words and first.code() == 0, job.report
 
 
 # ---- The one that leads ----------------------------------------------------------------------------------------------

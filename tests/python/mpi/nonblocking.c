@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { kCount = 40000, kKinds = 5, kTurns = 60 };
+enum { kCount = 40000, kKinds = 10, kTurns = 60 };
 
 static int rank, size;
 static MPI_Datatype gappy;  // an int in 8 bytes
@@ -22,6 +22,8 @@ typedef struct {
   size_t ints;
 } Buffers;
 static Buffers buffers[kKinds];
+// Of the ranks' blocks: one behind the other, and in another order with gaps.
+static int counts[16], packed[16], spread[16];
 
 static void fill(int turn) {
   for (int kind = 0; kind < kKinds; ++kind) {
@@ -33,7 +35,7 @@ static void fill(int turn) {
   }
 }
 
-// Starts all five kinds; `has_gaps` differs between ranks.
+// Starts all kinds; `has_gaps` differs between ranks.
 static void start(int turn, int has_gaps, MPI_Comm comm, MPI_Request* requests) {
   const int root = turn % size;
   const MPI_Datatype type = has_gaps ? gappy : MPI_INT;
@@ -43,6 +45,13 @@ static void start(int turn, int has_gaps, MPI_Comm comm, MPI_Request* requests) 
   MPI_Ireduce(all[2].input, all[2].ours, kCount, MPI_INT, MPI_MAX, root, comm, &requests[2]);
   MPI_Iallgather(all[3].input, kCount, MPI_INT, all[3].ours, kCount, type, comm, &requests[3]);
   MPI_Ialltoall(all[4].input, kCount, type, all[4].ours, kCount, MPI_INT, comm, &requests[4]);
+  MPI_Ireduce_scatter_block(all[5].input, all[5].ours, kCount, MPI_INT, MPI_SUM, comm, &requests[5]);
+  MPI_Ireduce_scatter(all[6].input, all[6].ours, counts, MPI_INT, MPI_SUM, comm, &requests[6]);
+  MPI_Igather(all[7].input, kCount, type, all[7].ours, kCount, MPI_INT, root, comm, &requests[7]);
+  MPI_Iscatter(all[8].input, kCount, MPI_INT, all[8].ours, kCount, type, root, comm, &requests[8]);
+  // MPICH 4.0.2 by itself fails in a long allgatherv of a type with gaps.
+  MPI_Iallgatherv(all[9].input, counts[rank], MPI_INT, all[9].ours, counts, turn % 2 == 0 ? packed : spread, MPI_INT,
+                  comm, &requests[9]);
 }
 static void repeat(int turn, int has_gaps, MPI_Comm comm) {
   const int root = turn % size;
@@ -53,13 +62,19 @@ static void repeat(int turn, int has_gaps, MPI_Comm comm) {
   PMPI_Reduce(all[2].input, all[2].theirs, kCount, MPI_INT, MPI_MAX, root, comm);
   PMPI_Allgather(all[3].input, kCount, MPI_INT, all[3].theirs, kCount, type, comm);
   PMPI_Alltoall(all[4].input, kCount, type, all[4].theirs, kCount, MPI_INT, comm);
+  PMPI_Reduce_scatter_block(all[5].input, all[5].theirs, kCount, MPI_INT, MPI_SUM, comm);
+  PMPI_Reduce_scatter(all[6].input, all[6].theirs, counts, MPI_INT, MPI_SUM, comm);
+  PMPI_Gather(all[7].input, kCount, type, all[7].theirs, kCount, MPI_INT, root, comm);
+  PMPI_Scatter(all[8].input, kCount, MPI_INT, all[8].theirs, kCount, type, root, comm);
+  PMPI_Allgatherv(all[9].input, counts[rank], MPI_INT, all[9].theirs, counts, turn % 2 == 0 ? packed : spread, MPI_INT,
+                  comm);
   for (int kind = 0; kind < kKinds; ++kind) {
     check(memcmp(all[kind].ours, all[kind].theirs, all[kind].ints * sizeof(int)) == 0, "a result", turn);
   }
 }
 
 static void wait_in_some_way(int way, int count, MPI_Request* requests) {
-  int flag = 0, done = 0, index, indices[8];
+  int flag = 0, done = 0, index, indices[kKinds + 1];
   if (way == 0) MPI_Waitall(count, requests, MPI_STATUSES_IGNORE);
   for (int i = count - 1; way == 1 && i >= 0; --i) MPI_Wait(&requests[i], MPI_STATUS_IGNORE);
   for (int i = 0; way == 2 && i < count; ++i) MPI_Waitany(count, requests, &index, MPI_STATUS_IGNORE);
@@ -90,10 +105,15 @@ int main(int argc, char** argv) {
   MPI_Type_commit(&gappy);
   for (int kind = 0; kind < kKinds; ++kind) {
     Buffers* all = &buffers[kind];
-    all->ints = (size_t)kCount * 2 * (size_t)size;
+    all->ints = (size_t)kCount * 2 * (size_t)(size + 1);
     all->input = malloc(all->ints * sizeof(int));
     all->ours = malloc(all->ints * sizeof(int));
     all->theirs = malloc(all->ints * sizeof(int));
+  }
+  for (int i = 0, before = 0; i < size; before += counts[i++]) {
+    counts[i] = kCount - 100 * i;
+    packed[i] = before;
+    spread[i] = kCount * (size - 1 - i) + 10;
   }
   for (int turn = 0; turn < kTurns; ++turn) {
     MPI_Request requests[kKinds + 1];

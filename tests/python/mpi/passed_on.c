@@ -47,12 +47,14 @@ static void operations(void) {
   double complex number = rank + 2 * I, sum = 0;
   MPI_Allreduce(&number, &sum, 1, MPI_C_DOUBLE_COMPLEX, MPI_SUM, MPI_COMM_WORLD);
   check(creal(sum) == size * (size - 1) / 2 && cimag(sum) == 2 * size, "complex");
-  int truth = rank != 0, any = -1, prefix = -1, before = -1;
+  int truth = rank != 0, any = -1;
+  double complex prefix = -1, before = -1;
   MPI_Allreduce(&truth, &any, 1, MPI_INT, MPI_LOR, MPI_COMM_WORLD);
   check(any == 1, "logical or of ints");
-  MPI_Scan(&rank, &prefix, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  MPI_Exscan(&rank, &before, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  check(prefix == rank * (rank + 1) / 2 && (rank == 0 || before == rank * (rank - 1) / 2), "scan");
+  MPI_Scan(&number, &prefix, 1, MPI_C_DOUBLE_COMPLEX, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Exscan(&number, &before, 1, MPI_C_DOUBLE_COMPLEX, MPI_SUM, MPI_COMM_WORLD);
+  check(creal(prefix) == rank * (rank + 1) / 2 && cimag(prefix) == 2 * (rank + 1), "scan of complex numbers");
+  check(rank == 0 || creal(before) == rank * (rank - 1) / 2, "exscan of complex numbers");
 }
 
 static void communicators(void) {
@@ -68,6 +70,17 @@ static void communicators(void) {
   MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, inter);
   check(sum == 7 * there, "intercommunicator");
   MPI_Barrier(inter);
+  int mine[2] = {rank, rank + 1}, theirs[64], root = rank == 0 ? MPI_ROOT : rank % 2 == 0 ? MPI_PROC_NULL : 0;
+  check(MPI_Bcast(mine, 2, MPI_INT, root, inter) == MPI_SUCCESS && (rank % 2 == 0 || mine[1] == 1), "inter bcast");
+  mine[0] = rank;
+  check(MPI_Allgather(mine, 1, MPI_INT, theirs, 1, MPI_INT, inter) == MPI_SUCCESS, "inter allgather");
+  for (int i = 0; i < there; ++i) check(theirs[i] == 2 * i + 1 - rank % 2, "inter allgather");
+  for (int i = 0; i < 64; ++i) theirs[i] = rank;
+  int received[64];
+  check(MPI_Alltoall(theirs, 1, MPI_INT, received, 1, MPI_INT, inter) == MPI_SUCCESS, "inter alltoall");
+  for (int i = 0; i < there; ++i) check(received[i] == 2 * i + 1 - rank % 2, "inter alltoall");
+  MPI_Request request;
+  check(MPI_Ibarrier(inter, &request) == MPI_SUCCESS && MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS, "ibarrier");
   MPI_Intercomm_merge(inter, rank % 2, &merged);
   MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, merged);
   check(sum == 7 * size, "merged communicator");

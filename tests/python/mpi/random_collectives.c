@@ -136,6 +136,24 @@ static void run_reduction(int which, int count) {
   free(input), free(ours), free(theirs);
 }
 
+static void run_scan(int is_exclusive, int count) {
+  const Number number = draw_number();
+  const MPI_Op op = draw_op(number.kind);
+  void* input = draw_numbers(number, count);
+  const size_t bytes = (size_t)count * number.bytes;
+  void *ours = calloc(bytes + 8, 1), *theirs = calloc(bytes + 8, 1);
+  memcpy(ours, input, bytes), memcpy(theirs, input, bytes);
+  const void* from = same(3) == 0 ? MPI_IN_PLACE : input;
+  if (is_exclusive) {
+    BOTH(Exscan, (from, ours, count, number.type, op, comm), (from, theirs, count, number.type, op, comm));
+  } else {
+    BOTH(Scan, (from, ours, count, number.type, op, comm), (from, theirs, count, number.type, op, comm));
+  }
+  // Of the first rank's output of an exscan MPI says nothing.
+  if (!is_exclusive || rank > 0) check(memcmp(ours, theirs, bytes) == 0, is_exclusive ? "exscan" : "scan");
+  free(input), free(ours), free(theirs);
+}
+
 // ---- Movements of equal blocks ----
 
 static void run_movement(int which, int count) {
@@ -249,7 +267,7 @@ int main(int argc, char** argv) {
     // Parts of unequal size would draw different numbers.
     const unsigned long kept = shared_state;
     const int length = same(20) == 0 ? kMost : same(3) == 0 ? 1 + same(3) : 1 + same(700);
-    const int which = same(14);
+    const int which = same(16);
     if (which < 4)
       run_reduction(which, length);
     else if (which < 9)
@@ -257,6 +275,8 @@ int main(int argc, char** argv) {
     // MPICH 4.0.2 by itself fails in an allgatherv of 16982 elements and a type with gaps.
     else if (which < 13)
       run_movement_v(which - 9, length < 3000 ? length : 3000);
+    else if (which < 15)
+      run_scan(which - 13, length);
     else
       check(MPI_Barrier(comm) == MPI_SUCCESS, "barrier");
     shared_state = kept * 31 + 12345;

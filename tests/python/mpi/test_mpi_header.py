@@ -16,6 +16,8 @@ def test_communicators_become_worlds(kind, count, tmp_path):
     flags = [f"-I{FOLDER}/include", f"-L{FOLDER}", "-lfarandole", f"-Wl,-rpath,{FOLDER}", "-Wall", "-Werror"]
     code, output = run(kind, [compiled(kind, "world_of_comm.c", str(tmp_path), flags)], count=count, preload=False)
     assert code == 0, output
+    assert output.count("refused: fdl_world_create_mpi: comm is an intercommunicator") == count, output
+    assert output.count("refused: fdl_world_create_mpi: comm is MPI_COMM_NULL") == count, output
     for name, size in (("reversed", count), ("half", count // 2)):
         over = "shm at unix:@" if size > 1 else "none at unix:@"
         found = re.findall(rf"{name}: rank (\d) of {size} over {over}, local (\d) of {size}", output)

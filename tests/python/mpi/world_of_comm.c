@@ -39,6 +39,9 @@ int main(int argc, char** argv) {
   use(half, "half");
   MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - rank % 2, 5, &inter);
   if (fdl_world_create_mpi(inter, NULL, &none) != FDL_INVALID_ARGUMENT) MPI_Abort(MPI_COMM_WORLD, 6);
+  printf("refused: %s\n", fdl_last_error()->text);
+  if (fdl_world_create_mpi(MPI_COMM_NULL, NULL, &none) != FDL_INVALID_ARGUMENT) MPI_Abort(MPI_COMM_WORLD, 7);
+  printf("refused: %s\n", fdl_last_error()->text);
   MPI_Comm_free(&inter);
   MPI_Comm_free(&half);
   MPI_Comm_free(&reversed);

@@ -92,17 +92,55 @@ assert mpi.MPI_Init_thread(None, None, {level}, ctypes.byref(got)) == 0 and got.
     assert code == 0 and output.count("over mpi") == 2, output
 
 
-@pytest.mark.parametrize("level, name", [(0, "MPI_THREAD_SINGLE"), (1, "MPI_THREAD_FUNNELED")])
-@pytest.mark.parametrize("kind", SERVICE)
-def test_an_mpi_for_one_thread_is_refused(kind, level, name):
-    start = f"""
-import ctypes, farandole
-mpi = ctypes.CDLL('{LIBRARY[kind]}')
+# An MPI for one thread: operations move while that thread waits in farandole.
+ONE_THREAD = """
+import ctypes
+mpi = ctypes.CDLL('{library}')
 assert mpi.MPI_Init_thread(None, None, {level}, ctypes.byref(ctypes.c_int())) == 0
-attempt(farandole.init)
 """
-    code, output = mpirun(kind, REPORT + start, count=2, FARANDOLE_TRANSPORT="mpi")
-    assert code != 0 and f"was started with {name}" in output and "MPI_THREAD_MULTIPLE" in output, output
+LEVELS = [(0, "MPI_THREAD_SINGLE"), (1, "MPI_THREAD_FUNNELED")]
+
+
+@pytest.mark.parametrize("level, name", LEVELS)
+@pytest.mark.parametrize("kind", SERVICE)
+@pytest.mark.parametrize("program", ["ordered", "named"])
+def test_the_thread_of_an_mpi_for_one_thread_drives(program, kind, level, name):
+    start = ONE_THREAD.format(library=LIBRARY[kind], level=level)
+    if program == "ordered":
+        text, done = COLLECTIVES + "\nfarandole.shutdown()\ncomm = None\n", "over mpi"
+    else:
+        text, done = NAMED + "\nhvd.shutdown()\n", "by name"
+    code, output = mpirun(kind, start + text + "assert mpi.MPI_Finalize() == 0\n", count=2, FARANDOLE_TRANSPORT="mpi")
+    assert code == 0 and output.count(done) == 2, output
+    assert output.count(f"was started with {name}: operations move on only while") == 1, output
+
+
+@pytest.mark.parametrize("what", ["call", "world"])
+@pytest.mark.parametrize("level, name", LEVELS)
+@pytest.mark.parametrize("kind", SERVICE)
+def test_another_thread_gets_one_clear_error_from_an_mpi_for_one_thread(kind, level, name, what):
+    start = ONE_THREAD.format(library=LIBRARY[kind], level=level)
+    in_thread = """
+import threading
+def in_a_thread(work):
+    ended = []
+    def run():
+        try:
+            work()
+        except farandole.Error as error:
+            ended.append(str(error))
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    os.write(1, f"error: {ended}\\n".encode())
+"""
+    if what == "call":
+        body = START + in_thread + 'in_a_thread(lambda: comm.allreduce(np.ones(3), op="sum"))\nos._exit(0)\n'
+    else:
+        body = "import os, farandole" + in_thread + "in_a_thread(farandole.init)\nos._exit(0)\n"
+    _, output = mpirun(kind, start + body, count=2, FARANDOLE_TRANSPORT="mpi")
+    errors = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 2 and all(f"was started with {name}, so only the thread" in each for each in errors), output
 
 
 @pytest.mark.parametrize("kind", SERVICE)

@@ -125,3 +125,26 @@ def test_a_stopped_rank_is_named_within_seconds(victim):
                        FARANDOLE_LOST_AFTER_S="2")  # fmt: skip
     assert code != 0 and re.search(rf"rank {victim} ", output), output
     assert time.monotonic() - begun < 60
+
+
+WRITING = (
+    REPORT
+    + START
+    + """
+import signal, threading
+tensor = np.ones(16 << 20, "float32")
+def work():
+    comm.broadcast(tensor, root=1)
+    if r == 1:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGSTOP)).start()
+    while True:
+        comm.broadcast(tensor, root=1)
+attempt(work)
+"""
+)
+
+
+def test_a_rank_stopped_in_the_middle_of_a_write_ends_no_other():
+    code, output = run(WRITING, 3, FARANDOLE_TRANSPORT=TCP, FARANDOLE_LOST_AFTER_S="1")
+    assert code != 0 and "Segmentation" not in output, output
+    assert len(re.findall(r"PeerLostError: rank 1 ", output)) >= 2, output

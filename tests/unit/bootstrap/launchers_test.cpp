@@ -128,6 +128,18 @@ INSTANTIATE_TEST_SUITE_P(
               {"MASTER_ADDR", "h"},
               {"MASTER_PORT", "5000"}},
              "rank 0/2 local 0/1 source=torchrun rendezvous=tcp://h:5001-5016 key=derived"},
+        Case{"Mvapich2",
+             {{"MV2_COMM_WORLD_RANK", "1"},
+              {"MV2_COMM_WORLD_SIZE", "2"},
+              {"MV2_COMM_WORLD_LOCAL_RANK", "1"},
+              {"MV2_COMM_WORLD_LOCAL_SIZE", "2"}},
+             "rank 1/2 local 1/2 node 0/1 source=mvapich rendezvous=" + kUnix + " key=derived"},
+        Case{"MvapichPlus",
+             {{"MVP_COMM_WORLD_RANK", "1"},
+              {"MVP_COMM_WORLD_SIZE", "2"},
+              {"MVP_COMM_WORLD_LOCAL_RANK", "1"},
+              {"MVP_COMM_WORLD_LOCAL_SIZE", "2"}},
+             "rank 1/2 local 1/2 node 0/1 source=mvapich-plus rendezvous=" + kUnix + " key=derived"},
         Case{"OpenMpi", kOpenMpi, "rank 1/2 local 1/2 node 0/1 source=openmpi rendezvous=" + kUnix + " key=derived"},
         Case{"OpenMpiOnTwoHosts",
              kOpenMpi + Vars{{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
@@ -443,9 +455,9 @@ TEST(Launchers, AreListedInOrderOfPrecedence) {
     names.push_back(row.name);
     EXPECT_FALSE(row.sentence.empty()) << row.name;
   }
-  EXPECT_THAT(names, ElementsAre("farandole", "horovod", "torchrun", "openmpi", "pmi", "flux", "slurm", "node", "pet",
-                                 "bare-rank", "jax", "lws", "tf-config", "skypilot", "aws-batch", "sagemaker",
-                                 "volcano", "indexed-job", "hostname", "elastic-pet"));
+  EXPECT_THAT(names, ElementsAre("farandole", "horovod", "torchrun", "openmpi", "pmi", "mvapich", "mvapich-plus",
+                                 "flux", "slurm", "node", "pet", "bare-rank", "jax", "lws", "tf-config", "skypilot",
+                                 "aws-batch", "sagemaker", "volcano", "indexed-job", "hostname", "elastic-pet"));
 }
 
 // ---- Rendezvous text and Slurm's lists ----

@@ -163,6 +163,17 @@ TEST(Generations, ALossBeyondTheLimitOfResetsEndsTheJobAtOnce) {
   EXPECT_EQ(job.ends(), Reason::too_many_resets);
 }
 
+TEST(Generations, AWorkerThatCameTooLateIsNoLoss) {
+  Job job({.ranks = 1, .most = 1});
+  job.requested(0);
+  job.next();
+  job.open_place(1, 1);
+  const int late = job.start(1);
+  job.ended(0, true);
+  EXPECT_FALSE(job.ended(late, false));
+  EXPECT_EQ(job.ends(), std::nullopt);
+}
+
 TEST(Generations, NoneFollowsAfterAWorkerHasFinished) {
   Job job({.ranks = 3, .most = 3});
   job.request_all({0, 1, 2});

@@ -547,6 +547,19 @@ TEST(SharedSegment, IsZeroAndSharedWithOtherMappings) {
   EXPECT_EQ(mine.bytes()[1_MiB], std::byte{7});
 }
 
+// Returns how many bytes of address space this process has mapped or reserved.
+std::size_t address_space() {
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * SharedSegment::page_bytes();
+}
+
+TEST(SharedSegment, ReturnsAllItsAddressSpace) {
+  const std::size_t before = address_space();
+  for (int i = 0; i < 32; ++i) require(SharedSegment::create(3_MiB + 5));
+  EXPECT_LT(address_space(), before + 4_MiB);
+}
+
 TEST(SharedSegment, CannotShrinkOrGrow) {
   const SharedSegment segment = require(SharedSegment::create(8192));
   EXPECT_NE(::ftruncate(segment.fd(), 4096), 0);

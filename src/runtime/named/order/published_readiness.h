@@ -23,13 +23,15 @@ class PublishedReadiness {
   // Returns whether the words of the other ranks changed this rank's own word: it freezes when another rank has frozen.
   // Requires available() and a locked order.
   bool read(Submissions<Entry>& submissions, Trace* trace);
-  // Makes the ranks that keep the next position of `order` from beginning wake this rank. Requires available().
+  // Makes the ranks that, by the words of the last read(), keep the next position of `order` from beginning wake this
+  // rank. Requires available().
   void watch(const LockedOrder& order);
   void stop_watching();
 
  private:
   Communicator& comm_;
-  uint64_t published_ = 0;  // this rank's word in the flags
+  uint64_t published_ = 0;      // this rank's word in the flags
+  std::vector<uint64_t> read_;  // by rank: its word at the last read()
 };
 
 }  // namespace fdl

@@ -108,11 +108,20 @@ TEST_F(PublishedReadinessTest, WatchesTheRanksThatAreBehind) {
   SubmitBarrier();
   OthersPublish(0);
   flags_->words[1] = to_word({readiness_of(order().word()).epoch, 1, false});
-  readiness_->publish(&order());
+  readiness_->read(submissions_, nullptr);
   readiness_->watch(order());
   EXPECT_EQ(flags_->watched, uint64_t{1} << 2);
   readiness_->stop_watching();
   EXPECT_EQ(flags_->watched, 0u);
+}
+
+TEST_F(PublishedReadinessTest, WatchesARankThatHasPublishedSinceItsWordWasRead) {
+  SubmitBarrier();
+  OthersPublish(0);
+  readiness_->read(submissions_, nullptr);
+  OthersPublish(1);
+  readiness_->watch(order());
+  EXPECT_EQ(flags_->watched, 0b110u) << "the order has not read the new words: this rank must not sleep";
 }
 
 TEST_F(PublishedReadinessTest, GroupWithoutFlagsPublishesNothing) {

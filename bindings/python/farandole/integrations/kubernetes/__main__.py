@@ -19,9 +19,12 @@ def main(words=None):
         return 0 if words else USAGE_ERROR
     try:
         if words[0] == "gen":
-            from .generator import of_words
+            from .generator import with_warnings
 
-            sys.stdout.write(of_words(words[1:]))
+            text, warnings = with_warnings(words[1:])
+            sys.stdout.write(text)
+            for warning in warnings:
+                print(f"farandole kubernetes gen: warning: {warning}", file=sys.stderr)
             return 0
         if words[0] in ("logs", "status"):
             from . import watch

@@ -28,7 +28,9 @@ VERSIONS = {
     "TFJob": "kubeflow.org/v1",
     "TrainJob": "trainer.kubeflow.org/v1alpha1",
     "ClusterTrainingRuntime": "trainer.kubeflow.org/v1alpha1",
+    "TrainingRuntime": "trainer.kubeflow.org/v1alpha1",
     "Experiment": "kubeflow.org/v1beta1",
+    "PodGroup": ("scheduling.volcano.sh/v1beta1", "scheduling.x-k8s.io/v1alpha1"),
     "RayJob": "ray.io/v1",
     "RayCluster": "ray.io/v1",
     "PodMonitor": "monitoring.coreos.com/v1",
@@ -70,8 +72,10 @@ def _head(document):
     kind = document.get("kind")
     if kind not in VERSIONS:
         yield f"kind {kind!r} is not known here"
-    elif document.get("apiVersion") != VERSIONS[kind]:
-        yield f"apiVersion is {document.get('apiVersion')!r} and must be {VERSIONS[kind]}"
+    elif document.get("apiVersion") not in (
+        known := VERSIONS[kind] if isinstance(VERSIONS[kind], tuple) else (VERSIONS[kind],)
+    ):
+        yield f"apiVersion is {document.get('apiVersion')!r} and must be {' or '.join(known)}"
     metadata = document.get("metadata", {})
     if not isinstance(metadata.get("name"), str) or values.fault_of_name(metadata["name"].replace(".", "-"), 253):
         yield f"metadata.name {metadata.get('name')!r} is no name"
@@ -194,6 +198,8 @@ def _rules(document):
             yield "podFailurePolicy needs podReplacementPolicy Failed"
         if job.get("backoffLimitPerIndex") is not None and job.get("completionMode") != "Indexed":
             yield "backoffLimitPerIndex needs completionMode Indexed"
+        if "successPolicy" in job and job.get("completionMode") != "Indexed":
+            yield "successPolicy needs completionMode Indexed"
         if "maxFailedIndexes" in job and "backoffLimitPerIndex" not in job:
             yield "maxFailedIndexes needs backoffLimitPerIndex"
     if kind == "PersistentVolumeClaim" and not values.quantity(spec["resources"]["requests"]["storage"]):
@@ -213,7 +219,7 @@ def _job_specs(document):
         yield spec
     if kind == "JobSet":
         yield from (job["template"]["spec"] for job in spec["replicatedJobs"])
-    if kind == "ClusterTrainingRuntime":
+    if kind in ("ClusterTrainingRuntime", "TrainingRuntime"):
         yield from (job["template"]["spec"] for job in spec["template"]["spec"]["replicatedJobs"])
     if kind == "Experiment":
         yield from _job_specs(spec["trialTemplate"]["trialSpec"])

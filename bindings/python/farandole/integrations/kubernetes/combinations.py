@@ -5,7 +5,8 @@ from .errors import WrongCombination
 from .options import PORTS
 
 
-def _check_sizes(o):
+def check_quantities(o):
+    """Before the amounts that were not given are chosen."""
     for option in ("cpus", "memory", "shm", "hugepages_2mi"):
         text = getattr(o, option)
         if text is not None and not values.quantity(text):
@@ -20,6 +21,9 @@ def _check_sizes(o):
             )
         if values.quantity(o.hugepages_2mi) % 2**21:
             raise WrongCombination(f"--hugepages-2mi {o.hugepages_2mi} is no multiple of 2Mi")
+
+
+def _check_sizes(o):
     if o.max_runtime and not values.seconds(o.max_runtime):
         raise WrongCombination(f"--max-runtime '{o.max_runtime}' is no duration such as 90m, 12h or 1h30m")
     for option, low, high in (
@@ -73,19 +77,18 @@ def _check_kind(o):
         raise WrongCombination(f"--name '{o.name}' {fault}: it becomes the host name of the pods ({o.name}{longest})")
     if o.namespace and values.fault_of_name(o.namespace):
         raise WrongCombination(f"--namespace '{o.namespace}' {values.fault_of_name(o.namespace)}")
-    if o.allow_egress and not o.network_policy:
-        raise WrongCombination("--allow-egress without --network-policy: without one everything is allowed")
-    if o.storage_class and not o.new_pvc:
-        raise WrongCombination("--storage-class without --new-pvc: a claim that exists has its class already")
     if o.system_selector and not {"mpijob", "rayjob"} & {o.kind, o.trial if o.kind == "katib" else None}:
         raise WrongCombination(
             f"--system-selector with {o.kind}: all of its pods are ranks; use --node-selector, or "
             f"`gen mpijob` or `gen rayjob`, which have a pod that is none"
         )
-    if (o.parameter or o.maximize) and o.kind != "katib":
-        raise WrongCombination("--parameter and --maximize belong to `gen katib`")
-    if o.queue and o.kind in ("statefulset", "deployment", "lws"):
-        raise WrongCombination(f"--queue with {o.kind}: Kueue starts jobs that can be suspended; use job or jobset")
+    for option in ("required_topology", "preferred_topology"):
+        if getattr(o, option) and not values.is_key(getattr(o, option)):
+            raise WrongCombination(f"--{option.replace('_', '-')} '{getattr(o, option)}' is no label of nodes")
+    if o.required_topology and o.preferred_topology:
+        raise WrongCombination("--required-topology with --preferred-topology: Kueue accepts one of them")
+    if o.gang and o.queue:
+        raise WrongCombination("--gang with --queue: Kueue admits all pods of a job together by itself; leave one out")
     if o.kind == "katib" and not o.parameter:
         raise WrongCombination("katib needs something to search: --parameter lr:double:0.001:0.1")
     if o.network_policy and o.kind == "rayjob":
@@ -94,9 +97,9 @@ def _check_kind(o):
             "KubeRay's own field: --set "
             "RayJob.spec.rayClusterSpec.networkPolicy.mode=DenyAllIngress"
         )
-    if values.quantity(o.shm or "0") >= values.quantity(o.memory or f"{2 * o.processes}Gi"):
+    if values.quantity(o.shm) >= values.quantity(o.memory):
         raise WrongCombination(
-            f"--shm {o.shm} leaves nothing of the {o.memory or f'{2 * o.processes}Gi'} of memory: files in "
+            f"--shm {o.shm} leaves nothing of the {o.memory} of memory: files in "
             f"/dev/shm count as the container's memory; give more --memory"
         )
     if o.host_network and o.network_policy:
@@ -104,9 +107,9 @@ def _check_kind(o):
             "--network-policy with --host-network: a policy does not apply to pods in the node's "
             "network; leave one of them out"
         )
-    if o.read_only_root and o.kind in ("mpijob", "rayjob"):
+    if o.read_only_root and {"mpijob", "rayjob"} & {o.kind, o.trial if o.kind == "katib" else None}:
         raise WrongCombination(
-            f"--read-only-root with {o.kind}: {'sshd and mpirun write' if o.kind == 'mpijob' else 'Ray writes'}"
+            f"--read-only-root with {o.kind}: {'Ray writes' if o.kind == 'rayjob' else 'sshd and mpirun write'}"
             f" outside /tmp; leave it out"
         )
 

@@ -1,6 +1,7 @@
 """Objects beside a job: Service, ServiceAccount, PodDisruptionBudget, claims, NetworkPolicy, PodMonitor."""
 
 from .document import Item, Map
+from .gang import pod_group
 from .names import INSTANCE, metadata, selector
 from .options import PORTS
 from .volumes import claims
@@ -85,6 +86,17 @@ def network_policy(o):
         Item(to=[own], ports=_own_ports(o)),
         Item(ports=dns, why="DNS at any address (a node-local cache has a link-local one)."),
     ]
+    if o.kind == "katib":
+        database = Item(
+            namespaceSelector=Map(), podSelector=Map(matchLabels=Map({"katib.kubeflow.org/component": "db-manager"}))
+        )
+        spec["egress"].append(
+            Item(
+                to=[database],
+                ports=[Item(protocol="TCP", port=6789)],
+                why="Katib's metrics collector, a container of each trial's first pod, writes to Katib's database.",
+            )
+        )
     for port in o.allow_egress:
         spec["egress"].append(Item(ports=[Item(protocol="TCP", port=port)]))
     why = None
@@ -109,6 +121,8 @@ def around(o, service=True, budget=True, leader_only=False):
     if not o.service_account:
         before.append(service_account(o))
     before += new_claims(o)
+    if group := pod_group(o):
+        before.append(group)
     after = [disruption_budget(o)] if budget and o.max_nodes > 1 else []
     if o.network_policy:
         after.append(network_policy(o))

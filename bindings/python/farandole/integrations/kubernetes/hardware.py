@@ -22,7 +22,10 @@ def resources(o, with_devices=True):
     own = devices(o) if with_devices else Map()
     requests = Map(cpu=int(o.cpus) if o.cpus.isdigit() else o.cpus, memory=o.memory, **own)
     limits = Map(memory=o.memory, **own)
-    return Map(requests=requests, limits=limits).note("limits", "No CPU limit: all ranks wait for a throttled one.")
+    made = Map(requests=requests, limits=limits)
+    if o.why.get("cpu"):
+        made.note("requests", o.why["cpu"][0].upper() + o.why["cpu"][1:])
+    return made.note("limits", "No CPU limit: all ranks wait for a throttled one.")
 
 
 def tolerations(o):

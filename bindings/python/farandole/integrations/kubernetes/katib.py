@@ -4,6 +4,7 @@ import copy
 
 from .companions import around
 from .document import Item, Map
+from .gang import queue_labels
 from .names import metadata
 from .operators import mpijob, pytorchjob, train_job_spec, training_runtime
 from .plain_kinds import indexed_job_spec
@@ -24,14 +25,13 @@ def _with_parameters(o):
     other = copy.copy(o)
     other.command = [*o.command, *(f"--{name}=${{trialParameters.{name}}}" for name, *_ in o.parameter)]
     other.kind = o.trial
-    other.queue = other.ttl = None
-    other.network_policy = other.monitoring = False
+    other.network_policy = False  # one for all trials, beside the Experiment
     return other
 
 
 def _job_trial(o):
     # All trials share one headless Service, in which each has its own pod names.
-    spec = indexed_job_spec(o, f"{_TRIAL}-0.{o.name}:{o.port_base}", o.name, 0)
+    spec = indexed_job_spec(o, f"{_TRIAL}-0.{o.name}:{o.port_base}", o.name, o.max_restarts)
     return (
         Map(apiVersion="batch/v1", kind="Job", spec=spec),
         "trainer",
@@ -41,9 +41,7 @@ def _job_trial(o):
 
 def _operator_trial(o):
     if o.trial == "trainjob":
-        made = Map(
-            apiVersion="trainer.kubeflow.org/v1alpha1", kind="TrainJob", spec=train_job_spec(o, f"{o.name}-runtime")
-        )
+        made = Map(apiVersion="trainer.kubeflow.org/v1alpha1", kind="TrainJob", spec=train_job_spec(o))
         return made, "node", {"batch.kubernetes.io/job-completion-index": "0"}
     documents = {"pytorchjob": pytorchjob, "mpijob": mpijob}[o.trial](o)
     top = next(document for document in documents if document["kind"].lower() == o.trial)
@@ -75,6 +73,10 @@ def _trial_template(o):
                 why="The name of the trial, whose pod 0 is the rendezvous.",
             )
         )
+    if o.queue:
+        queued = Map(labels=Map(queue_labels(o)))
+        trial = Map(apiVersion=trial["apiVersion"], kind=trial["kind"], metadata=queued, spec=trial["spec"])
+        trial.note("metadata", "Kueue starts each trial's job, which is created suspended.")
     made["trialSpec"] = trial
     return made
 

@@ -1,10 +1,9 @@
-"""Kinds of Kubeflow's operators and of KubeRay: MPIJob, PyTorchJob, TFJob, TrainJob, RayJob."""
-
-import shlex
+"""Kinds of Kubeflow's operators: MPIJob, PyTorchJob, TFJob, TrainJob."""
 
 from . import values
 from .companions import around
 from .document import Item, Map
+from .gang import queue_labels
 from .hardware import devices
 from .names import metadata
 from .plain_kinds import failure_policy, template
@@ -13,9 +12,8 @@ from .pods import container, pod_spec, run_command, variables
 SSH = "/home/farandole/.ssh"
 
 
-def _top(kind, api, o, spec):
-    more = {"kueue.x-k8s.io/queue-name": o.queue} if o.queue else {}
-    return Item(apiVersion=api, kind=kind, metadata=metadata(o, **more), spec=spec)
+def top(kind, api, o, spec):
+    return Item(apiVersion=api, kind=kind, metadata=metadata(o, **queue_labels(o)), spec=spec)
 
 
 def run_policy(o):
@@ -100,7 +98,7 @@ def mpijob(o):
     spec["runPolicy"] = run_policy(o)
     spec["mpiReplicaSpecs"] = Map(Launcher=_launcher(o), Worker=_worker(o))
     before, after = around(o, service=False)
-    return [*before, _top("MPIJob", "kubeflow.org/v2beta1", o, spec), *after]
+    return [*before, top("MPIJob", "kubeflow.org/v2beta1", o, spec), *after]
 
 
 # --- Training Operator ----------------------------------------------------------------------------------------------
@@ -151,7 +149,7 @@ def pytorchjob(o):
     spec["runPolicy"] = run_policy(o)
     spec["pytorchReplicaSpecs"] = replicas
     before, after = around(o, service=False)
-    return [*before, _top("PyTorchJob", "kubeflow.org/v1", o, spec), *after]
+    return [*before, top("PyTorchJob", "kubeflow.org/v1", o, spec), *after]
 
 
 def tfjob(o):
@@ -163,10 +161,17 @@ def tfjob(o):
         replicas["Worker"] = _replicas(o, o.max_nodes - 1, "tensorflow", "tfjob-port")
     spec = Map(runPolicy=run_policy(o), tfReplicaSpecs=replicas)
     before, after = around(o, service=False)
-    return [*before, _top("TFJob", "kubeflow.org/v1", o, spec), *after]
+    return [*before, top("TFJob", "kubeflow.org/v1", o, spec), *after]
 
 
 # --- Trainer v2 -----------------------------------------------------------------------------------------------------
+
+
+def runtime_of(o):
+    """(kind, name) of a TrainJob's runtime. The name of a cluster's runtime contains the namespace: all share it."""
+    if not o.cluster_runtime:
+        return "TrainingRuntime", f"{o.name}-runtime"
+    return "ClusterTrainingRuntime", "-".join(filter(None, (o.namespace, o.name, "runtime")))
 
 
 def training_runtime(o):
@@ -185,8 +190,10 @@ def training_runtime(o):
         "Gives every pod PET_NNODES, PET_NODE_RANK, PET_NPROC_PER_NODE and PET_MASTER_ADDR. A user may not "
         "set PET_ variables; the webhook refuses them.",
     )
-    meta = metadata(o, f"{o.name}-runtime", **{"trainer.kubeflow.org/framework": "torch"})
-    meta.pop("namespace", None)
+    kind, name = runtime_of(o)
+    meta = metadata(o, name, **{"trainer.kubeflow.org/framework": "torch"})
+    if o.cluster_runtime:
+        meta.pop("namespace", None)
     spec = Map(
         mlPolicy=policy,
         template=Map(
@@ -197,10 +204,10 @@ def training_runtime(o):
             )
         ),
     )
-    return Item(apiVersion="trainer.kubeflow.org/v1alpha1", kind="ClusterTrainingRuntime", metadata=meta, spec=spec)
+    return Item(apiVersion="trainer.kubeflow.org/v1alpha1", kind=kind, metadata=meta, spec=spec)
 
 
-def train_job_spec(o, runtime):
+def train_job_spec(o):
     words = run_command(o, processes=False)
     trainer = Map(image=o.image, command=words[:2], args=words[2:], numNodes=o.max_nodes, numProcPerNode=o.processes)
     needs = Map(cpu=int(o.cpus) if o.cpus.isdigit() else o.cpus, memory=o.memory, **devices(o))
@@ -211,7 +218,8 @@ def train_job_spec(o, runtime):
             "Repeats EFA: Trainer up to 2.2 replaces the runtime's resources by these, "
             "and a job without the device falls back to TCP.",
         )
-    made = Map(runtimeRef=Map(apiGroup="trainer.kubeflow.org", kind="ClusterTrainingRuntime", name=runtime))
+    kind, name = runtime_of(o)
+    made = Map(runtimeRef=Map(apiGroup="trainer.kubeflow.org", kind=kind, name=name))
     made.add("activeDeadlineSeconds", values.seconds(o.max_runtime) if o.max_runtime else None)
     made.add("suspend", True if o.queue else None, "Kueue starts it.")
     made["trainer"] = trainer
@@ -220,58 +228,5 @@ def train_job_spec(o, runtime):
 
 def trainjob(o):
     before, after = around(o, service=False)
-    spec = train_job_spec(o, f"{o.name}-runtime")
-    return [*before, training_runtime(o), _top("TrainJob", "trainer.kubeflow.org/v1alpha1", o, spec), *after]
-
-
-# --- Ray ------------------------------------------------------------------------------------------------------------
-
-
-def ray_cluster_spec(o):
-    def group(name, ports, env, with_devices):
-        box = container(o, name, ["ray"], env, ports=ports, with_devices=with_devices)
-        del box["command"]  # KubeRay sets `ray start`
-        spec = pod_spec(o, [box], placed=with_devices)
-        if not with_devices:
-            for key in ("nodeSelector", "tolerations"):
-                spec.pop(key, None)
-            spec.add("nodeSelector", Map(o.system_selector) or None)
-        return template(o, spec)
-
-    head_ports = [
-        Item(name="gcs-server", containerPort=6379),
-        Item(name="dashboard", containerPort=8265),
-        Item(name="client", containerPort=10001),
-    ]
-    head_params, worker_params = Map({"num-cpus": "0"}), Map()
-    head_params.note("num-cpus", "No rank runs on the head, so that load cannot slow the cluster's control store.")
-    worker = Item(
-        groupName="workers",
-        replicas=o.max_nodes,
-        minReplicas=o.min_nodes,
-        maxReplicas=o.max_nodes,
-        rayStartParams=worker_params,
-    )
-    worker["template"] = group("ray-worker", None, variables(o), True)
-    return Map(
-        rayVersion=o.ray_version,
-        headGroupSpec=Map(rayStartParams=head_params, template=group("ray-head", head_ports, variables(o), False)),
-        workerGroupSpecs=[worker],
-    )
-
-
-def rayjob(o):
-    spec = Map(entrypoint=shlex.join(o.command))
-    spec.note(
-        "entrypoint",
-        "Runs once on the cluster. Ray Train starts the ranks and sets RANK and WORLD_SIZE in them after "
-        "Python has started. farandole reads both in init() and never earlier.",
-    )
-    spec.add("shutdownAfterJobFinishes", True, "Otherwise the cluster and its GPUs stay allocated.")
-    spec["backoffLimit"] = o.max_restarts
-    spec.add("ttlSecondsAfterFinished", o.ttl)
-    spec.add("activeDeadlineSeconds", values.seconds(o.max_runtime) if o.max_runtime else None)
-    spec.add("suspend", True if o.queue else None, "Kueue starts it.")
-    spec["rayClusterSpec"] = ray_cluster_spec(o)
-    before, after = around(o, service=False, budget=False)
-    return [*before, _top("RayJob", "ray.io/v1", o, spec), *after]
+    spec = train_job_spec(o)
+    return [*before, training_runtime(o), top("TrainJob", "trainer.kubeflow.org/v1alpha1", o, spec), *after]

@@ -13,11 +13,13 @@ KINDS = {
     "mpijob": "MPIJob of MPI Operator: mpirun in a launcher pod, ssh to the workers",
     "pytorchjob": "PyTorchJob of Training Operator; with --nnodes MIN:MAX its elastic form",
     "tfjob": "TFJob of Training Operator",
-    "trainjob": "TrainJob of Kubeflow Trainer v2, with its ClusterTrainingRuntime",
+    "trainjob": "TrainJob of Kubeflow Trainer v2, with its TrainingRuntime",
     "rayjob": "RayJob of KubeRay",
     "katib": "Katib Experiment: random search with one of the above as its trial",
 }
 TRIALS = ["job", "pytorchjob", "mpijob", "trainjob"]
+# --gang: the scheduler of that PodGroup, unless --scheduler-name gives another
+GANGS = {"volcano": "volcano", "coscheduling": "scheduler-plugins-scheduler"}
 PORTS = 64  # the size of the fixed range that begins at --port-base
 
 
@@ -46,14 +48,26 @@ def _add_size(group):
 
 
 def _add_hardware(group):
-    group.add_argument("--instance-type", metavar="TYPE", help="p5.48xlarge, ...: gives --gpus and --efa their counts")
+    group.add_argument("--instance-type", metavar="TYPE", help="p5.48xlarge, ...: gives CPUs, memory, --gpus and --efa")
     group.add_argument("--gpus", type=int, metavar="N", help="GPUs of each pod (all of --instance-type)")
     group.add_argument("--gpu-resource", metavar="NAME", help="name of their resource (nvidia.com/gpu)")
     group.add_argument("--efa", metavar="N|all|off", default="off", help="EFA devices of each pod")
-    group.add_argument("--cpus", default=None, metavar="N", help="CPUs of each pod (one a rank)")
-    group.add_argument("--memory", default=None, metavar="SIZE", help="memory of each pod (2Gi a rank)")
+    group.add_argument(
+        "--cpus", default=None, metavar="N", help="CPUs of each pod (those of --instance-type, else one a rank)"
+    )
+    group.add_argument(
+        "--memory",
+        default=None,
+        metavar="SIZE",
+        help="memory of each pod (that of --instance-type, else 2Gi a rank, 8Gi with GPUs)",
+    )
     group.add_argument("--hugepages-2mi", metavar="SIZE", help="huge pages for EFA; off, see the documentation")
-    group.add_argument("--shm", default=None, metavar="SIZE", help="/dev/shm (1Gi a rank; Kubernetes gives 64Mi)")
+    group.add_argument(
+        "--shm",
+        default=None,
+        metavar="SIZE",
+        help="/dev/shm (1Gi a rank, up to 8Gi on a large node; Kubernetes gives 64Mi)",
+    )
     group.add_argument("--host-network", action="store_true", help="the node's own network")
 
 
@@ -70,7 +84,13 @@ def _add_place(group):
     _list(group, "--system-selector", "KEY=VALUE", "the same for pods without ranks (mpijob: launcher, rayjob: head)")
     _list(group, "--toleration", "KEY[=VALUE][:EFFECT]", "a taint that does not keep the pods away")
     group.add_argument("--priority-class", metavar="NAME", help="PriorityClass of the pods")
-    group.add_argument("--queue", metavar="NAME", help="Kueue's local queue: the job waits there, suspended")
+    group.add_argument("--queue", metavar="NAME", help="Kueue's local queue: the job waits there")
+    group.add_argument(
+        "--required-topology", metavar="LABEL", help="with --queue: all pods within one value of this node label"
+    )
+    group.add_argument("--preferred-topology", metavar="LABEL", help="the same, where it is possible")
+    group.add_argument("--scheduler-name", metavar="NAME", help="of the pods (the cluster's default)")
+    group.add_argument("--gang", choices=list(GANGS), help="a PodGroup: pods are scheduled together, or none is")
 
 
 def _add_storage(group):
@@ -110,6 +130,11 @@ def _add_details(group):
     _list(group, "--annotation", "KEY=VALUE", "an annotation of every pod")
     _list(group, "--set", "PATH=VALUE", "overrides a generated field: Job.spec.backoffLimit=0")
     group.add_argument("--implementation", choices=["openmpi", "mpich"], default="openmpi", help="mpijob: whose mpirun")
+    group.add_argument(
+        "--cluster-runtime",
+        action="store_true",
+        help="trainjob: a ClusterTrainingRuntime, for all namespaces, instead of a TrainingRuntime",
+    )
     group.add_argument("--ray-version", default="2.60.0", metavar="VERSION", help="rayjob: Ray's version in the image")
     group.add_argument("--trial", choices=TRIALS, default="job", help="katib: the kind of each trial")
     _list(group, "--parameter", "NAME:TYPE:MIN:MAX", "katib: lr:double:0.001:0.1, given to the command as --lr=...")
@@ -142,3 +167,11 @@ def parser():
     _add_watching(result.add_argument_group("watching"))
     _add_details(result.add_argument_group("details"))
     return result
+
+
+def given_options(words):
+    """The names of the options on the command line, in their order; those with their default are not among them."""
+    made = parser()
+    for action in made._actions:
+        action.default, action.required = argparse.SUPPRESS, False
+    return [name for name in vars(made.parse_args(words)) if name != "kind"]

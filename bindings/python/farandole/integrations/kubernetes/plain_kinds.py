@@ -3,6 +3,7 @@
 from . import values
 from .companions import around
 from .document import Item, Map
+from .gang import add_partial_admission, queue_labels
 from .names import COMPONENT, metadata, selector
 from .pods import container, pod_metadata, pod_spec, run_command, variables
 
@@ -48,6 +49,12 @@ def indexed_job_spec(o, rendezvous, subdomain, backoff, name="trainer"):
     if o.elastic:
         made.add("backoffLimitPerIndex", backoff, "An elastic job continues while one index is retried.")
         made["maxFailedIndexes"] = o.max_nodes - o.min_nodes
+        made.add(
+            "successPolicy",
+            Map(rules=[Item(succeededIndexes="0")]),
+            "Pod 0 leads, and ends with 0 when all ranks have finished: the job is then Complete. Without this rule "
+            "pods that are scheduled later would still have to succeed, and would hold their nodes (Kubernetes 1.31).",
+        )
     else:
         made["backoffLimit"] = backoff
     made.add(
@@ -66,14 +73,15 @@ def indexed_job_spec(o, rendezvous, subdomain, backoff, name="trainer"):
 
 
 def _top(kind, api, o, spec):
-    more = {"kueue.x-k8s.io/queue-name": o.queue} if o.queue else {}
-    return Item(apiVersion=api, kind=kind, metadata=metadata(o, **more), spec=spec)
+    return Item(apiVersion=api, kind=kind, metadata=metadata(o, **queue_labels(o)), spec=spec)
 
 
 def job(o):
     before, after = around(o)
     spec = indexed_job_spec(o, f"{o.name}-0.{o.name}:{o.port_base}", o.name, o.max_restarts)
-    return [*before, _top("Job", "batch/v1", o, spec), *after]
+    made = _top("Job", "batch/v1", o, spec)
+    add_partial_admission(o, made)
+    return [*before, made, *after]
 
 
 def jobset(o):

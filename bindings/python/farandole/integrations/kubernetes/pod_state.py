@@ -88,11 +88,47 @@ def _unscheduled(pod):
     return None
 
 
+def restarts(pod):
+    """How often the pod's container has been started again."""
+    statuses = pod.get("status", {}).get("containerStatuses") or []
+    return statuses[0].get("restartCount", 0) if statuses else 0
+
+
+def container_of(pod):
+    """The name of the container with the ranks: the first one."""
+    statuses = pod.get("status", {}).get("containerStatuses") or []
+    containers = pod.get("spec", {}).get("containers") or []
+    return containers[0]["name"] if containers else statuses[0].get("name") if statuses else None
+
+
+def has_started(pod):
+    """Whether the pod's container runs or has run."""
+    current = _container_state(pod)
+    return "running" in current or "terminated" in current or restarts(pod) > 0
+
+
+def newest(pods):
+    """The newest pod of each index, in order of rank."""
+    by_age = sorted(pods, key=lambda pod: (pod["metadata"].get("creationTimestamp", ""), pod["metadata"]["name"]))
+    found = {index_of(pod): pod for pod in by_age}
+    return [found[key] for key in sorted(found)]
+
+
+def _order_of_failure(pod):
+    """Pods that another rank ended, and those that the controller ended, come last; then the earliest end counts."""
+    ended = _container_state(pod).get("terminated") or {}
+    is_ended = bool(pod["metadata"].get("deletionTimestamp"))
+    return exit_code(pod) in (202, 203), is_ended, ended.get("finishedAt", ""), index_of(pod)
+
+
+def failures(pods):
+    """The pods that have failed, the cause first."""
+    return sorted((pod for pod in newest(pods) if exit_code(pod)), key=_order_of_failure)
+
+
 def job_code(pods):
-    """The job's exit code: the first, in rank order, that another rank did not cause; None while a pod runs."""
-    codes = [exit_code(pod) for pod in pods]
-    if not pods or any(code is None for code in codes):
+    """The exit code of a job without a controller: of the pod that failed first; None while a pod runs."""
+    if not pods or any(exit_code(pod) is None for pod in newest(pods)):
         return None
-    bad = [code for code in codes if code]
-    own = [code for code in bad if code not in (202, 203)]
-    return (own or bad or [0])[0]
+    failed = failures(pods)
+    return exit_code(failed[0]) if failed else 0

@@ -1,6 +1,7 @@
 """The pod of a job: the settings that all kinds share, with their reasons."""
 
 from .document import Item, Map
+from .gang import pod_annotations, pod_labels, scheduler_of
 from .hardware import node_selector, one_zone, resources, tolerations
 from .names import account, labels
 from .options import PORTS
@@ -22,12 +23,15 @@ def _annotations(o):
         "Karpenter does not remove the nodes of a running job to consolidate others.",
     )
     made["cluster-autoscaler.kubernetes.io/safe-to-evict"] = "false"
+    made.update(pod_annotations(o))
     made.update(o.annotation)
     return made
 
 
 def pod_metadata(o, **more):
-    made = Map(labels=labels(o, **{"sidecar.istio.io/inject": "false", **more}), annotations=_annotations(o))
+    made = Map(
+        labels=labels(o, **{"sidecar.istio.io/inject": "false", **pod_labels(o), **more}), annotations=_annotations(o)
+    )
     return made.note(
         "labels",
         "A sidecar delays the network and outlives the ranks, so the pod opts out in its own metadata "
@@ -178,6 +182,7 @@ def pod_spec(o, containers, restart="Never", subdomain=None, placed=True):
     if o.host_network:
         made["hostNetwork"] = True
         made["dnsPolicy"] = "ClusterFirstWithHostNet"
+    made.add("schedulerName", scheduler_of(o))
     made.add("priorityClassName", o.priority_class)
     made["securityContext"] = Map(
         runAsNonRoot=True,

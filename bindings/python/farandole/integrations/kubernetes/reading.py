@@ -4,10 +4,10 @@ import re
 import shlex
 from types import SimpleNamespace
 
-from . import instances, values
-from .combinations import check
+from . import belonging, instances, values
+from .combinations import check, check_quantities
 from .errors import WrongCombination
-from .options import PORTS, parser
+from .options import PORTS, given_options, parser
 
 # Kinds in which the number of pods may change, and the reasons why it may not in the others.
 ELASTIC = {"job", "deployment", "pytorchjob", "rayjob"}
@@ -55,7 +55,7 @@ def _read_nodes(text, kind):
     return low, high, bool(found.group(2))
 
 
-def _read_processes(o):
+def _read_processes(o, cpus_of_node):
     text = o.nproc_per_node
     if text in ("auto", "gpu", "cpu"):
         if text == "gpu" and not o.gpus:
@@ -63,10 +63,12 @@ def _read_processes(o):
                 "--nproc-per-node gpu, but the pods request no GPU: give --gpus N or --instance-type"
             )
         if text == "cpu":
-            cpus = values.quantity(o.cpus) if o.cpus else None
-            if cpus is None or cpus < 1:
-                raise WrongCombination("--nproc-per-node cpu needs --cpus N, or the pods have no number of CPUs")
-            return int(cpus)
+            cpus = values.quantity(o.cpus or cpus_of_node or "0")
+            if cpus < 1:
+                raise WrongCombination(
+                    "--nproc-per-node cpu needs --cpus N or --instance-type, or the pods have no number of CPUs"
+                )
+            return min(int(cpus), PORTS - 1)
         return max(1, o.gpus)
     if not re.match(r"[1-9]\d{0,3}\Z", text):
         raise WrongCombination(f"--nproc-per-node '{text}' is neither a number nor auto, gpu or cpu")
@@ -85,7 +87,8 @@ def _read_processes(o):
 
 
 def _read_hardware(o):
-    gpus, resource, efa = instances.find(o.instance_type) if o.instance_type else (0, "", None)
+    row = instances.find(o.instance_type) if o.instance_type else None
+    gpus, resource, efa = (row.accelerators, row.resource, row.efa) if row else (0, "", None)
     if o.gpus is None:
         o.gpus = gpus
     elif o.gpus < 0:
@@ -126,6 +129,64 @@ def _read_efa(o, there):
     return there if o.efa == "all" else int(o.efa)
 
 
+def _read_amounts(o):
+    """CPUs, memory and /dev/shm of a pod that were not given, and in `o.why` the reason of each default."""
+    row = instances.find(o.instance_type) if o.instance_type else None
+    o.why, o.warnings = {}, []
+    if row:
+        cpus, memory = row.share(o.gpus)
+        allocatable = row.allocatable
+        part = f"{o.gpus} of {row.accelerators} accelerators of" if o.gpus and o.gpus < row.accelerators else "all of"
+        o.why["cpu"] = (
+            f"{part} a {o.instance_type} ({row.vcpus} vCPUs, {row.memory_gib} GiB, {row.network_cards} network cards"
+            + (f", {row.numa_nodes} NUMA nodes" if row.numa_nodes else "")
+            + f"): the kubelet leaves {allocatable[0]:.2f} CPUs and {allocatable[1] // 1024} GiB, of which 1 CPU and 1 "
+            "GiB stay for DaemonSets."
+        )
+        _check_fits(o, row)
+    else:
+        o.why["cpu"] = f"One CPU and {_gib_a_rank(o)} GiB a rank; --instance-type requests what such a node has."
+    if o.cpus and o.memory:
+        o.why["cpu"] = None
+    o.processes = _read_processes(o, str(cpus) if row else None)
+    o.cpus = o.cpus or (str(cpus) if row else str(o.processes))
+    o.memory = o.memory or (f"{memory}Gi" if row else f"{_gib_a_rank(o) * o.processes}Gi")
+    if not o.shm:
+        each = max(1, min(8, int(values.quantity(o.memory) / 2**33 / o.processes))) if row else 1
+        o.shm = f"{each * o.processes}Gi"
+        o.why["shm"] = f"{each} GiB a rank" + (", an eighth of its memory and at most 8 GiB." if row else ".")
+    _warn_of_memory(o)
+
+
+def _gib_a_rank(o):
+    return 8 if o.gpus else 2
+
+
+def _check_fits(o, row):
+    """WrongCombination if a pod requests more than a node of its type has: it would stay pending."""
+    for option, amount, there, unit in (("cpus", o.cpus, row.vcpus, ""), ("memory", o.memory, row.memory_gib, "Gi")):
+        wanted = values.quantity(amount) if amount else None
+        if wanted and wanted > values.quantity(f"{there}{unit}"):
+            raise WrongCombination(
+                f"--{option} {amount}: a {o.instance_type} has {there}{unit}, and less for pods; the pod would stay "
+                f"pending. Request less, or leave --{option} out"
+            )
+
+
+LEAST_GIB = {"cpu": 1, "gpu": 4}  # for a rank: Python and PyTorch; with a GPU also the CUDA context and pinned buffers
+
+
+def _warn_of_memory(o):
+    least = LEAST_GIB["gpu" if o.gpus else "cpu"]
+    each = float(values.quantity(o.memory) / 2**30 / o.processes)
+    if each < least:
+        o.warnings.append(
+            f"{o.memory} of memory are {each:.2g} GiB for each of {o.processes} ranks; a rank with PyTorch"
+            f"{' and a GPU' if o.gpus else ''} needs about {least} GiB before it loads data. Give more --memory, or "
+            "the pods may be killed with 137."
+        )
+
+
 def _read_parameters(words):
     parameters = []
     for word in words:
@@ -159,7 +220,9 @@ def read(words):
     o.line = shlex.join(["farandole", "kubernetes", "gen", *words])
     o.min_nodes, o.max_nodes, o.elastic = _read_nodes(o.nnodes, o.kind)
     _read_hardware(o)
-    o.processes = _read_processes(o)
+    belonging.check(o, given_options(options))
+    check_quantities(o)
+    _read_amounts(o)
     o.nproc = o.nproc_per_node
     check(o)
     o.node_selector = _pairs(o.node_selector, "--node-selector")
@@ -170,7 +233,4 @@ def read(words):
     o.env = _pairs(o.env, "--env", values.is_variable)
     o.set = [word.partition("=")[::2] for word in o.set]
     o.parameter = _read_parameters(o.parameter)
-    o.cpus = o.cpus or str(o.processes)
-    o.memory = o.memory or f"{2 * o.processes}Gi"
-    o.shm = o.shm or f"{o.processes}Gi"
     return o

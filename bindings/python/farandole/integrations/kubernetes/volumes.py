@@ -36,7 +36,7 @@ def volumes(o):
             name="dshm",
             emptyDir=Map(medium="Memory", sizeLimit=o.shm),
             why="Kubernetes limits /dev/shm to 64 MiB, too little for ranks that share memory and for a DataLoader. "
-            "It is counted as memory of the container.",
+            f"It is counted as memory of the container. {o.why.get('shm', '')}".rstrip(),
         )
     ]
     mounts = [Item(name="dshm", mountPath="/dev/shm")]

@@ -1,19 +1,4 @@
-"""A stub of kubectl, and the pods that it returns."""
-
-# Answers `get pods` with pods.1.json, then pods.2.json, and so on, repeats the last, and records its arguments.
-STUB = """#!/bin/sh
-echo "$@" >>"$STUB/calls"
-case "$1 $2" in
-  "get pods")
-    n=$(($(cat "$STUB/count" 2>/dev/null || echo 0) + 1))
-    [ -f "$STUB/pods.$n.json" ] || n=$((n - 1))
-    echo $n >"$STUB/count"
-    cat "$STUB/pods.$n.json" ;;
-  "get events") cat "$STUB/events.json" ;;
-  logs*) cat "$STUB/log.$2" ;;
-  *) echo "the connection to the server was refused" >&2; exit 1 ;;
-esac
-"""
+"""Pods as the API server returns them."""
 
 
 def pod(index, *, code=None, reason="", waiting=None, unscheduled=None, name=None, labels=None, made="1"):

@@ -1,0 +1,100 @@
+"""The log of one container: a thread that follows it to its end, and resumes a broken connection without a gap."""
+
+import re
+import threading
+import time
+
+from .kubectl import ApiError
+
+STREAM_S = 600  # each connection is opened again after this time, so that one that hangs is noticed
+_PAUSE_S = 0.5
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d) ?")
+
+
+class LogReader:
+    """Calls `line(text)` for each line of one container's log, in order and once, and `done()` after the last one.
+
+    The server adds a time to each line. A resumed stream begins with the second of the last line: lines that were
+    read before are recognized by their time and, where several have the same time, by their number. `has_ended()`
+    returns whether the container has ended, `restarts()` how often it has been started again since this one began.
+    """
+
+    def __init__(self, kubectl, pod, container, line, done, has_ended, restarts, tail=None):
+        self._kubectl, self._path = kubectl, f"{kubectl.path('pods')}/{pod}/log"
+        self._container, self._tail = container, tail
+        self._line, self._done, self._has_ended, self._restarts = line, done, has_ended, restarts
+        self._last, self._with_last = "", 0  # the time of the last line, and how many lines had it
+        self._process, self._over = None, False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self):
+        self._thread.start()
+
+    def join(self, timeout):
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def stop(self):
+        self._over = True
+        if self._process:
+            self._process.kill()
+        self._thread.join(timeout=5)
+
+    def _run(self):
+        while not self._over:
+            # Asked before reading: what a container wrote before its end is in a log that is read after it.
+            had_ended = self._has_ended()
+            try:
+                if had_ended:
+                    self._read_rest()
+                    break
+                self._follow()
+            except ApiError as error:
+                if error.reason in ("NotFound", "Forbidden"):
+                    break  # the pod is gone, and its log with it
+            if not self._has_ended():
+                time.sleep(_PAUSE_S)
+        self._done()
+
+    def _query(self):
+        # A second earlier than the last line: times are whole seconds there, and lines may arrive out of order by less.
+        since = _STAMP.match(self._last).group(1) + "Z" if self._last else None
+        tail = self._tail if not self._last else None
+        return {"container": self._container, "timestamps": "true", "sinceTime": since, "tailLines": tail}
+
+    def _read_rest(self):
+        previous = "true" if self._restarts() == 1 else None
+        if self._restarts() > 1:
+            return  # the server keeps one earlier log only
+        self._take(self._kubectl.text(self._path, previous=previous, **self._query()).splitlines())
+
+    def _follow(self):
+        self._process = process = self._kubectl.stream(self._path, STREAM_S, follow="true", **self._query())
+        try:
+            self._take(line.rstrip("\n") for line in process.stdout if line.endswith("\n"))
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            process.stderr.close()
+
+    def _take(self, lines):
+        last, count = self._last, self._with_last
+        for line in lines:
+            found = _STAMP.match(line)
+            stamp = found.group(0).strip() if found else ""
+            text = line[found.end() :] if found else line
+            if stamp and stamp == last and count > 0:
+                count -= 1
+                continue
+            if stamp and _order(stamp) < _order(last):
+                continue
+            self._with_last = self._with_last + 1 if stamp == self._last else 1
+            self._last = stamp or self._last
+            self._line(text)
+
+
+def _order(stamp):
+    """A key that orders times of one server, whose fractions have different lengths."""
+    found = _STAMP.match(stamp)
+    return (found.group(1), (found.group(2) or ".0").ljust(10, "0")) if found else ("", "")
