@@ -40,10 +40,6 @@ def after_steps(optimizer, *gradients):
     return values
 
 
-def check_init():
-    hvd.init()
-
-
 # ---- Optimizers ------------------------------------------------------------------------------------------------------
 
 
@@ -308,4 +304,4 @@ def check_the_world_is_still_usable():
 @pytest.mark.parametrize("check", checks_of(sys.modules[__name__]))
 @pytest.mark.parametrize("backend", keras_backends.INSTALLED)
 def test_on_two_ranks(backend, check):
-    keras_backends.require(__name__, backend, check)
+    keras_backends.require(backend, check)

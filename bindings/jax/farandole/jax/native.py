@@ -7,8 +7,9 @@ import threading
 import jax
 import jaxlib
 
-from .. import core, errors, xla
+from .. import core, errors
 from ..basics import watch_process_sets
+from ..frameworks import xla
 from . import names
 
 TARGET = "farandole_collective"  # the name of the handler in compiled programs

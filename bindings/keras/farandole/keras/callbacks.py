@@ -5,7 +5,7 @@ They read the model through self.model: in the middle of an epoch on JAX that at
 
 import keras
 
-from .. import fit_callbacks
+from ..frameworks import fit_callbacks
 from .optimizer import check_model
 from .values import allreduce, broadcast_variables, state_of
 

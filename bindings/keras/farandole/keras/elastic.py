@@ -12,8 +12,9 @@ import functools
 
 import keras
 
-from .. import elastic, fit_callbacks
+from .. import elastic
 from ..elastic import ObjectState
+from ..frameworks import fit_callbacks
 from . import backend
 from .values import broadcast_variables, state_of
 

@@ -74,7 +74,8 @@ def reducescatter(value, name=None, op=Average):
 def broadcast_variables(variables, root_rank):
     """Writes the values of rank `root_rank` into these variables on all ranks.
 
-    MismatchError if the ranks have different numbers of variables, or variables of different shapes.
+    MismatchError if the ranks have different numbers of variables, or variables of different shapes; then no variable
+    has changed.
     """
     variables = list(variables)
     with _horovods_errors():
@@ -86,8 +87,24 @@ def broadcast_variables(variables, root_rank):
             array = _array(variable)
             name = f"keras.{number}.of{len(variables)}"
             waiting.append((variable, core.broadcast_async(array, root, name=name, out=array, group=group)))
-        for variable, handle in waiting:
-            variable.assign(handle.wait())
+        for variable, value in _all_of(waiting):
+            variable.assign(value)
+
+
+def _all_of(waiting):
+    """(variable, value) of each (variable, handle). It waits for all of them before it raises what one has raised.
+
+    The name of an operation stays taken until this rank has waited for it.
+    """
+    done, failure = [], None
+    for variable, handle in waiting:
+        try:
+            done.append((variable, handle.wait()))
+        except errors.Error as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return done
 
 
 def _require_equal_numbers(number, group):

@@ -12,8 +12,9 @@ import os
 
 import tensorflow as tf
 
-from .. import basics, errors, xla
+from .. import basics, errors
 from ..codes import Kind
+from ..frameworks import xla
 
 TARGET = "farandole_tensorflow_collective"  # the name of the handler in compiled programs
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from ... import fit_callbacks
+from ...frameworks import fit_callbacks
 from .optimizer import check_model
 from .values import allreduce, broadcast_variables, state_of
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from ... import fit_callbacks
+from ...frameworks import fit_callbacks
 from ..elastic import TensorFlowKerasState, run  # noqa: F401
 from .values import state_of
 

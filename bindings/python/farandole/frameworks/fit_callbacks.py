@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import basics
+from .. import basics
 
 
 class AverageMetrics:

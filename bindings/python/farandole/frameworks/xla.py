@@ -5,9 +5,9 @@ import functools
 import itertools
 import os
 
-from . import errors
+from .. import errors
 
-PATH = os.path.join(os.path.dirname(__file__), "jax", "libfarandole_jax.so")
+PATH = os.path.join(os.path.dirname(os.path.dirname(__file__)), "jax", "libfarandole_jax.so")
 
 
 def is_built():
