@@ -69,7 +69,8 @@ class OfiLink {
   int sends_to(int peer) const { return sends_to_[static_cast<std::size_t>(peer)]; }
   // Whether the provider ends an endpoint safely while operations are in flight. They are cancelled then.
   bool can_cancel() const;
-  // Whether it does so while a peer is writing. ofi_rxm 1.17 reads a null pointer when it cancels half a write with data.
+  // Whether it does so while a peer is writing. ofi_rxm 1.17 reads a null pointer when it cancels half a write with
+  // data.
   bool can_cancel_receives() const { return rails_.front()->provider().starts_with("efa"); }
   bool has_refused() const;
   // The descriptor to wait for completions; -1 if the provider has none, or there are several rails. A set of several

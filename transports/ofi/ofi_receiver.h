@@ -67,7 +67,7 @@ class OfiReceiver {
   OfiLink& link_;
   SliceLedger& ledger_;
   OfiLandings landings_;
-  bool has_given_up_ = false;  // a landing has been closed before all of it had come
+  bool has_given_up_ = false;                  // a landing has been closed before all of it had come
   std::vector<std::unique_ptr<Incoming>> in_;  // by channel; made at the first slice
 };
 

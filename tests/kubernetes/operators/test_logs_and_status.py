@@ -26,6 +26,7 @@ def api(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{os.path.dirname(program)}:{os.environ['PATH']}")
     server = ApiServer(tmp_path)
     monkeypatch.setenv("KUBECONFIG", str(server.config))
+    monkeypatch.setenv("KUBECACHEDIR", str(tmp_path / "cache"))
     yield server
     server.end()
 

@@ -88,6 +88,7 @@ def play(compiled, folder, pods, condition, **given):
         "STUB": str(folder),
         "KUBECTL": program,
         "KUBECONFIG": str(api.config),
+        "KUBECACHEDIR": str(folder / "cache"),
     }
     try:
         done = subprocess.run(command_of(compiled, given), capture_output=True, text=True, env=env, timeout=60)
