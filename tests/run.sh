@@ -121,7 +121,7 @@ PY
 
 part_python() {
   say "Python"
-  build_tests build fake_cuda fake_nccl || return 0
+  build_tests build fake_cuda fake_nccl efa_over_tcp || return 0
   build_ahead
   run_pytest python tests/python
   compare_newest_torch
@@ -165,7 +165,7 @@ part_spark() {
 
 part_kubernetes() {
   say "Kubernetes: manifests, and pods in namespaces of this machine"
-  build_tests build fake_cuda fake_nccl || return 0
+  build_tests build fake_cuda fake_nccl efa_over_tcp || return 0
   install_python_package
   build_ahead
   [ ! -f tests/kubernetes/setup.sh ] || PYTHON=python bash tests/kubernetes/setup.sh
