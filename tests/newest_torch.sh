@@ -14,7 +14,7 @@ newest_torch() { python -m pip index versions torch 2>/dev/null | sed -n '1s/^to
 compare_newest_torch() {
   local newest tried
   newest=$(newest_torch)
-  tried=$(sed -n 's/^.*NEWEST_TORCH_TRIED = .*(\([0-9]*\), \([0-9]*\))$/\1.\2/p' bindings/python/farandole/doctor/packages.py)
+  tried=$(sed -n 's/^ *"PyTorch": .*(\([0-9]*\), \([0-9]*\))),$/\1.\2/p' bindings/python/farandole/doctor/packages.py)
   [[ -z $newest || $(printf '%s\n%s\n' "$tried" "${newest%.*}" | sort -V | tail -n 1) == "$tried" ]] ||
     echo "   note: PyTorch $newest is newer than $tried, the newest one tried; run: bash tests/newest_torch.sh"
 }

@@ -265,6 +265,8 @@ void SocketClient::lose_coordinator(const std::string& how) {
     lost.why = Status::blame(server.rank, server.host_name, Code::peer_lost,
                              process_name(server) + " was lost: it served the rendezvous and " + how);
     note_gone(CoordinatorEvent::Kind::lost, lost);
+    // One text, whether a call waits for the coordinator or for that rank.
+    if (!in_order) coordinator_lost_ = lost.why;
   }
   add_event({.kind = CoordinatorEvent::Kind::coordinator_lost, .comm = {}, .why = coordinator_lost_});
   const int64_t now = now_ns();

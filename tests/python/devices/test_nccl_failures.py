@@ -78,12 +78,15 @@ def test_a_rank_that_is_killed_under_nccl_is_named():
 def wait_for_the_device_alone():
     fdl.init()
     tensor = fake_devices.array(np.ones(5000, "float32"))
-    with fdl.Communicator() as comm:
+    with fdl.Communicator() as comm, fdl.Communicator() as on_host:
         comm.allreduce(tensor, tensor)
         fake_devices.synchronize()
         if fdl.rank() == 1:
+            for other in (0, 2):
+                on_host.recv(np.empty(1), other)
             os.kill(os.getpid(), signal.SIGKILL)
         comm.allreduce(tensor, tensor)  # is queued, and rank 1 never joins it
+        on_host.send(np.ones(1), 1)
         fake_devices.synchronize()
         with pytest.raises(fdl.PeerLostError) as failure:
             comm.allreduce(tensor, tensor)

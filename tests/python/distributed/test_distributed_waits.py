@@ -207,10 +207,13 @@ def the_other_dies():
     """A wait with a deadline ends early with the error of a rank that is lost."""
     start()
     dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
     if rank == 1:
+        store.get("rank 0 waits")  # blocks until it is set
         os.kill(os.getpid(), signal.SIGKILL)
     begin = time.monotonic()
     work = dist.all_reduce(torch.ones(1), async_op=True)
+    store.set("rank 0 waits", "")
     error = raises(farandole.PeerLostError, "rank 1", work.wait, seconds(50))
     assert error.culprit_rank == 1 and time.monotonic() - begin < 20
     raises(farandole.PeerLostError, "rank 1", dist.all_reduce(torch.ones(1), async_op=True).get_future().wait)

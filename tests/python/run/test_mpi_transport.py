@@ -118,11 +118,12 @@ def test_the_thread_of_an_mpi_for_one_thread_drives(program, kind, level, name):
 @pytest.mark.parametrize("what", ["call", "world"])
 @pytest.mark.parametrize("level, name", LEVELS)
 @pytest.mark.parametrize("kind", SERVICE)
-def test_another_thread_gets_one_clear_error_from_an_mpi_for_one_thread(kind, level, name, what):
+def test_another_thread_gets_one_clear_error_from_an_mpi_for_one_thread(kind, level, name, what, tmp_path):
     start = ONE_THREAD.format(library=LIBRARY[kind], level=level)
     in_thread = """
-import threading
+import threading, time
 def in_a_thread(work):
+    """The ranks end together: MPI's launcher ends the others when one ends without MPI_Finalize."""
     ended = []
     def run():
         try:
@@ -133,12 +134,16 @@ def in_a_thread(work):
     thread.start()
     thread.join()
     os.write(1, f"error: {ended}\\n".encode())
+    open(os.path.join(os.environ["FOLDER"], str(os.getpid())), "w").close()
+    end = time.monotonic() + 30
+    while len(os.listdir(os.environ["FOLDER"])) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
 """
     if what == "call":
         body = START + in_thread + 'in_a_thread(lambda: comm.allreduce(np.ones(3), op="sum"))\nos._exit(0)\n'
     else:
         body = "import os, farandole" + in_thread + "in_a_thread(farandole.init)\nos._exit(0)\n"
-    _, output = mpirun(kind, start + body, count=2, FARANDOLE_TRANSPORT="mpi")
+    _, output = mpirun(kind, start + body, count=2, FARANDOLE_TRANSPORT="mpi", FOLDER=str(tmp_path))
     errors = [line for line in output.splitlines() if line.startswith("error: ")]
     assert len(errors) == 2 and all(f"was started with {name}, so only the thread" in each for each in errors), output
 

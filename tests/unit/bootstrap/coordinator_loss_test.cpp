@@ -485,7 +485,7 @@ TEST(Processes, LossOfTheServingRankZeroHasTheSameTextOnAllRanks) {
     const auto coordinator = rank->next_event();
     ASSERT_TRUE(coordinator);
     EXPECT_EQ(coordinator->kind, CoordinatorEvent::Kind::coordinator_lost);
-    EXPECT_EQ(coordinator->why.text(), "the coordinator (rank 0 on host-a) is gone");
+    EXPECT_EQ(coordinator->why.text(), lost->why.text());
   }
 }
 
