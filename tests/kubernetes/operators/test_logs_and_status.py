@@ -328,7 +328,8 @@ def test_a_broken_connection_is_resumed_without_lost_or_doubled_lines(api, begin
     api.put_job("Complete")
     assert command.code() == 0, command.err
     assert command.out == expected, command.err
-    assert sum(path.endswith("/log") for path, _ in api.requests) > 4
+    # The command connected again. A connection that is torn twice before a line comes counts once.
+    assert sum(path.endswith("/log") for path, _ in api.requests) > 2
 
 
 def test_after_410_gone_pods_that_came_and_went_meanwhile_are_found(api, begin):
