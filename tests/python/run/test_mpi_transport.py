@@ -122,8 +122,8 @@ def test_another_thread_gets_one_clear_error_from_an_mpi_for_one_thread(kind, le
     start = ONE_THREAD.format(library=LIBRARY[kind], level=level)
     in_thread = """
 import threading, time
+# The ranks end together: MPI's launcher ends the others when one ends without MPI_Finalize.
 def in_a_thread(work):
-    """The ranks end together: MPI's launcher ends the others when one ends without MPI_Finalize."""
     ended = []
     def run():
         try:
