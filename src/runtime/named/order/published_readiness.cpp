@@ -14,7 +14,6 @@ bool PublishedReadiness::read(Submissions<Entry>& submissions, Trace* trace) {
   const LockedOrder& order = *submissions.order();
   publish(&order);
   const ReadinessFlags& flags = *comm_.readiness_flags();
-  read_.resize(static_cast<std::size_t>(comm_.size()));
   submissions.read_words([&](int rank) { return read_[static_cast<std::size_t>(rank)] = flags.word_of(rank); });
   const bool changed = order.word() != published_;
   publish(&order);

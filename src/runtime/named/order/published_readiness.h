@@ -15,7 +15,7 @@ namespace fdl {
 
 class PublishedReadiness {
  public:
-  explicit PublishedReadiness(Communicator& comm) : comm_(comm) {}
+  explicit PublishedReadiness(Communicator& comm) : comm_(comm), read_(static_cast<std::size_t>(comm.size())) {}
 
   bool available() const { return comm_.readiness_flags() != nullptr; }
   // Call after everything that may change the word of `order`. Null: no order is locked.
