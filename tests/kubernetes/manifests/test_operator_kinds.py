@@ -1,4 +1,4 @@
-"""Tests of what `gen` makes for operators: a RayJob's probes and submitter, a TrainJob's runtime, and the versions."""
+"""Tests of the manifests that `gen` prints for operators: RayJob, TrainJob, and the versions that they name."""
 
 import re
 
