@@ -10,7 +10,7 @@ from .optimizer import check_model
 from .values import allreduce, broadcast_variables, state_of
 
 
-class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+class BroadcastGlobalVariablesCallback(fit_callbacks.BroadcastStates, keras.callbacks.Callback):
     """Gives all ranks the weights and the optimizer state of rank `root_rank` before the first batch.
 
     A model that its first batch builds, as TensorFlow does with subclasses of Model, gets them after that batch.
@@ -19,33 +19,18 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     PartialDistributedOptimizer, with the optimizer's state of them.
     """
 
-    def __init__(self, root_rank, device="", local_variables=None):
-        super().__init__()
-        self.root_rank = root_rank
-        self._local = list(local_variables or ())
-        self._done = False
+    def _check(self, model):
+        check_model(model)
 
-    def on_train_begin(self, logs=None):
-        check_model(self.model)
-        if self.model.built:
-            self._broadcast()
+    def _states(self):
+        return state_of(self.model)
 
-    def on_train_batch_end(self, batch, logs=None):
-        if not self._done:
-            self._broadcast()
+    def _send(self, variables):
+        broadcast_variables(variables, self.root_rank)
 
-    def _broadcast(self):
-        if self._done:
-            return
-        broadcast_variables([one for one in state_of(self.model) if not self._is_local(one)], self.root_rank)
-        self._done = True
-
-    def _is_local(self, variable):
-        if any(variable is one for one in self._local):
-            return True
+    def _belongs_to(self, variable, local):
         # Keras names the optimizer's state of a variable after it: "adam/dense_kernel_momentum" of "dense/kernel".
-        name = variable.path.rpartition("/")[2]
-        return any(name.startswith(one.path.replace("/", "_") + "_") for one in self._local)
+        return variable.path.rpartition("/")[2].startswith(local.path.replace("/", "_") + "_")
 
 
 class MetricAverageCallback(fit_callbacks.AverageMetrics, keras.callbacks.Callback):

@@ -7,6 +7,7 @@ import tensorflow as tf
 from .. import tensorflow as hvd
 from ..tensorflow import compiled
 from ..tensorflow.elastic import loss_of
+from ..tensorflow.reduction import refuse_strategy  # noqa: F401 (a part of this module's interface, see backend.py)
 
 _log = logging.getLogger("farandole.keras")
 
@@ -45,15 +46,6 @@ def scaled(gradient, factor):
 def only_when(condition, reduce, gradients):
     """reduce(gradients): TensorFlow executes this in update steps only."""
     return reduce(gradients)
-
-
-def refuse_strategy():
-    """ValueError inside a strategy of tf.distribute."""
-    if tf.distribute.has_strategy():
-        raise ValueError(
-            "tf.distribute and farandole would both average the gradients: leave tf.distribute's strategy, and start "
-            "one process for each device with `farandole run`"
-        )
 
 
 def check_model(model):

@@ -9,6 +9,7 @@ a step in which the others wait for them.
 import keras
 
 from ..basics import Average, global_process_set
+from ..frameworks import fit_optimizers
 from . import backend
 from .compression import Compression
 from .reduction import LocalVariables, Reduction, checked_options
@@ -206,8 +207,5 @@ def check_model(model):
 
 def load_model(filepath, custom_optimizers=None, custom_objects=None, compression=Compression.none, legacy_opts=False):
     """Loads a saved model. Its optimizer becomes a DistributedOptimizer with the saved state."""
-    objects = {one.__name__: one for one in custom_optimizers or ()}
-    model = keras.models.load_model(filepath, custom_objects={**objects, **(custom_objects or {})})
-    if getattr(model, "optimizer", None) is not None:
-        model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
-    return model
+    return fit_optimizers.load(keras.models.load_model, filepath, custom_optimizers, custom_objects,
+                               lambda one: DistributedOptimizer(one, compression=compression))  # fmt: skip

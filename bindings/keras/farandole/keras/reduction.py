@@ -6,6 +6,7 @@ import keras
 
 from .. import elastic_client
 from ..basics import Average, Sum
+from ..frameworks.fit_optimizers import layers_of
 from . import backend
 
 _on = backend.module()
@@ -71,11 +72,7 @@ class LocalVariables:
     """The variables of layers that each rank trains for itself."""
 
     def __init__(self, layers, scale):
-        layers = [layers] if isinstance(layers, keras.Layer) else list(layers or ())
-        for layer in layers:
-            if not isinstance(layer, keras.Layer):
-                raise ValueError(f"local_layers: {layer!r} is not a layer of Keras")
-        self.layers, self.scale, self.variables = layers, scale, []
+        self.layers, self.scale, self.variables = layers_of(layers, keras.Layer), scale, []
 
     def covers(self, variable):
         """Whether the variable belongs to a local layer. Layers may be built after this object was made."""

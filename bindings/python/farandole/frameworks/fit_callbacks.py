@@ -5,6 +5,41 @@ import numpy as np
 from .. import basics
 
 
+class BroadcastStates:
+    """BroadcastGlobalVariablesCallback. Its class has these functions for its Keras.
+
+    `_check(model)` raises ValueError if the model cannot be trained. `_send(variables)` gives them the values of rank
+    `root_rank`; `_states()` has all that training changes. `_belongs_to(variable, local)`: whether the variable is the
+    optimizer's state of a local one.
+    """
+
+    def __init__(self, root_rank, device="", local_variables=None):
+        super().__init__()
+        self.root_rank = root_rank
+        self._local = list(local_variables or ())
+        self._done = False
+
+    def on_train_begin(self, logs=None):
+        self._check(self.model)
+        if self.model.built:
+            self._broadcast()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if not self._done:
+            self._broadcast()
+
+    def _broadcast(self):
+        if self._done:
+            return
+        self._send([one for one in self._states() if not self._is_local(one)])
+        self._done = True
+
+    def _is_local(self, variable):
+        return any(variable is one for one in self._local) or any(
+            self._belongs_to(variable, one) for one in self._local
+        )
+
+
 class AverageMetrics:
     """MetricAverageCallback. `_average(array)` is the average of the array over all ranks."""
 

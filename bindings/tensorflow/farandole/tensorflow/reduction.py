@@ -17,6 +17,15 @@ from .naming import operation_name
 BUCKET_BYTES = 32 << 20
 
 
+def refuse_strategy():
+    """ValueError inside a strategy of tf.distribute."""
+    if tf.distribute.has_strategy():
+        raise ValueError(
+            "tf.distribute and farandole would both average the gradients: leave tf.distribute's strategy, and start "
+            "one process for each device with `farandole run`"
+        )
+
+
 class GradientReduction:
     """Averages (or sums) gradients over ranks, by one op for each group of them.
 
@@ -47,11 +56,7 @@ class GradientReduction:
         gradients = list(gradients)
         if not _has_others(self.process_set):
             return gradients
-        if tf.distribute.has_strategy():
-            raise ValueError(
-                "tf.distribute and farandole would both average the gradients: leave tf.distribute's strategy, and "
-                "start one process for each device with `farandole run`"
-            )
+        refuse_strategy()
         variables = list(variables) if variables is not None else [None] * len(gradients)
         if self.sparse_as_dense:
             gradients = [tf.convert_to_tensor(one) if isinstance(one, tf.IndexedSlices) else one for one in gradients]

@@ -9,39 +9,26 @@ from .values import allreduce, broadcast_variables, state_of
 Callback = tf.keras.callbacks.Callback
 
 
-class BroadcastGlobalVariablesCallback(Callback):
+class BroadcastGlobalVariablesCallback(fit_callbacks.BroadcastStates, Callback):
     """Gives all ranks the weights and the optimizer state of rank `root_rank` before the first batch.
 
     A model that its first batch builds gets them after that batch. `local_variables`: variables that each rank keeps,
     with the optimizer's state of them.
     """
 
-    def __init__(self, root_rank, device="", local_variables=None):
-        super().__init__()
-        self.root_rank = root_rank
-        self._local = list(local_variables or ())
-        self._done = False
+    def _check(self, model):
+        check_model(model)
 
-    def on_train_begin(self, logs=None):
-        check_model(self.model)
-        if self.model.built:
-            self._broadcast()
+    def _states(self):
+        return state_of(self.model)
 
-    def on_train_batch_end(self, batch, logs=None):
-        if not self._done:
-            self._broadcast()
+    def _send(self, variables):
+        broadcast_variables(variables, self.root_rank)
 
-    def _broadcast(self):
-        if not self._done:
-            broadcast_variables([one for one in state_of(self.model) if not self._is_local(one)], self.root_rank)
-        self._done = True
-
-    def _is_local(self, variable):
-        if any(variable is one for one in self._local):
-            return True
+    def _belongs_to(self, variable, local):
         # Keras names the optimizer's state of a variable after it: "SGD/m/dense/kernel:0", or in `legacy`
         # "SGD/dense/kernel/momentum:0".
-        return any(f"/{one.name.split(':')[0]}" in variable.name for one in self._local)
+        return f"/{local.name.split(':')[0]}" in variable.name
 
 
 class MetricAverageCallback(fit_callbacks.AverageMetrics, Callback):

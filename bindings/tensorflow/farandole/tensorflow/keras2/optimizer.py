@@ -7,11 +7,12 @@ averages. A LossScaleOptimizer is wrapped as a whole: all ranks must agree wheth
 import tensorflow as tf
 
 from ...basics import Average, Sum, global_process_set
+from ...frameworks import fit_optimizers
 from .. import compiled
 from ..aggregation import LocalGradientAggregationHelper
 from ..calls import plain
 from ..compression import Compression
-from ..reduction import GradientReduction, scale_local
+from ..reduction import GradientReduction, refuse_strategy, scale_local
 from .values import build, variables_of
 
 
@@ -155,10 +156,7 @@ def PartialDistributedOptimizer(
     `local_layers`: a layer or a list of layers. `scale_local_gradients`: divides their gradients by the number of
     ranks, as the average divides the others. ValueError if an element of `local_layers` is not a layer.
     """
-    layers = [local_layers] if isinstance(local_layers, tf.keras.layers.Layer) else list(local_layers or ())
-    for layer in layers:
-        if not isinstance(layer, tf.keras.layers.Layer):
-            raise ValueError(f"local_layers: {layer!r} is not a layer of Keras")
+    layers = fit_optimizers.layers_of(local_layers, tf.keras.layers.Layer)
     return _distributed(optimizer, name, compression, sparse_as_dense, gradient_predivide_factor, op,
                         backward_passes_per_step, average_aggregated_gradients, groups, process_set, layers,
                         scale_local_gradients)  # fmt: skip
@@ -170,18 +168,10 @@ def _distributed(optimizer, name, compression, sparse_as_dense, predivide, op, p
         raise ValueError("op: Keras's DistributedOptimizer takes Average or Sum")
     if not isinstance(passes, int) or passes < 1:
         raise ValueError(f"backward_passes_per_step={passes!r} must be a number of batches, 1 or more")
-    _refuse_strategy()
+    refuse_strategy()
     reduction = GradientReduction(name or f"Distributed{type(optimizer).__name__}", compression, sparse_as_dense, op,
                                   predivide, groups or None, process_set)  # fmt: skip
     return _wrapped(optimizer, _Reduction(reduction, passes, averages, local_layers, scales_local))
-
-
-def _refuse_strategy():
-    if tf.distribute.has_strategy():
-        raise ValueError(
-            "tf.distribute and farandole would both average the gradients: leave tf.distribute's strategy, and start "
-            "one process for each device with `farandole run`"
-        )
 
 
 def check_model(model):
@@ -194,16 +184,15 @@ def check_model(model):
         )
     if not isinstance(optimizer, _Distributed):
         return
-    _refuse_strategy()
+    refuse_strategy()
     if getattr(model, "_jit_compile", None) and not model.run_eagerly and compiled.refusal() is not None:
         raise ValueError(f"jit_compile=True: {compiled.refusal()}")
 
 
 def load_model(filepath, custom_optimizers=None, custom_objects=None, compression=Compression.none, legacy_opts=False):
     """Loads a saved model. Its optimizer becomes a DistributedOptimizer with the saved state."""
-    objects = {one.__name__: one for one in custom_optimizers or ()}
-    model = tf.keras.models.load_model(filepath, custom_objects={**objects, **(custom_objects or {})})
+    model = fit_optimizers.load(tf.keras.models.load_model, filepath, custom_optimizers, custom_objects,
+                                lambda one: DistributedOptimizer(one, compression=compression))  # fmt: skip
     if getattr(model, "optimizer", None) is not None:
-        model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
         build(model.optimizer, model.trainable_variables)
     return model
