@@ -379,10 +379,10 @@ Result<ShmShare> share_segment(const Membership& membership, const std::vector<i
   return Setup(membership, members, purpose).run(bytes);
 }
 
-std::vector<int> members_of_my_host(const Membership& membership) {
+std::vector<int> members_of_my_memory_group(const Membership& membership) {
   std::vector<int> members;
   for (int i = 0; i < membership.size(); ++i) {
-    if (membership.members[static_cast<std::size_t>(i)].host_id == membership.me().host_id) members.push_back(i);
+    if (in_one_memory_group(membership.members[static_cast<std::size_t>(i)], membership.me())) members.push_back(i);
   }
   return members;
 }

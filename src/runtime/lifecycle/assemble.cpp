@@ -56,7 +56,7 @@ struct Option {
 const std::vector<Option>& options() {
   static const std::vector<Option> all {
 #if FDL_WITH_SHM
-    {"shm", true, [](const Member& a, const Member& b) { return a.host_id == b.host_id; }, connect_shm},
+    {"shm", true, [](const Member& a, const Member& b) { return in_one_memory_group(a, b); }, connect_shm},
 #endif
 #if FDL_WITH_TCP
         {"tcp", true, [](const Member&, const Member&) { return true; }, connect_tcp},
@@ -141,9 +141,13 @@ bool hosts_share_memory(const std::vector<const Option*>& chosen, const Membersh
 #endif
 
 Status no_way(const Membership& membership, int peer) {
+  const bool one_host = membership.me().host_id == membership.members[static_cast<std::size_t>(peer)].host_id;
+  const std::string why =
+      one_host ? "shared memory joins at most " + std::to_string(kRanksPerMemoryGroup) + " ranks of a host in one group"
+               : "they share no memory";
   return Status(Code::unsupported, membership.name_of(membership.rank) + " and " + membership.name_of(peer) +
-                                       " cannot be joined by transport '" + membership.config->transport +
-                                       "': they share no memory; allow tcp as well");
+                                       " cannot be joined by transport '" + membership.config->transport + "': " + why +
+                                       "; allow tcp as well");
 }
 
 }  // namespace
@@ -248,9 +252,10 @@ std::string transports_between(const std::vector<Member>& members, int rank, con
   return line.empty() ? "none" : line;
 }
 
+// A host of the shape is a memory group: two groups of one host exchange messages as two hosts do.
 GroupShape shape_of(const std::vector<Member>& members) {
-  std::map<std::string, int> per_host;
-  for (const Member& member : members) ++per_host[member.host_id];
+  std::map<std::pair<std::string, int>, int> per_host;
+  for (const Member& member : members) ++per_host[{member.host_id, member.memory_group}];
   GroupShape shape{.ranks = static_cast<int>(members.size()), .hosts = static_cast<int>(per_host.size())};
   shape.ranks_per_host = per_host.begin()->second;
   for (const auto& [host, count] : per_host) {
@@ -259,7 +264,7 @@ GroupShape shape_of(const std::vector<Member>& members) {
   for (std::size_t i = 0; shape.ranks_per_host > 0 && i < members.size(); ++i) {
     const std::size_t first = i - i % static_cast<std::size_t>(shape.ranks_per_host);
     // Ranks of a host must be neighbours; otherwise the shape counts as uneven.
-    if (members[i].host_id != members[first].host_id) shape.ranks_per_host = 0;
+    if (!in_one_memory_group(members[i], members[first])) shape.ranks_per_host = 0;
   }
   return shape;
 }
