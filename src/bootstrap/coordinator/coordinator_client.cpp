@@ -137,6 +137,7 @@ void SocketClient::handle(CoordinatorMessage message) {
       note_gone(CoordinatorEvent::Kind::left, message);
       break;
     case Kind::comm_failed:
+      undecided_.erase(message.key);
       add_event(
           {.kind = CoordinatorEvent::Kind::comm_failed, .rank = message.rank, .comm = message.key, .why = message.why});
       break;
@@ -163,6 +164,12 @@ void SocketClient::handle(CoordinatorMessage message) {
                  .rank = message.rank,
                  .comm = {},
                  .why = message.why});
+      break;
+    case Kind::stalled:
+      add_event({.kind = CoordinatorEvent::Kind::stalled,
+                 .rank = message.rank,
+                 .comm = {},
+                 .why = Status(Code::timeout, std::move(message.value))});
       break;
     case Kind::coordinator_ends:
       coordinator_ends_ = true;
@@ -268,6 +275,7 @@ void SocketClient::lose_coordinator(const std::string& how) {
     // One text, whether a call waits for the coordinator or for that rank.
     if (!in_order) coordinator_lost_ = lost.why;
   }
+  undecided_.clear();
   add_event({.kind = CoordinatorEvent::Kind::coordinator_lost, .comm = {}, .why = coordinator_lost_});
   const int64_t now = now_ns();
   for (const std::weak_ptr<SetupWatch>& one : watches_) {

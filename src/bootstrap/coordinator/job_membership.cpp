@@ -119,8 +119,9 @@ void JobMembership::start_over() {
   late_.clear();
   store_ = Store(options_.store_bytes);
   reports_.clear();
-  reported_.clear();
+  decisions_.clear();
   queries_.clear();
+  stalls_.clear();
 }
 
 // A rank with other settings is not refused. The start fails on all ranks, also on those that arrive later, with one
@@ -273,6 +274,8 @@ Status JobMembership::receive(Peer peer, CoordinatorMessage message, int64_t now
     case Kind::progress_reply:
       forward_answer(member->hello.rank, message);
       return {};
+    case Kind::stall:
+      return relay_stall(*member, message, now_ns);
     case Kind::leave:
       leave(*member);
       return {};

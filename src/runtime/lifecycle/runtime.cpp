@@ -143,17 +143,22 @@ Result<Runtime::SetUp> Runtime::begin_set_up(const std::vector<int>& others) {
   FDL_ASSIGN_OR_RETURN(auto watch, coordinator_client_->watch(others));
   const Deadline deadline = Deadline::after_seconds(config_.start_timeout_s).interrupted_by(watch->interrupt());
   progress_thread_->watch();
-  return SetUp{std::move(watch), deadline, config_.suspect_after_s};
+  return SetUp{std::move(watch), deadline, coordinator_client_.get(), &config_};
 }
 
 // An error that concerns this rank alone stays: the cause is here, and not in the rank that has gone meanwhile. A
 // connection that breaks is often noticed before the coordinator's news of the rank that was at its other end. A rank
 // that left in good order has often failed for a reason that it told the others, so an error of the transport stays.
+// While the coordinator does not answer, it may be the cause: another rank that finds this first leaves first.
 Status Runtime::SetUp::outcome(const Status& failure) const {
   const bool is_own = failure.code() != Code::timeout && failure.code() != Code::transport &&
                       failure.code() != Code::peer_lost && failure.code() != Code::authentication;
   if (is_own) return failure;
-  wait_readable(watch->interrupt().fd, Deadline::after_seconds(news_s));
+  const Deadline limit = decision_deadline(*config);
+  coordinator->probe({});
+  do {
+    wait_readable(watch->interrupt().fd, limit.earlier(Deadline::after_seconds(config->suspect_after_s)));
+  } while (watch->why().ok() && coordinator->has_open_probe() && !limit.passed());
   const Status gone = watch->why();
   const bool is_told = gone.code() == Code::shut_down && failure.code() == Code::transport;
   return gone.ok() || is_told ? failure : gone;
@@ -176,6 +181,8 @@ Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world
   auto group = std::make_shared<Group>(std::move(id), mine, std::move(members), std::move(comm), config_, memory_);
   Group* opened = group.get();
   opened->named().count_with(metrics_of(*opened));
+  opened->named().report_stalls_to(
+      [this, comm = opened->comm().id()](const std::string& text) { report_stall(comm, text); });
   Status added;
   const bool has_run = progress_thread_->call([&] {
     added = progress_thread_->add(*opened);
@@ -218,10 +225,10 @@ Result<Group*> Runtime::split(Group& group, int color, int key) {
   FDL_RETURN_IF_ERROR(may_wait());
   const std::string id = group.id() + " split " + std::to_string(group.next_number());
   StoreExchange exchange(*coordinator_client_, id);
-  FDL_RETURN_IF_ERROR(
-      exchange.publish(std::to_string(group.rank()), std::to_string(color) + " " + std::to_string(key)));
   std::vector<std::pair<int, int>> chosen;  // (key, rank in the group)
   FDL_ASSIGN_OR_RETURN(const SetUp set_up, begin_set_up(others(group.members())));
+  FDL_RETURN_IF_ERROR(
+      exchange.publish(std::to_string(group.rank()), std::to_string(color) + " " + std::to_string(key)));
   for (int rank = 0; rank < group.size(); ++rank) {
     const auto fetched = exchange.fetch(std::to_string(rank), set_up.deadline);
     if (!fetched.ok()) return set_up.outcome(fetched.status()).while_doing("splitting group " + group.id());
@@ -301,6 +308,11 @@ void Runtime::on_event(const CoordinatorEvent& event) {
     case CoordinatorEvent::Kind::answers_again:
       log_warning("rank {}: {}", identity_.rank, event.why.text());
       break;
+    case CoordinatorEvent::Kind::stalled:
+      if (event.rank != identity_.rank)
+        log_info("rank {}: reported by rank {}: {}", identity_.rank, event.rank, event.why.text());
+      if (stalled_) stalled_(std::string(event.why.text()));
+      break;
     case CoordinatorEvent::Kind::progress_query:
       answer_device_query(event);
       break;
@@ -308,11 +320,12 @@ void Runtime::on_event(const CoordinatorEvent& event) {
       take_device_answer(event);
       break;
     case CoordinatorEvent::Kind::coordinator_lost:
-      failure_decisions_.close();
       // After an orderly stop of the coordinator the groups go on: communicators detect lost peers by themselves.
-      if (event.why.code() == Code::shut_down) break;
-      for (const auto& group : groups) group->named().fail_all(event.why);
-      interrupt_comms([](const Communicator&) { return true; }, event.why);
+      if (event.why.code() != Code::shut_down) {
+        for (const auto& group : groups) group->named().fail_all(event.why);
+        interrupt_comms([](const Communicator&) { return true; }, event.why);
+      }
+      failure_decisions_.close();  // last: a rank that waits for a decision gets the one above
       break;
   }
 }

@@ -45,6 +45,8 @@ struct RuntimeOptions {
   // Returns rank 0's word on every rank. Collective over the ranks. Replaces rendezvous and job key; may be empty.
   std::function<Result<std::string>(const std::string& word)> share;
   std::function<void()> waiting;  // called by threads that wait in ordered calls, between short sleeps; may be empty
+  // Called by the thread that owns progress with each stall that a rank of the job reports; may be empty.
+  std::function<void(const std::string& text)> stalled;
 };
 
 struct WorldFacts {
@@ -117,7 +119,7 @@ class Runtime {
   // Ends the communicator with TIMEOUT if a submitted call is in flight at that moment. Replaces the former limit.
   Status limit(OrderedComm& comm, Deadline deadline);
   // Reports a failure of this rank to the coordinator, and returns the decision that all ranks get; `failure` itself if
-  // no decision arrives. Errors of arguments are returned as they are. Blocks up to lost_after_s + suspect_after_s.
+  // no decision arrives. Errors of arguments are returned as they are. Blocks up to decision_deadline().
   Status await_decision(OrderedComm& comm, const Status& failure);
 
   // ---- named operations ----
@@ -182,7 +184,8 @@ class Runtime {
   struct SetUp {
     std::shared_ptr<SetupWatch> watch;
     Deadline deadline;
-    double news_s;  // how long outcome() may wait for the news
+    CoordinatorClient* coordinator;
+    const Config* config;
     // The error of the set-up: that of the rank that is gone if there is one, else `failure`.
     Status outcome(const Status& failure) const;
   };
@@ -193,6 +196,7 @@ class Runtime {
   void on_suspect(Communicator& comm, int64_t waited_ns);
   void check_interrupt(Communicator& comm);
   void check_stall(Communicator& comm, int64_t waited_ns);
+  void report_stall(const std::string& comm, const std::string& text);
   int64_t watch_devices(int64_t now_ns);
   std::optional<Communicator::DeviceWork> read_device_work(OrderedComm& comm);
   void report(OrderedComm& comm, const Status& failure);
@@ -215,8 +219,9 @@ class Runtime {
   std::atomic<bool>* alive_here_;
   std::atomic<bool> shut_down_{false};
   Config config_;
-  std::function<bool()> interrupted_;  // RuntimeOptions::interrupted
-  std::function<void()> waiting_;      // RuntimeOptions::waiting
+  std::function<bool()> interrupted_;                // RuntimeOptions::interrupted
+  std::function<void()> waiting_;                    // RuntimeOptions::waiting
+  std::function<void(const std::string&)> stalled_;  // RuntimeOptions::stalled
   std::shared_ptr<Devices> devices_;
   Tuning tuning_;
   Identity identity_;

@@ -123,6 +123,7 @@ Status Runtime::prepare(const RuntimeOptions& options, const Environment& enviro
   FDL_ASSIGN_OR_RETURN(config_, Config::read(environment, knobs));
   interrupted_ = options.interrupted;
   waiting_ = options.waiting;
+  stalled_ = options.stalled;
   devices_ = std::make_shared<Devices>(config_);
   FDL_ASSIGN_OR_RETURN(tuning_, load_tuning(config_, environment));
   FDL_ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(config_.log_level));
