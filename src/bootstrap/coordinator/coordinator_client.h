@@ -90,9 +90,10 @@ class CoordinatorClient {
   // silence_warning_s, and a `lost` event after lost_after_s. The coordinator itself must answer within the same times;
   // therefore a rank that waits calls this again every suspect_after_s, also with no ranks.
   virtual void probe(const std::vector<int>& world_ranks) = 0;
-  // Watches these ranks, and the coordinator, while something is set up with them. The watch ends with the last
-  // pointer.
-  virtual Result<std::shared_ptr<SetupWatch>> watch(const std::vector<int>& world_ranks) = 0;
+  // Watches these ranks, the coordinator and the failure decision on `comm` while something is set up with them. The
+  // watch ends with the last pointer.
+  virtual Result<std::shared_ptr<SetupWatch>> watch(const std::vector<int>& world_ranks,
+                                                    const std::string& comm = {}) = 0;
   // Calls probe() with the ranks of all watches. Returns false, and does nothing, if there is no watch and no report
   // without a decision.
   virtual bool probe_watched() = 0;

@@ -122,12 +122,13 @@ void SocketClient::probe_locked(const std::vector<int>& world_ranks) {
   note_query();
 }
 
-Result<std::shared_ptr<SetupWatch>> SocketClient::watch(const std::vector<int>& world_ranks) {
-  FDL_ASSIGN_OR_RETURN(auto watch, SetupWatch::make(world_ranks));
+Result<std::shared_ptr<SetupWatch>> SocketClient::watch(const std::vector<int>& world_ranks, const std::string& comm) {
+  FDL_ASSIGN_OR_RETURN(auto watch, SetupWatch::make(world_ranks, comm));
   MutexLock lock(mutex_);
   std::erase_if(watches_, [](const auto& one) { return one.expired(); });
   watches_.push_back(watch);
   if (!coordinator_lost_.ok()) watch->fire(coordinator_lost_, now_ns());
+  if (const auto found = decided_.find(comm); found != decided_.end()) watch->fire(found->second, now_ns());
   if (const Status* gone = first_gone_of(world_ranks)) watch->fire(*gone, now_ns() + SetupWatch::kLeftGrace_ns);
   return watch;
 }

@@ -60,10 +60,19 @@ JobMembership::Member* JobMembership::member_at(int rank) {
 
 std::string JobMembership::name_of(const Member& member) const { return process_name(member.hello); }
 
+// The rank that serves the coordinator comes last: it may end as soon as it reads the message, and the coordinator with
+// it, before the others have got theirs.
 void JobMembership::send_to_all(const CoordinatorMessage& message, Peer except) {
+  const Member* server = nullptr;
   for (const Member& member : members_) {
-    if (member.state == Member::State::present && member.peer != except) send(member.peer, message);
+    if (member.state != Member::State::present || member.peer == except) continue;
+    if (serves_the_coordinator(member)) {
+      server = &member;
+    } else {
+      send(member.peer, message);
+    }
   }
+  if (server != nullptr) send(server->peer, message);
 }
 
 void JobMembership::refuse(Peer peer, Status why) {

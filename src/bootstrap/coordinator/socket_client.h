@@ -42,7 +42,7 @@ class SocketClient final : public CoordinatorClient {
   Result<std::string> fetch(std::string_view key, Deadline deadline) override { return fetch_from({}, key, deadline); }
   Result<std::string> fetch_from(const std::vector<int>& world_ranks, std::string_view key, Deadline deadline) override;
   void probe(const std::vector<int>& world_ranks) override;
-  Result<std::shared_ptr<SetupWatch>> watch(const std::vector<int>& world_ranks) override;
+  Result<std::shared_ptr<SetupWatch>> watch(const std::vector<int>& world_ranks, const std::string& comm) override;
   bool probe_watched() override;
   bool has_open_probe() override;
   void report(const std::string& comm, const Status& why) override;
@@ -63,6 +63,7 @@ class SocketClient final : public CoordinatorClient {
   Status wait_for_welcome(Deadline deadline);
   void receive() FDL_EXCLUDES(mutex_);
   void handle(CoordinatorMessage message) FDL_REQUIRES(mutex_);
+  void note_decision(const CoordinatorMessage& message) FDL_REQUIRES(mutex_);
   void add_event(CoordinatorEvent event) FDL_REQUIRES(mutex_);
   void note_gone(CoordinatorEvent::Kind kind, const CoordinatorMessage& message) FDL_REQUIRES(mutex_);
   void note_answer() FDL_REQUIRES(mutex_);
@@ -78,6 +79,8 @@ class SocketClient final : public CoordinatorClient {
   Result<CoordinatorMessage> send_request(CoordinatorMessage request, const std::vector<int>& of, Deadline deadline)
       FDL_EXCLUDES(mutex_);
 
+  // The most decisions in decided_.
+  static constexpr std::size_t kMostDecided = 1024;
   // The longest time between two queries that counts in full as silence.
   static constexpr int64_t kLeastStep_ns = 1'000'000'000;
 
@@ -101,7 +104,8 @@ class SocketClient final : public CoordinatorClient {
   Silence silence_ FDL_GUARDED_BY(mutex_);         // of the coordinator
   bool is_silent_ FDL_GUARDED_BY(mutex_) = false;  // for too long: the driving thread closes the connection
   std::vector<std::weak_ptr<SetupWatch>> watches_ FDL_GUARDED_BY(mutex_);
-  std::set<std::string> undecided_ FDL_GUARDED_BY(mutex_);  // communicators that this rank has reported
+  std::set<std::string> undecided_ FDL_GUARDED_BY(mutex_);                  // communicators that this rank has reported
+  std::unordered_map<std::string, Status> decided_ FDL_GUARDED_BY(mutex_);  // for set-ups that begin later
   std::unordered_map<int, Status> gone_ FDL_GUARDED_BY(mutex_);
   uint64_t last_id_ FDL_GUARDED_BY(mutex_) = 0;
   std::unordered_map<uint64_t, Answer*> pending_ FDL_GUARDED_BY(mutex_);

@@ -178,18 +178,26 @@ class Runtime {
   void report_traffic();
   void count_devices(Metrics& metrics);
   Result<Group*> open_group(std::string id, const std::vector<int>& world_ranks);
-  Result<std::unique_ptr<Communicator>> connect(const std::string& id, const std::vector<Member>& members, int rank,
-                                                std::function<void()> watch = {});
   // What a set-up with other ranks waits for: its end, and the news that one of them is gone.
   struct SetUp {
     std::shared_ptr<SetupWatch> watch;
     Deadline deadline;
-    CoordinatorClient* coordinator;
-    const Config* config;
-    // The error of the set-up: that of the rank that is gone if there is one, else `failure`.
-    Status outcome(const Status& failure) const;
+    std::string comm;  // the communicator that is made, or empty
   };
-  Result<SetUp> begin_set_up(const std::vector<int>& others);
+  Result<SetUp> begin_set_up(const std::vector<int>& others, const std::string& comm = {});
+  // The error of the set-up: that of the rank that has failed or is gone if there is one, else `failure`.
+  Status outcome(const SetUp& set_up, const Status& failure);
+  Status report_own(const std::string& comm, const Status& failure);
+  // A communicator that is connected on this rank. commit() completes its set-up.
+  struct Connected {
+    std::unique_ptr<Communicator> comm;
+    SetUp set_up;
+  };
+  Result<Connected> connect(const std::string& id, const std::vector<Member>& members, int rank,
+                            std::function<void()> watch = {});
+  // Returns OK on all members, or an error on all: `own` is what this rank has to say.
+  Status commit(const SetUp& set_up, const Communicator& comm, const Status& own);
+  void withdraw(Group& group, const Status& why);
   int64_t watch_set_ups(int64_t now_ns);
   void on_event(const CoordinatorEvent& event);
   void on_failure_report(const std::string& comm, const Status& why);

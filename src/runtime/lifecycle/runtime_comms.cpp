@@ -21,10 +21,19 @@ Result<std::unique_ptr<OrderedComm>> Runtime::make_comm(Group& group) {
       std::make_unique<DeviceWatch>(id, group.members(), group.rank(),
                                     DeviceWatch::Limits{.warning_ns = seconds_to_ns(config_.stall_warning_s),
                                                         .shutdown_ns = seconds_to_ns(config_.stall_shutdown_s)});
-  FDL_ASSIGN_OR_RETURN(made->comm, connect(id, group.members(), group.rank(), [this] { progress_thread_->watch(); }));
+  FDL_ASSIGN_OR_RETURN(auto connected,
+                       connect(id, group.members(), group.rank(), [this] { progress_thread_->watch(); }));
+  made->comm = std::move(connected.comm);
+  {
+    MutexLock lock(mutex_);
+    comms_.insert(made.get());
+  }
+  const Status complete = commit(connected.set_up, *made->comm, {});
+  if (complete.ok()) return made;
   MutexLock lock(mutex_);
-  comms_.insert(made.get());
-  return made;
+  comms_.erase(made.get());
+  failure_decisions_.forget(id);
+  return complete;
 }
 
 // An error of this rank: "rank 2 (host) has ...".

@@ -217,6 +217,9 @@ class Job:
                 late = self.processes_left()
             else:
                 late = sorted(ranks - set(self.lines("FAILED")) - set(self.lines("DONE")))
+                # The launcher ends ranks that wait for one that never arrives. In other phases faults_of() finds them.
+                if trial.launcher == "run" and self.processes[0].poll() is not None:
+                    late = []
             if not late or time.monotonic() > end:
                 return late
             time.sleep(0.01)
@@ -290,7 +293,7 @@ def run(trial, program):
         knew = [float(fields[0]) for rank, fields in job.lines("FAILED").items() if rank != trial.victim]
         if faults:
             faults.append(job.output()[-6000:])
-    seconds = max(knew) - job.signalled if knew and job.signalled and trial.how != "pause" else None
+    seconds = max(knew) - job.signalled if knew and job.signalled and trial.how not in ("pause", "exit") else None
     return faults, seconds
 
 

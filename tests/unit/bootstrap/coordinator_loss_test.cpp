@@ -525,5 +525,19 @@ TEST(Processes, LossOfTheServingRankZeroHasTheSameTextOnAllRanks) {
   }
 }
 
+TEST(SetUps, FailureOfAMemberEndsTheWaitOfTheOthers) {
+  RunningCoordinator coordinator(options_for(3));
+  auto ranks = join_all(coordinator->address(), 3);
+  const auto watch = (*ranks[0])->watch({1, 2}, "c").take();
+  const auto other = (*ranks[0])->watch({1, 2}, "another").take();
+  (*ranks[1])->report("c", Status::blame(1, "host-b", Code::resource, "rank 1 is short of descriptors"));
+  ASSERT_TRUE(wait_readable(watch->interrupt().fd, Deadline::after_seconds(20)));
+  EXPECT_EQ(watch->why().text(), "rank 1 is short of descriptors");
+  EXPECT_TRUE(other->why().ok());
+  // Rank 2 begins when the decision has arrived there.
+  ASSERT_TRUE(ranks[2]->next_event());
+  EXPECT_EQ((*ranks[2])->watch({0, 1}, "c").take()->why().text(), "rank 1 is short of descriptors");
+}
+
 }  // namespace
 }  // namespace fdl

@@ -228,7 +228,7 @@ TEST_F(JobMembershipTest, RankThatGivesUpOnAStoppedCoordinatorReportsTheLossOfIt
   CoordinatorMessage message{.kind = Kind::gives_up};
   message.why = Status::blame(0, "h0", Code::peer_lost, "rank 0 was lost: silence");
   EXPECT_TRUE(receive(1, message, 20 * kSecond).ok());
-  EXPECT_THAT(sent(), ElementsAre("0:left rank 0 was lost: silence", "2:left rank 0 was lost: silence",
+  EXPECT_THAT(sent(), ElementsAre("2:left rank 0 was lost: silence", "0:left rank 0 was lost: silence",
                                   "2:lost rank 0 was lost: silence", "0:lost rank 0 was lost: silence"));
   EXPECT_THAT(membership_.take_hang_ups(), ElementsAre(peer(0)));
 }
@@ -242,8 +242,18 @@ TEST_F(JobMembershipTest, RankThatGivesUpOnACoordinatorThatRanWasCutOff) {
   message.why = Status::blame(0, "h0", Code::peer_lost, "rank 0 was lost: silence");
   EXPECT_TRUE(receive(1, message, 20 * kSecond).ok());
   const std::string lost = "lost rank 1 on h1 (process 101) was lost: it was cut off from the coordinator";
-  EXPECT_THAT(sent(), ElementsAre("0:" + lost, "2:" + lost));
+  EXPECT_THAT(sent(), ElementsAre("2:" + lost, "0:" + lost));
   EXPECT_FALSE(receive(2, {.kind = Kind::gives_up}, 20 * kSecond).ok()) << "without a reason";
+}
+
+// Its program may end the process, and the coordinator, at once.
+TEST_F(JobMembershipTest, RankThatServesTheCoordinatorIsToldLast) {
+  serve_from_rank_0();
+  all_arrive();
+  membership_.closed(peer(1));
+  report(2, "c", 1, 0);
+  const std::string why = "rank 1 on h1 (process 101) was lost: its process ended or its connection broke";
+  EXPECT_THAT(sent(), ElementsAre("2:lost " + why, "0:lost " + why, "2:comm_failed " + why, "0:comm_failed " + why));
 }
 
 TEST_F(JobMembershipTest, LimitOfTheStartCountsFromTheFirstArrival) {
