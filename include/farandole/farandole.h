@@ -213,6 +213,12 @@ typedef struct fdl_world_options {
    * all ranks have called it. If local_size is size, the ranks meet in a socket of the host, and no port is opened. */
   int (*share)(char* text, size_t capacity, void* context);
   void* share_context;
+  /* May be NULL. Called on all ranks when operations have waited for some ranks for stall_warning_s (10 s), and again
+   * after each further stall_warning_s: `text` names the operations, the ranks that have called them and those that
+   * have not. It is called in a thread of the library or in one that waits in it, must return soon and must not call
+   * the library. */
+  void (*stalled)(const char* text, void* context);
+  void* stalled_context;
 } fdl_world_options;
 
 /* Sets all members to their defaults; options must not be NULL. */

@@ -164,10 +164,27 @@ Status check_options(const Config& config, const std::map<std::string, std::stri
 
 // Variables by which launchers describe ranks are not settings; bootstrap/launchers reads them.
 bool belongs_to_launcher(std::string_view variable) {
-  for (std::string_view name : {"RANK",       "SIZE",     "LOCAL_RANK",  "LOCAL_SIZE",       "NODE_RANK",
-                                "NODE_COUNT", "NNODES",   "RANK_FROM",   "ORDINAL_START",    "CROSS_RANK",
-                                "CROSS_SIZE", "HOSTNAME", "ELASTIC",     "WORKER",           "POD_NAME",
-                                "NODE_NAME",  "RESTART",  "JOBSET_JOBS", "JOBSET_JOB_INDEX", "JOBSET_PODS_PER_JOB",
+  for (std::string_view name : {"RANK",
+                                "SIZE",
+                                "LOCAL_RANK",
+                                "LOCAL_SIZE",
+                                "NODE_RANK",
+                                "NODE_COUNT",
+                                "NNODES",
+                                "RANK_FROM",
+                                "ORDINAL_START",
+                                "CROSS_RANK",
+                                "CROSS_SIZE",
+                                "HOSTNAME",
+                                "ELASTIC",
+                                "WORKER",
+                                "POD_NAME",
+                                "NODE_NAME",
+                                "RESTART",
+                                "RUN_ID",
+                                "JOBSET_JOBS",
+                                "JOBSET_JOB_INDEX",
+                                "JOBSET_PODS_PER_JOB",
                                 "IFACE"}) {
     if (variable == "FARANDOLE_" + std::string(name)) return true;
   }

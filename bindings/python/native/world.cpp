@@ -20,12 +20,29 @@ int handle_signals(void*) {
   return PyErr_CheckSignals() != 0 ? 1 : 0;
 }
 
+// Called by a thread that drives the world and must not wait for the GIL.
+void post_stall(const char* text, void* thread) {
+  std::vector<std::function<void()>> warning;
+  warning.emplace_back([copy = std::string(text)] {
+    py::gil_scoped_acquire acquire;
+    try {
+      py::module_::import("farandole.errors").attr("warn_of_stall")(copy);
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("a warning of farandole");  // a filter turns the warning into an error
+    }
+  });
+  static_cast<CallbackThread*>(thread)->post(warning);
+}
+
 }  // namespace
 
-World::World(const py::dict& facts, const py::dict& options) {
+World::World(const py::dict& facts, const py::dict& options)
+    : process_(::getpid()), stalls_(std::make_unique<CallbackThread>()) {
   fdl_world_options wanted;
   fdl_world_options_init(&wanted);
   wanted.interrupted = &handle_signals;
+  wanted.stalled = &post_stall;
+  wanted.stalled_context = stalls_.get();
   auto number = [&](const char* name, int& target) {
     if (facts.contains(name)) target = facts[name].cast<int>();
   };
@@ -60,6 +77,9 @@ void World::close() {
   if (!world) return;
   py::gil_scoped_release release;
   fdl_world_destroy(world);
+  // Intentionally leaked in a forked child, which lacks the thread.
+  if (::getpid() != process_) static_cast<void>(stalls_.release());
+  stalls_.reset();
 }
 
 fdl_world* World::get() const {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "callback_thread.h"
+
 namespace farandole_python {
 
 class World {
@@ -30,6 +32,8 @@ class World {
 
  private:
   fdl_world* world_ = nullptr;
+  const pid_t process_;                     // that has created the world
+  std::unique_ptr<CallbackThread> stalls_;  // calls farandole.errors.warn_of_stall
 };
 
 class Group {

@@ -45,6 +45,8 @@ struct RuntimeOptions {
   // Returns rank 0's word on every rank. Collective over the ranks. Replaces rendezvous and job key; may be empty.
   std::function<Result<std::string>(const std::string& word)> share;
   std::function<void()> waiting;  // called by threads that wait in ordered calls, between short sleeps; may be empty
+  // Called by the thread that owns progress with each stall that a rank of the job reports; may be empty.
+  std::function<void(const std::string& text)> stalled;
 };
 
 struct WorldFacts {
@@ -117,7 +119,7 @@ class Runtime {
   // Ends the communicator with TIMEOUT if a submitted call is in flight at that moment. Replaces the former limit.
   Status limit(OrderedComm& comm, Deadline deadline);
   // Reports a failure of this rank to the coordinator, and returns the decision that all ranks get; `failure` itself if
-  // no decision arrives. Errors of arguments are returned as they are. Blocks up to lost_after_s + suspect_after_s.
+  // no decision arrives. Errors of arguments are returned as they are. Blocks up to decision_deadline().
   Status await_decision(OrderedComm& comm, const Status& failure);
 
   // ---- named operations ----
@@ -176,23 +178,33 @@ class Runtime {
   void report_traffic();
   void count_devices(Metrics& metrics);
   Result<Group*> open_group(std::string id, const std::vector<int>& world_ranks);
-  Result<std::unique_ptr<Communicator>> connect(const std::string& id, const std::vector<Member>& members, int rank,
-                                                std::function<void()> watch = {});
   // What a set-up with other ranks waits for: its end, and the news that one of them is gone.
   struct SetUp {
     std::shared_ptr<SetupWatch> watch;
     Deadline deadline;
-    double news_s;  // how long outcome() may wait for the news
-    // The error of the set-up: that of the rank that is gone if there is one, else `failure`.
-    Status outcome(const Status& failure) const;
+    std::string comm;  // the communicator that is made, or empty
   };
-  Result<SetUp> begin_set_up(const std::vector<int>& others);
+  Result<SetUp> begin_set_up(const std::vector<int>& others, const std::string& comm = {});
+  // The error of the set-up: that of the rank that has failed or is gone if there is one, else `failure`.
+  Status outcome(const SetUp& set_up, const Status& failure);
+  Status report_own(const std::string& comm, const Status& failure);
+  // A communicator that is connected on this rank. commit() completes its set-up.
+  struct Connected {
+    std::unique_ptr<Communicator> comm;
+    SetUp set_up;
+  };
+  Result<Connected> connect(const std::string& id, const std::vector<Member>& members, int rank,
+                            std::function<void()> watch = {});
+  // Returns OK on all members, or an error on all: `own` is what this rank has to say.
+  Status commit(const SetUp& set_up, const Communicator& comm, const Status& own);
+  void withdraw(Group& group, const Status& why);
   int64_t watch_set_ups(int64_t now_ns);
   void on_event(const CoordinatorEvent& event);
   void on_failure_report(const std::string& comm, const Status& why);
   void on_suspect(Communicator& comm, int64_t waited_ns);
   void check_interrupt(Communicator& comm);
   void check_stall(Communicator& comm, int64_t waited_ns);
+  void report_stall(const std::string& comm, const std::string& text);
   int64_t watch_devices(int64_t now_ns);
   std::optional<Communicator::DeviceWork> read_device_work(OrderedComm& comm);
   void report(OrderedComm& comm, const Status& failure);
@@ -215,8 +227,9 @@ class Runtime {
   std::atomic<bool>* alive_here_;
   std::atomic<bool> shut_down_{false};
   Config config_;
-  std::function<bool()> interrupted_;  // RuntimeOptions::interrupted
-  std::function<void()> waiting_;      // RuntimeOptions::waiting
+  std::function<bool()> interrupted_;                // RuntimeOptions::interrupted
+  std::function<void()> waiting_;                    // RuntimeOptions::waiting
+  std::function<void(const std::string&)> stalled_;  // RuntimeOptions::stalled
   std::shared_ptr<Devices> devices_;
   Tuning tuning_;
   Identity identity_;

@@ -123,6 +123,7 @@ Status Runtime::prepare(const RuntimeOptions& options, const Environment& enviro
   FDL_ASSIGN_OR_RETURN(config_, Config::read(environment, knobs));
   interrupted_ = options.interrupted;
   waiting_ = options.waiting;
+  stalled_ = options.stalled;
   devices_ = std::make_shared<Devices>(config_);
   FDL_ASSIGN_OR_RETURN(tuning_, load_tuning(config_, environment));
   FDL_ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(config_.log_level));
@@ -273,7 +274,7 @@ Status Runtime::connect_ranks() {
   }
   FDL_ASSIGN_OR_RETURN(set_up, begin_set_up(others));
   auto members = find_hosts(identity_.rank, facts, identity_.job_key, exchange, set_up.deadline);
-  if (!members.ok()) return set_up.outcome(members.status());
+  if (!members.ok()) return outcome(set_up, members.status());
   members_ = members.take();
   choose_network(answers);
   return {};
@@ -320,7 +321,7 @@ Status Runtime::share_memory() {
                                  .config = &config_,
                                  .exchange = &exchange,
                                  .deadline = set_up.deadline});
-  if (!memory.ok()) return set_up.outcome(memory.status());
+  if (!memory.ok()) return outcome(set_up, memory.status());
   memory_ = memory.take();
   return {};
 }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/log.h"
+
 namespace fdl {
 
 NamedOperations::NamedOperations(Communicator& comm, const Config& config, const std::vector<std::string>& rank_names,
@@ -97,6 +99,11 @@ void NamedOperations::take_plan(Plan&& plan) {
         pending_.append({std::make_shared<const Bucket>(std::move(bucket)), std::move(entries)}));
   }
   if (!plan.locked.empty()) order_.lock(std::move(plan.locked));
+}
+
+void NamedOperations::report_stall(const std::string& text) {
+  if (on_stall_) return on_stall_(text);
+  log_warning("{}", text);
 }
 
 // ---- Departures and failures ----

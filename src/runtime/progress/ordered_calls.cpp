@@ -108,7 +108,7 @@ void OrderedCalls::finish(Call call) {
   failed_.push_back(std::move(call));
   if (std::exchange(is_reported_, true)) return;
   unsent_report_ = status;
-  decision_due_ = Deadline::after_seconds(config_.lost_after_s + config_.suspect_after_s);
+  decision_due_ = decision_deadline(config_);
 }
 
 // All ranks report the same error: the decision, or where none arrives in time their own.
