@@ -299,12 +299,16 @@ FDL_API void fdl_group_destroy(fdl_group* group);
 /* ---- Devices ----
  *
  * Tensors on a device are given with the device's kind and index and a stream. Work that the caller has queued on the
- * stream before runs before the operation. Work that it queues there once the operation is done runs after it: "done"
- * means that the host has no more to do, while the device may still work, so that the host need not wait. A failure
- * that comes later (a rank dies meanwhile) ends the operation on the device, and the next call returns it. With NCCL,
- * ordered calls are queued on the given stream itself, and may be captured into a CUDA graph. Without NCCL (or with
- * FARANDOLE_DEVICE_COLLECTIVES=staged) they go through pinned memory of the host, as messages always do. All ranks give
- * a collective tensors on the same kind of device; the two sides of a message may use different ones. */
+ * stream before runs before the operation. Work that it queues there once it has waited for the operation runs after
+ * it: the host waits until it has no more to do, and the stream then waits for the device. A failure that comes later
+ * (a rank dies meanwhile) ends the operation on the device, and the next call returns it.
+ *
+ * Operations by name run on a stream of the group. Until the caller waits (fdl_wait_handle, fdl_run), its stream does
+ * not: what it queues meanwhile runs beside the operation. Only calls of the caller use its stream, which may be
+ * destroyed in between: fdl_submit and the wait. Stream 2 (cudaStreamPerThread) is that of the calling thread. With
+ * NCCL, ordered calls are queued on the given stream itself, and may be captured into a CUDA graph. Without NCCL (or
+ * with FARANDOLE_DEVICE_COLLECTIVES=staged) they go through pinned memory of the host, as messages always do. All ranks
+ * give a collective tensors on the same kind of device; the two sides of a message may use different ones. */
 typedef enum fdl_device_kind { FDL_DEVICE_CPU = 0, FDL_DEVICE_CUDA = 2 /* DLPack's number */ } fdl_device_kind;
 /* Opens a device before its first use, which would open it otherwise. From any thread. FDL_UNSUPPORTED: the device
  * cannot be used; the text gives the reason (no driver, a driver that is too old, a build without CUDA).
@@ -576,7 +580,8 @@ FDL_API void fdl_operation_init(fdl_operation* operation);
 
 /* Submits `count` operations, at least one; several of them all run or all fail together. Returns at once; the handle
  * gets the outcome. From any thread. The structures may be freed at once, the tensors must stay in place until the
- * handle is done. FDL_INVALID_ARGUMENT: an argument is wrong, or the name is taken.
+ * handle is done, and on a device until a stream waits for it. FDL_INVALID_ARGUMENT: an argument is wrong, or the name
+ * is taken.
  *
  * A name is taken from the submission until this rank has observed the end of the operation: fdl_wait_handle or fdl_run
  * has returned its outcome, fdl_poll has found it done, or its callback runs. Whether a second submission is refused
@@ -595,8 +600,18 @@ FDL_API fdl_result fdl_join(fdl_group* group, fdl_handle** handle);
 FDL_API fdl_result fdl_poll(fdl_handle* handle, int* done);
 /* Waits for the outcome: FDL_OK or the failure. It stays with the handle, and each call returns the same. While it
  * waits, the calling thread may do the progress thread's work, for all operations of the world. Any number of threads
- * may wait. timeout_ns < 0: no limit. FDL_TIMEOUT of the wait itself leaves the operation in flight. */
+ * may wait. timeout_ns < 0: no limit. FDL_TIMEOUT of the wait itself leaves the operation in flight.
+ *
+ * On a device, the streams of the operations' tensors wait for the results; those streams must still exist.
+ * FDL_UNSUPPORTED: one of them is being captured into a graph; wait again after the capture. */
 FDL_API fdl_result fdl_wait_handle(fdl_handle* handle, int64_t timeout_ns);
+/* The same, for operations on devices of which `stream` uses the results: it waits for them, in place of the streams of
+ * the tensors, and the outputs that the library has allocated belong to it. */
+FDL_API fdl_result fdl_wait_handle_on(fdl_handle* handle, int64_t timeout_ns, void* stream);
+/* Sets *done to 1 if the operation is done and the device has finished it, or it has failed; else to 0. Without
+ * waiting, from any thread. A handle that is freed without a wait orders no stream: until *done is 1, the device may
+ * use its tensors. */
+FDL_API fdl_result fdl_poll_device(fdl_handle* handle, int* done);
 /* Sets the handle's only callback, which is called once. The thread that completes the handle calls it: the progress
  * thread, any thread that waits in fdl_wait_handle, fdl_run or a blocking call, or the one that destroys the
  * communicator. If the handle is done already, this call does. Nothing progresses meanwhile, so the callback should be
@@ -616,8 +631,8 @@ typedef struct fdl_output {
  * thread at a time for a handle. output->struct_size must be set. FDL_INVALID_ARGUMENT: not done, or no such index.
  * Otherwise the handle's failure. */
 FDL_API fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* output);
-/* Frees `data` of an fdl_output; NULL does nothing. On a device, work that is queued on the operation's stream may
- * still use it; that stream must still exist. */
+/* Frees `data` of an fdl_output; NULL does nothing. On a device, work that is queued on the stream of the operation's
+ * tensor, or of fdl_wait_handle_on, may still use it; that stream must still exist. */
 FDL_API void fdl_output_free(void* data);
 /* Makes a handle that the application completes, for an operation of its own that consists of several submitted ones.
  * A thread that waits for it does so as for any other handle, and makes progress meanwhile. */

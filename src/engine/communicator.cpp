@@ -88,6 +88,11 @@ Communicator::Runner Communicator::runner_of(CollectiveSpec spec) const {
           s.scheduled->algorithm_of(spec)};
 }
 
+bool Communicator::launches_on_device(const CollectiveSpec& spec) const {
+  const DeviceCollectives* devices = state_->devices.get();
+  return devices == nullptr || !devices->is_negotiated() || !devices->stages(spec);
+}
+
 void Communicator::keep(const std::shared_ptr<void>& memory, std::size_t bytes) {
   if (state_->parts.transport != nullptr) state_->parts.transport->keep(memory, bytes);
 }

@@ -124,6 +124,10 @@ class Communicator final : public Waitable {
   };
   Runner runner_of(CollectiveSpec spec) const;
 
+  // Whether such a collective occupies the device until the other ranks have launched theirs: not if it is staged. True
+  // before the backend negotiation.
+  bool launches_on_device(const CollectiveSpec& spec) const;
+
   // Announces memory in which operations will be, for transports that register memory. See contract/transport.h.
   void keep(const std::shared_ptr<void>& memory, std::size_t bytes);
 

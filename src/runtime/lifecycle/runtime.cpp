@@ -346,6 +346,7 @@ Result<GroupMemory> Runtime::allocate_symmetric(Group& group, int kind, int inde
   FDL_RETURN_IF_ERROR(submit_and_wait(group, std::move(entries), *handle, Deadline::never()));
   if (!place.ok()) return place.status();
   FDL_RETURN_IF_ERROR(handle->status());
+  FDL_RETURN_IF_ERROR(handle->order_streams());
   SymmetricAllocation& allocation = handle->output(0).symmetric_allocation;
   group.symmetric_places()->add(allocation);
   return GroupMemory{devices_, group.symmetric_places(), std::move(allocation.memory)};

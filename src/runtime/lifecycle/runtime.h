@@ -243,6 +243,7 @@ class Runtime {
   std::thread coordinator_thread_;
   std::unique_ptr<CoordinatorClient> coordinator_client_;
   FailureDecisions failure_decisions_;
+  LaunchOrder launch_order_;
   std::unique_ptr<ProgressThread> progress_thread_;
   Group* all_ = nullptr;              // the group of all ranks, one of groups_
   std::shared_ptr<Metrics> metrics_;  // null: metrics are off

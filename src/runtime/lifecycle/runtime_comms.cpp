@@ -95,8 +95,8 @@ Status Runtime::share(OrderedComm& comm) {
     return Status(Code::invalid_argument, "operations that were started before are in flight on communicator '" +
                                               comm.comm->id() + "': wait for them before the first submitted call");
   }
-  comm.owned_calls =
-      std::make_unique<OrderedCalls>(*comm.comm, comm.group_id, config_, failure_decisions_, comm.metrics);
+  comm.owned_calls = std::make_unique<OrderedCalls>(*comm.comm, comm.group_id, config_, failure_decisions_,
+                                                    launch_order_, comm.metrics);
   comm.calls.store(comm.owned_calls.get(), std::memory_order_release);
   return {};
 }
