@@ -554,7 +554,7 @@ def test_an_impossible_combination_is_an_error_with_the_reason(options, why, cap
     [
         (["gen", "job", "--image", "x"], "no command: end with --"),
         (["gen", "job", "--", "python"], "--image"),
-        (["apply"], "none of gen, logs and status"),
+        (["apply"], "none of gen, chart, logs and status"),
         ([], ""),
     ],
 )
