@@ -29,12 +29,12 @@ def commands():
 
 
 def settled(text):
-    """The lines of each pod and each of its ranks, in their order, which is not settled between them."""
+    """The lines of each pod, of each of its ranks, and of the steps, in their order. Between them it varies."""
     for pattern, replacement in RANDOM:
         text = re.sub(pattern, replacement, text)
     lines = {}
     for line in text.splitlines():
-        source = re.match(r"\d\| (\[\d+\])?|", line)[0]
+        source = re.match(r"\d\| (\[\d+\] (step)?)?|", line)[0]
         lines.setdefault(source, []).append(re.sub(r" +", " ", line.rstrip()))
     return lines
 
