@@ -38,6 +38,8 @@ VALUES = {
     "runAs": (1234567, ["--run-as", "1234567"]),
     "portBase": (31000, ["--port-base", "31000"]),
     "gpus": (4, ["--gpus", "4"]),
+    "deviceClass": ("gpu.nvidia.com", ["--device-class", "gpu.nvidia.com"]),
+    "computeDomain": (True, ["--compute-domain"]),
     "efa": (2, ["--efa", "2"]),
     "spot": (True, ["--spot"]),
     "zone": ("us-east-1a", ["--zone", "us-east-1a"]),

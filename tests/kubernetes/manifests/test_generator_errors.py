@@ -11,6 +11,10 @@ from kinds_of_jobs import AFTER
 from manifest_checks import faults, generated, only, pod_of
 
 WRONG = [
+    ("job --device-class gpu.nvidia.com", "--device-class without --gpus"),
+    ("job --gpus 4 --device-class GPU", "is no name such as gpu.nvidia.com"),
+    ("job --gpus 4 --compute-domain", "--compute-domain with one pod"),
+    ("rayjob --gpus 4 --device-class gpu.nvidia.com", "KubeRay reads the number of GPUs"),
     (
         "job --instance-type g5.4xlarge --efa 1",
         "g5.4xlarge has no EFA device (the smallest of its family with EFA is g5.8xlarge)",

@@ -34,7 +34,10 @@ CORE = {
     "rbac.authorization.k8s.io/v1",
     "autoscaling/v2",
     "storage.k8s.io/v1",
+    "resource.k8s.io/v1",
 }
+SINCE = {"resource.k8s.io/v1": "1.34"}
+WITHOUT_SCHEMA = {"ComputeDomain"}
 
 
 def need_schemas():
@@ -147,12 +150,15 @@ def faults(documents, custom):
     for document in documents:
         if document["apiVersion"] in CORE:
             found += [
-                f"{document['kind']}: {fault}" for version in VERSIONS for fault in _core_faults(document, version)
+                f"{document['kind']}: {fault}"
+                for version in VERSIONS
+                if version >= SINCE.get(document["apiVersion"], "")
+                for fault in _core_faults(document, version)
             ]
             continue
         for pod in pods_of(document):
             found += [f"{document['kind']}'s pod: {fault}" for fault in _core_faults(_as_pod(pod), VERSIONS[-1])]
-        if custom:
+        if custom and document["kind"] not in WITHOUT_SCHEMA:
             found += [f"{document['kind']}: {fault}" for fault in _custom_faults(document)]
     return found
 

@@ -107,6 +107,9 @@ AMOUNTS = [
 
 OPTIONS = [
     _optional("gpus", "gpus", "GPUs of each pod", _number(0, 64), 67),
+    _optional("deviceClass", "device_class", "GPUs by a claim of this DeviceClass; empty: by a device plugin", _text(),
+              "sentinel-class"),
+    _switch("computeDomain", "compute_domain", "a ComputeDomain: NVLink between the nodes"),
     _optional("efa", "efa", "EFA devices of each pod", _number(0, 99), 97),
     _switch("spot", "spot", "spot capacity of Karpenter or EKS"),
     _optional("zone", "zone", "this zone; empty: all pods in one zone, whichever", _text(), "sentinel-zone"),
