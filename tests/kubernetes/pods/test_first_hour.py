@@ -44,7 +44,11 @@ def cluster(tmp_path, simulate):
     program = kubectl()
     if not program or not program.endswith("kubectl"):
         pytest.skip("needs kubectl: bash tests/kubernetes/setup.sh")
-    one = Cluster(tmp_path, program, lambda documents: simulate(documents, image={"/app": str(KUBERNETES)}))
+    one = Cluster(
+        tmp_path,
+        program,
+        lambda documents: simulate(documents, image={"/app": str(KUBERNETES)}, admission="restricted"),
+    )
     for name in ("eksctl", "helm", "aws", "docker"):
         one.stub(name, RECORDER.format(name=name))
     os.symlink(ROOT / "examples", tmp_path / "examples")
