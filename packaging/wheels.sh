@@ -106,5 +106,5 @@ for architecture in "${architectures[@]}"; do
   printf '\n      %s: %d KiB\n' "$(basename "$wheel")" $(($(stat -c %s "$wheel") / 1024))
   [[ $architecture != "$(uname -m)" ]] || check_clash "$wheel"
 done
-python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist bindings/horovod
+python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist bindings/horovod bindings/kubernetes
 say "dist/ has: $(cd dist && echo *)"

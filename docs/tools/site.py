@@ -30,6 +30,7 @@ CONTENTS = (
                      "docs/quickstart/*"]),
     ("Coming from elsewhere", ["docs/from-*"]),
     ("Running", ["docs/install", "docs/wheels", "docs/cli", "docs/environment", "docs/launchers", "docs/kubernetes",
+                 "docs/kubernetes/first-hour",
                  "docs/keras", "docs/jax", "docs/ray", "docs/spark", "docs/dask", "docs/elastic", "docs/checkpoints",
                  "docs/metrics", "docs/gpu"]),
     ("Speed", ["docs/performance", "docs/tuning"]),

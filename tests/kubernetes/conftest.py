@@ -11,7 +11,7 @@ import pytest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SUPPORT = os.path.join(HERE, "support")
-sys.path[:0] = [os.path.join(HERE, "simulator"), SUPPORT]
+sys.path[:0] = [os.path.join(HERE, "simulator"), SUPPORT, HERE]
 pytest.register_assert_rewrite("manifest_checks", "mpi_jobs", "training_jobs")
 
 import mpi_jobs  # noqa: E402

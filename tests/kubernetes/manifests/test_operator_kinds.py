@@ -4,8 +4,8 @@ import re
 
 import pytest
 from farandole.integrations.kubernetes import generate
+from kinds_of_jobs import AFTER, KINDS
 from manifest_checks import generated, only, pod_of, pods_of
-from test_generator import AFTER, KINDS
 
 
 def test_k4_a_rayjobs_probes_need_only_python_and_its_submitter_is_restricted():

@@ -6,7 +6,7 @@ import pytest
 from farandole.integrations.kubernetes import WrongCombination, generate
 from farandole.integrations.kubernetes.document import load
 from farandole.integrations.kubernetes.options import KINDS, TRIALS, parser
-from manifest_checks import faults, pods_of
+from manifest_checks import SCHEMAS, faults, pods_of
 
 # What each kind needs, and a size of more than one pod.
 BASES = {kind: f"{kind} --nnodes 2" for kind in KINDS}
@@ -26,6 +26,8 @@ SAMPLES = {
     "--instance-type": ("--instance-type g5.8xlarge", "--gpus 1 --cpus 4 --memory 8Gi --shm 1Gi"),
     "--gpus": ("--gpus 1", ""),
     "--gpu-resource": ("--gpu-resource amd.com/gpu", "--gpus 1"),
+    "--device-class": ("--device-class gpu.nvidia.com", "--gpus 4"),
+    "--compute-domain": ("--compute-domain", "--gpus 4"),
     "--efa": ("--efa 1", ""),
     "--cpus": ("--cpus 3", ""),
     "--memory": ("--memory 5Gi", ""),
@@ -209,3 +211,38 @@ def test_an_elastic_job_in_a_queue_may_be_admitted_in_part():
     }
     fixed = next(one for one in documents("job --nnodes 4", "--queue q") if one["kind"] == "Job")
     assert "annotations" not in fixed["metadata"]
+
+
+@pytest.mark.parametrize("base", [base for base in BASES if base != "rayjob"])
+def test_gpus_of_a_device_class_are_claimed_by_the_pods_with_ranks_alone(base):
+    made = documents(BASES[base], "--gpus 4 --device-class gpu.nvidia.com --compute-domain --efa 2")
+    assert not faults(made, custom=SCHEMAS.is_dir())
+    (template,) = [one for one in made if one["kind"] == "ResourceClaimTemplate"]
+    assert template["spec"]["spec"]["devices"]["requests"] == [
+        {"name": "gpus", "exactly": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 4}}
+    ]
+    (domain,) = [one for one in made if one["kind"] == "ComputeDomain"]
+    channel = f"{domain['metadata']['name']}-channel"
+    assert domain["spec"] == {"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": channel}}}
+    with_ranks = 0
+    for pod in pods_of(made):
+        (box,) = pod["spec"]["containers"]
+        if box["name"] == "launcher":
+            assert "resourceClaims" not in pod["spec"] and "claims" not in box["resources"]
+            continue
+        with_ranks += 1
+        assert box["resources"]["claims"] == [{"name": "gpus"}, {"name": "channel"}]
+        assert pod["spec"]["resourceClaims"] == [
+            {"name": "gpus", "resourceClaimTemplateName": template["metadata"]["name"]},
+            {"name": "channel", "resourceClaimTemplateName": channel},
+        ]
+        assert "nvidia.com/gpu" not in box["resources"]["limits"]
+        assert box["resources"]["limits"]["vpc.amazonaws.com/efa"] == 2  # beside the claims, by its device plugin
+        assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["spec"]["tolerations"]
+    assert with_ranks
+
+
+def test_trainer_repeats_the_claims_because_it_replaces_the_runtimes_resources():
+    made = documents("trainjob --nnodes 2", "--gpus 4 --device-class gpu.nvidia.com")
+    job = next(one for one in made if one["kind"] == "TrainJob")
+    assert job["spec"]["trainer"]["resourcesPerNode"]["claims"] == [{"name": "gpus"}]

@@ -43,6 +43,7 @@ def test_a_manifest_as_it_is_trains_as_one_world(row, what, ranks, tmp_path):
         image={"/app/train_numpy.py": str(KUBERNETES / "train_numpy.py")},
         variables={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         claims={"checkpoints": str(claim)},
+        admission="restricted",
     )
     try:
         sim.start()

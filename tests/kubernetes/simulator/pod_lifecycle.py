@@ -4,8 +4,11 @@ import copy
 import time
 
 import controllers
+from admission import violations
 from job_rules import JobState
 from pod import Pod
+
+REFUSED_AGAIN_S = 0.2  # on a cluster seconds, and more each time
 
 
 class PodLifecycle:
@@ -29,9 +32,20 @@ class PodLifecycle:
             if workload.in_order and not self._turn_of(workload, plan):
                 continue
             self.due.remove(one)
+            if self._is_refused(plan):
+                self.due.append((now + REFUSED_AGAIN_S, workload, plan))
+                continue
             pod = Pod(self.sim, workload, plan)
             self.sim.pods.append(pod)
             pod.start()
+
+    def _is_refused(self, plan):
+        """Whether Pod Security admission refuses the pod. Its controller then tries again."""
+        found = violations(plan.template, self.sim.admission)
+        if found:
+            level = f'violates PodSecurity "{self.sim.admission}"'
+            self.sim.refusals.append(f'pods "{plan.stem}" is forbidden: {level}: {", ".join(found)}')
+        return bool(found)
 
     def _turn_of(self, workload, plan):
         earlier = workload.pods[: workload.pods.index(plan)]

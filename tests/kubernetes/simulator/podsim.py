@@ -9,7 +9,8 @@ controllers.py computes the pods. pod_lifecycle.py and job_rules.py decide what 
 computes what a container gets. cluster_network.py computes DNS records and applies NetworkPolicies. sandbox.py makes
 the namespaces and fabric.py the network. The files of this machine are the image, and each container has a private
 layer over them. The simulation needs root, and Debian's iproute2, dnsmasq-base and nftables; `why_not()` names what is
-missing. There is no scheduler, API server or admission: the manifest is used unchanged, and its GPUs are ignored.
+missing. admission.py has Pod Security's rules. There is no scheduler and no API server: the manifest is used unchanged,
+and its GPUs are ignored.
 """
 
 import os
@@ -34,7 +35,7 @@ class PodSim:
     """`image`: {path in every container: a file or folder of this machine}; `variables`: those of the image;
     `entrypoint`: what containers without a command run. `backoff_s`: before a Job's controller replaces a pod the first
     time; `crash_backoff_s`: before a kubelet restarts a container the first time; both grow as on a cluster. `held`:
-    host names of pods that are not created before release()."""
+    host names of pods that are not created before release(). `admission`: the Pod Security level of the namespace."""
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class PodSim:
         crash_backoff_s=10,
         held=(),
         claims=None,
+        admission="privileged",
     ):
         self.documents = read(manifest)
         self.image, self.entrypoint = dict(image or {}), list(entrypoint)
@@ -57,6 +59,7 @@ class PodSim:
         self.results = {}
         self.pods = []  # all pods of the simulation, also ended ones, in order of creation
         self.claims = dict(claims or {})
+        self.admission, self.refusals = admission, []
         self.hidden = set()  # host names without DNS records
         self.wrong = {}  # host name -> wrong addresses that DNS returns
         sweep()

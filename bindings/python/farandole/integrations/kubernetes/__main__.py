@@ -1,10 +1,11 @@
-"""The command `farandole kubernetes`: gen, logs and status."""
+"""The command `farandole kubernetes`: gen, chart, logs and status."""
 
 import sys
 
 from .errors import WrongCombination
 
 USAGE = """usage: farandole kubernetes gen KIND --image IMAGE [options] -- COMMAND...   print a manifest
+       farandole kubernetes chart KIND --directory FOLDER [options] -- COMMAND...   a Helm chart of it
        farandole kubernetes logs NAME [-n NAMESPACE] [--follow]             the pods' logs, merged by rank
        farandole kubernetes status NAME [-n NAMESPACE] [--wait]             the pods, and why they wait
 Each has --help. `farandole k8s` is the same."""
@@ -26,6 +27,10 @@ def main(words=None):
             for warning in warnings:
                 print(f"farandole kubernetes gen: warning: {warning}", file=sys.stderr)
             return 0
+        if words[0] == "chart":
+            from .chart import command
+
+            return command.main(words[1:])
         if words[0] in ("logs", "status"):
             from .live import command
 
@@ -33,7 +38,7 @@ def main(words=None):
     except WrongCombination as error:
         print(f"farandole kubernetes {words[0]}: {error}", file=sys.stderr)
         return USAGE_ERROR
-    print(f"farandole kubernetes: '{words[0]}' is none of gen, logs and status\n{USAGE}", file=sys.stderr)
+    print(f"farandole kubernetes: '{words[0]}' is none of gen, chart, logs and status\n{USAGE}", file=sys.stderr)
     return USAGE_ERROR
 
 

@@ -24,7 +24,11 @@ _NEVER = {
     "lws": _ENDLESS_OPTIONS,
     "trainjob": {"ttl": "a TrainJob has no such field, and deleting its JobSet would fail it; delete the TrainJob"},
     "mpijob": {"json_logs": _JSON, "run_as": _SSH},
-    "rayjob": {"json_logs": _JSON, "gang": "KubeRay makes the PodGroup itself, with its option --batch-scheduler"},
+    "rayjob": {
+        "device_class": "KubeRay reads the number of GPUs from the limits of the containers; leave it out",
+        "json_logs": _JSON,
+        "gang": "KubeRay makes the PodGroup itself, with its option --batch-scheduler",
+    },
     "katib": {
         "gang": "each trial would need a PodGroup of its own; use --queue",
         "ttl": "Katib deletes the job of each trial itself, after it has read its result; leave it out",
@@ -39,6 +43,8 @@ _NEEDS = {
     "access_mode": ("new_pvc", "a claim that exists has its mode already"),
     "metrics_port": ("monitoring", "no rank serves metrics"),
     "allow_egress": ("network_policy", "without a policy everything is allowed"),
+    "device_class": ("gpus", "it gives the GPUs of the claim; --instance-type of a GPU node gives their number too"),
+    "compute_domain": ("gpus", "NVLink connects GPUs; --instance-type of a GPU node gives their number too"),
     "gpu_resource": ("gpus", "the pods request no GPU; --instance-type of a GPU node gives their number too"),
 }
 

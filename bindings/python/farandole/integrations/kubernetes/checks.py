@@ -33,6 +33,8 @@ VERSIONS = {
     "PodGroup": ("scheduling.volcano.sh/v1beta1", "scheduling.x-k8s.io/v1alpha1"),
     "RayJob": "ray.io/v1",
     "RayCluster": "ray.io/v1",
+    "ResourceClaimTemplate": "resource.k8s.io/v1",
+    "ComputeDomain": "resource.nvidia.com/v1beta1",
     "PodMonitor": "monitoring.coreos.com/v1",
     "PrometheusRule": "monitoring.coreos.com/v1",
     "NodePool": "karpenter.sh/v1",
@@ -129,7 +131,11 @@ def _pod(pod, path):
         size = volume.get("emptyDir", {}).get("sizeLimit")
         if size is not None and not values.quantity(size):
             yield f"{path}.volumes: {volume['name']}: sizeLimit {size!r} is no quantity"
+    claims = {claim["name"] for claim in pod.get("resourceClaims", [])}
     for box in pod["containers"] + pod.get("initContainers", []):
+        for claim in box.get("resources", {}).get("claims", []):
+            if claim["name"] not in claims:
+                yield f"{path}: container {box.get('name')}: the pod has no claim {claim['name']!r}"
         yield from _container(box, names, f"{path}: container {box.get('name')}")
 
 

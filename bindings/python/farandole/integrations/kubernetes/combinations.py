@@ -85,6 +85,10 @@ def _check_kind(o):
     for option in ("required_topology", "preferred_topology"):
         if getattr(o, option) and not values.is_key(getattr(o, option)):
             raise WrongCombination(f"--{option.replace('_', '-')} '{getattr(o, option)}' is no label of nodes")
+    if o.device_class and values.fault_of_name(o.device_class.replace(".", "-"), 253):
+        raise WrongCombination(f"--device-class '{o.device_class}' is no name such as gpu.nvidia.com")
+    if o.compute_domain and o.max_nodes == 1:
+        raise WrongCombination("--compute-domain with one pod: NVLink within a node needs none; leave it out")
     if o.required_topology and o.preferred_topology:
         raise WrongCombination("--required-topology with --preferred-topology: Kueue accepts one of them")
     if o.gang and o.queue:

@@ -1,5 +1,6 @@
 """Objects beside a job: Service, ServiceAccount, PodDisruptionBudget, claims, NetworkPolicy, PodMonitor."""
 
+from . import dra
 from .document import Item, Map
 from .gang import pod_group
 from .names import INSTANCE, metadata, selector
@@ -120,7 +121,7 @@ def around(o, service=True, budget=True, leader_only=False):
     before = [headless_service(o, role="leader" if leader_only else None)] if service else []
     if not o.service_account:
         before.append(service_account(o))
-    before += new_claims(o)
+    before += new_claims(o) + dra.objects(o)
     if group := pod_group(o):
         before.append(group)
     after = [disruption_budget(o)] if budget and o.max_nodes > 1 else []

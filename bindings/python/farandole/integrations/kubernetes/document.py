@@ -53,7 +53,7 @@ def scalar(value):
     return json.dumps(value, ensure_ascii=False)
 
 
-def _comment(text, indent):
+def comment(text, indent):
     prefix = " " * indent + "# "
     lines = []
     for paragraph in text.split("\n"):
@@ -102,7 +102,7 @@ def _mapping(value, indent):
     for key, entry in value.items():
         why = getattr(value, "notes", {}).get(key)
         if why:
-            lines += _comment(why, indent)
+            lines += comment(why, indent)
         lines += _entry(key, entry, indent)
     return lines
 
@@ -112,7 +112,7 @@ def _sequence(values, indent):
     for value in values:
         if isinstance(value, dict) and value:
             if getattr(value, "why", None):
-                lines += _comment(value.why, indent)
+                lines += comment(value.why, indent)
             body = _mapping(value, indent + 2)
             # The dash precedes the first entry; a comment of that entry precedes the dash.
             at = next(i for i, line in enumerate(body) if not line.lstrip().startswith("#"))
@@ -128,10 +128,10 @@ def render(documents, header=""):
     """One text: the header as a comment, then each document. The text is parsed again and compared."""
     parts = []
     if header:
-        parts.append("\n".join(_comment(header, 0)))
+        parts.append("\n".join(comment(header, 0)))
     for document in documents:
         why = getattr(document, "why", None)
-        parts.append("\n".join(["---", *(_comment(why, 0) if why else []), *_mapping(document, 0)]))
+        parts.append("\n".join(["---", *(comment(why, 0) if why else []), *_mapping(document, 0)]))
     text = "\n".join(parts) + "\n"
     if list(load(text)) != plain(documents):
         raise AssertionError("the YAML that was written does not read back as it was meant; please report this")

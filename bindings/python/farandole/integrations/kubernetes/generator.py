@@ -56,6 +56,8 @@ def header(o):
             "The job's key is a Secret and is in no file. Create it once, before the job:",
             f"  kubectl create secret generic {key_secret(o)}{namespace} --from-literal=key=$(openssl rand -hex 16)",
         ]
+    if o.device_class or o.compute_domain:
+        lines.append("Claims of devices need Kubernetes 1.34 or later, and the DRA driver of the devices on the nodes.")
     lines += [f"Warning: {text}" for text in o.warnings]
     if o.elastic and o.kind in ("job", "deployment", "pytorchjob"):
         lines += [

@@ -2,6 +2,7 @@
 
 from . import values
 from .document import Item, Map
+from .dra import claimed
 from .errors import WrongCombination
 from .names import selector
 
@@ -9,7 +10,7 @@ from .names import selector
 def devices(o):
     """Extended resources: the request is the limit, or the API server refuses the pod."""
     made = Map()
-    if o.gpus:
+    if o.gpus and not o.device_class:
         made[o.gpu_resource] = o.gpus
     if o.efa:
         made["vpc.amazonaws.com/efa"] = o.efa
@@ -22,7 +23,7 @@ def resources(o, with_devices=True):
     own = devices(o) if with_devices else Map()
     requests = Map(cpu=int(o.cpus) if o.cpus.isdigit() else o.cpus, memory=o.memory, **own)
     limits = Map(memory=o.memory, **own)
-    made = Map(requests=requests, limits=limits)
+    made = Map(requests=requests, limits=limits, **(claimed(o) if with_devices else {}))
     if o.why.get("cpu"):
         made.note("requests", o.why["cpu"][0].upper() + o.why["cpu"][1:])
     return made.note("limits", "No CPU limit: all ranks wait for a throttled one.")

@@ -3,6 +3,7 @@
 from . import values
 from .companions import around
 from .document import Item, Map
+from .dra import claimed
 from .gang import queue_labels
 from .hardware import devices
 from .names import metadata
@@ -211,7 +212,7 @@ def train_job_spec(o):
     words = run_command(o, processes=False)
     trainer = Map(image=o.image, command=words[:2], args=words[2:], numNodes=o.max_nodes, numProcPerNode=o.processes)
     needs = Map(cpu=int(o.cpus) if o.cpus.isdigit() else o.cpus, memory=o.memory, **devices(o))
-    trainer["resourcesPerNode"] = Map(requests=needs, limits=Map(memory=o.memory, **devices(o)))
+    trainer["resourcesPerNode"] = Map(requests=needs, limits=Map(memory=o.memory, **devices(o)), **claimed(o))
     if o.efa:
         trainer.note(
             "resourcesPerNode",

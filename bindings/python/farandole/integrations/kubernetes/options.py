@@ -1,6 +1,7 @@
 """The options of `farandole kubernetes gen`, and its kinds."""
 
 import argparse
+import functools
 
 from .errors import WrongCombination
 
@@ -51,6 +52,12 @@ def _add_hardware(group):
     group.add_argument("--instance-type", metavar="TYPE", help="p5.48xlarge, ...: gives CPUs, memory, --gpus and --efa")
     group.add_argument("--gpus", type=int, metavar="N", help="GPUs of each pod (all of --instance-type)")
     group.add_argument("--gpu-resource", metavar="NAME", help="name of their resource (nvidia.com/gpu)")
+    group.add_argument(
+        "--device-class", metavar="NAME", help="GPUs by a claim of this DeviceClass (gpu.nvidia.com), not by a plugin"
+    )
+    group.add_argument(
+        "--compute-domain", action="store_true", help="a ComputeDomain: NVLink between the nodes (GB200 and later)"
+    )
     group.add_argument("--efa", metavar="N|all|off", default="off", help="EFA devices of each pod")
     group.add_argument(
         "--cpus", default=None, metavar="N", help="CPUs of each pod (those of --instance-type, else one a rank)"
@@ -169,9 +176,14 @@ def parser():
     return result
 
 
-def given_options(words):
-    """The names of the options on the command line, in their order; those with their default are not among them."""
+@functools.cache
+def _parser_of_the_given():
     made = parser()
     for action in made._actions:
         action.default, action.required = argparse.SUPPRESS, False
-    return [name for name in vars(made.parse_args(words)) if name != "kind"]
+    return made
+
+
+def given_options(words):
+    """The names of the options on the command line, in their order; those with their default are not among them."""
+    return [name for name in vars(_parser_of_the_given().parse_args(words)) if name != "kind"]

@@ -1,6 +1,7 @@
 """The pod of a job: the settings that all kinds share, with their reasons."""
 
 from .document import Item, Map
+from .dra import add_claims
 from .gang import pod_annotations, pod_labels, scheduler_of
 from .hardware import node_selector, one_zone, resources, tolerations
 from .names import account, labels
@@ -197,6 +198,7 @@ def pod_spec(o, containers, restart="Never", subdomain=None, placed=True):
     if placed and o.max_nodes > 1 and not o.zone:
         made.add("affinity", one_zone(o), "All pods run in one zone: traffic between zones is slower and is charged.")
     made["containers"] = containers
+    add_claims(o, made)
     made["volumes"] = volumes(o)[0]
     return made
 

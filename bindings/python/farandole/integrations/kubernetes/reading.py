@@ -1,5 +1,6 @@
 """From words to options: read, completed from the table of instances, and checked."""
 
+import functools
 import re
 import shlex
 from types import SimpleNamespace
@@ -202,6 +203,9 @@ def _read_parameters(words):
     return parameters
 
 
+_parser = functools.cache(parser)
+
+
 def split(words):
     """The options, and the command behind the first `--`."""
     if "--" not in words:
@@ -213,7 +217,7 @@ def split(words):
 def read(words):
     """The options of one manifest, checked and completed."""
     options, command = split(words)
-    o = SimpleNamespace(**vars(parser().parse_args(options)))
+    o = SimpleNamespace(**vars(_parser().parse_args(options)))
     if not command:
         raise WrongCombination("no command: end with -- and the command of each rank, such as -- python train.py")
     o.command = command

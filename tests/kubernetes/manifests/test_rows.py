@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 from manifest_checks import KUBERNETES, ROOT
+from planted_faults import FAULTS
 
 ROWS = [
     f"{letter}{n}"
@@ -57,12 +58,31 @@ def test_a_row_names_files_and_tests_that_exist(row):
         file, _, function = test.partition("::")
         assert function in TESTS.get(file, ()), test
         assert row.lower() in function.split("_"), f"{function} does not carry {row} in its name"
-    words = [
-        next(word for place, word in PROOFS.items() if test.startswith(place))
-        for test in re.findall(r"`([^`]+)`", tests)
-    ]
+    words = [proof_of(test) for test in re.findall(r"`([^`]+)`", tests)]
     assert proved.partition(":")[0] == min(words, key=WORDS.index, default="by hand"), words
     assert not proved.startswith("by hand") or "`" in proved, "name the command"
+
+
+def proof_of(test):
+    return next(word for place, word in PROOFS.items() if test.startswith(place))
+
+
+def test_a_fault_is_planted_for_each_row_that_says_run_or_simulated():
+    """python tests/kubernetes/planted_faults.py runs them."""
+    claimed = {row for row, (*_, proved) in TABLE.items() if proved.partition(":")[0] in ("run", "simulated")}
+    assert set(FAULTS) == claimed
+
+
+@pytest.mark.parametrize("row", FAULTS)
+def test_a_planted_fault_changes_its_file_and_has_a_test_of_its_row(row):
+    fault = FAULTS[row]
+    text = (ROOT / fault.file).read_text()
+    assert fault.old in text and fault.old != fault.new
+    file, _, function = fault.test.partition("::")
+    name, _, case = function.partition("[")
+    assert name in TESTS[file]
+    assert row.lower() in f"{name}_{case}".replace("-", "_").split("_"), f"{function} does not carry {row} in its name"
+    assert proof_of(fault.test) in ("run", "simulated"), f"{fault.test} runs nothing"
 
 
 def test_the_options_that_rows_name_are_the_generators():
@@ -77,3 +97,6 @@ def test_the_rows_add_up():
     counts = Counter(proved.partition(":")[0] for *_, proved in TABLE.values())
     print(f"rows: {', '.join(f'{counts[word]} {word}' for word in WORDS)}, of {len(TABLE)}")
     assert set(counts) <= set(WORDS) and sum(counts.values()) == 71
+    text = " ".join((KUBERNETES / "README.md").read_text().split())
+    sentence = f"Of 71 rows {counts['run']} are run, {counts['simulated']} simulated, {counts['validated']} validated"
+    assert sentence in text and counts["by hand"] == 0

@@ -1,0 +1,233 @@
+"""Tests of `farandole kubernetes chart`: what Helm renders of a chart is what `gen` prints."""
+
+import json
+import random
+import subprocess
+
+import pytest
+from farandole.integrations.kubernetes import WrongCombination
+from farandole.integrations.kubernetes.__main__ import main
+from farandole.integrations.kubernetes.document import load
+from manifest_checks import KUBERNETES, generated, helm
+
+COMMAND = "--image farandole:0.1.0 -- python train.py"
+KINDS = {
+    "job": "job",
+    "jobset": "jobset",
+    "statefulset": "statefulset",
+    "deployment": "deployment --nnodes 2:4",
+    "lws": "lws",
+    "mpijob": "mpijob",
+    "pytorchjob": "pytorchjob",
+    "tfjob": "tfjob",
+    "trainjob": "trainjob",
+    "rayjob": "rayjob",
+    "katib job": "katib --parameter lr:double:0.001:0.1",
+    "katib trainjob": "katib --trial trainjob --parameter lr:double:0.001:0.1",
+}
+# Every value: what a release may set, and the words of `gen` for it.
+VALUES = {
+    "image": ("other:2", ["--image", "other:2"]),
+    "nnodes": (5, ["--nnodes", "5"]),
+    "nprocPerNode": (3, ["--nproc-per-node", "3"]),
+    "cpus": ("7500m", ["--cpus", "7500m"]),
+    "memory": ("48Gi", ["--memory", "48Gi"]),
+    "shm": ("5Gi", ["--shm", "5Gi"]),
+    "maxRestarts": (9, ["--max-restarts", "9"]),
+    "grace": (70, ["--grace", "70"]),
+    "runAs": (1234567, ["--run-as", "1234567"]),
+    "portBase": (31000, ["--port-base", "31000"]),
+    "gpus": (4, ["--gpus", "4"]),
+    "deviceClass": ("gpu.nvidia.com", ["--device-class", "gpu.nvidia.com"]),
+    "computeDomain": (True, ["--compute-domain"]),
+    "efa": (2, ["--efa", "2"]),
+    "spot": (True, ["--spot"]),
+    "zone": ("us-east-1a", ["--zone", "us-east-1a"]),
+    "maxRuntimeSeconds": (1209600, ["--max-runtime", "1209600s"]),
+    "ttl": (2592000, ["--ttl", "2592000"]),
+    "priorityClass": ("high", ["--priority-class", "high"]),
+    "queue": ("team", ["--queue", "team"]),
+    "requiredTopology": ("topology/rack", ["--required-topology", "topology/rack"]),
+    "preferredTopology": ("topology/block", ["--preferred-topology", "topology/block"]),
+    "schedulerName": ("mine", ["--scheduler-name", "mine"]),
+    "gang": ("volcano", ["--gang", "volcano"]),
+    "serviceAccount": ("s3-reader", ["--service-account", "s3-reader"]),
+    "jobKeySecret": ("a-key", ["--job-key-secret", "a-key"]),
+    "readOnlyRoot": (True, ["--read-only-root"]),
+    "hostNetwork": (True, ["--host-network"]),
+    "networkPolicy": (True, ["--network-policy"]),
+    "allowEgress": ([443, 5432], ["--allow-egress", "443", "--allow-egress", "5432"]),
+    "monitoring": (True, ["--monitoring"]),
+    "metricsPort": (9500, ["--metrics-port", "9500"]),
+    "jsonLogs": (True, ["--json-logs"]),
+    "env": ({"A": "b: {c}", "N": "1"}, ["--env", "A=b: {c}", "--env", "N=1"]),
+    "labels": ({"team": "x"}, ["--label", "team=x"]),
+    "annotations": ({"a.b/c": "yes"}, ["--annotation", "a.b/c=yes"]),
+    "nodeSelector": ({"pool": "p1", "1": "2"}, ["--node-selector", "pool=p1", "--node-selector", "1=2"]),
+    "systemSelector": ({"pool": "system"}, ["--system-selector", "pool=system"]),
+    "tolerations": (
+        [{"key": "a", "operator": "Equal", "value": "b", "effect": "NoExecute"}, {"key": "c", "operator": "Exists"}],
+        ["--toleration", "a=b:NoExecute", "--toleration", "c"],
+    ),
+    "claims": ([{"claim": "data", "path": "/data"}], ["--pvc", "data:/data"]),
+    "readOnlyClaims": ([{"claim": "fixed", "path": "/fixed"}], ["--pvc", "fixed:/fixed:ro"]),
+    "newClaims": (
+        [{"claim": "one", "path": "/one", "size": "1Gi"}, {"claim": "two", "path": "/two", "size": "2Ti"}],
+        ["--new-pvc", "one:/one:1Gi", "--new-pvc", "two:/two:2Ti"],
+    ),
+    "configMaps": ([{"name": "script", "path": "/script"}], ["--config-map", "script:/script"]),
+}
+ELASTIC = ("job", "deployment", "pytorchjob", "rayjob")
+
+
+@pytest.fixture(scope="module")
+def chart(tmp_path_factory):
+    """chart(line): the folder of the chart that `farandole kubernetes chart LINE` writes; each line once."""
+    made = {}
+
+    def write(line):
+        if line not in made:
+            made[line] = tmp_path_factory.mktemp("chart")
+            assert main(["chart", *line.split(), "--directory", str(made[line]), *COMMAND.split()]) == 0
+        return made[line]
+
+    return write
+
+
+def rendered(folder, values, name="train"):
+    done = subprocess.run(
+        [helm(), "template", name, str(folder), "--values", "-"],
+        input=json.dumps(values),
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise WrongCombination(done.stderr)
+    return by_name(load(done.stdout))
+
+
+def by_name(documents):
+    return {(one["kind"], one["metadata"]["name"]): one for one in documents}
+
+
+def differences(left, right, path=""):
+    """The paths at which two documents differ, with both values."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in sorted({*left, *right}, key=str):
+            yield from differences(left.get(key), right.get(key), f"{path}/{key}")
+    elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        for number, both in enumerate(zip(left, right)):
+            yield from differences(*both, f"{path}/{number}")
+    elif left != right:
+        yield f"{path}: {left!r}, and gen has {right!r}"
+
+
+def of_gen(line, values, name="train"):
+    kind = line.split()[0]
+    words = [word for key, (_, given) in VALUES.items() if key in values for word in given]
+    nodes = str(values.get("nnodes", 4 if kind == "deployment" else 1))
+    least = values.get("minNodes", 2 if kind == "deployment" else 0)
+    size = f"{least}:{nodes}" if least else nodes
+    words += ["--nnodes", size, "--name", name]
+    command = values.get("command", ["python", "train.py"])
+    return by_name(generated([*line.split(), "--image", "farandole:0.1.0", *words, "--", *command]))
+
+
+def accepted(line, values):
+    """(the documents of `gen`, None), or (None, why it refuses these values)"""
+    try:
+        return of_gen(line, values), None
+    except WrongCombination as error:
+        return None, str(error)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_helm_renders_what_gen_prints_for_each_value_and_for_many_together(chart, kind):
+    line, compared, refused = KINDS[kind], 0, 0
+    folder = chart(line)
+    has = json.loads((folder / "values.schema.json").read_text())["properties"]
+    draw = random.Random(kind)
+    sets = [{}, {key: value for key, (value, _) in VALUES.items() if key in has and key not in ("gang", "hostNetwork")}]
+    for _ in range(12):
+        keys = draw.sample(sorted(set(VALUES) & set(has)), draw.randint(2, 14))
+        sets.append({key: VALUES[key][0] for key in keys})
+    for number, values in enumerate(sets):
+        if number % 2 and "minNodes" in has:
+            values |= {"nnodes": 5, "minNodes": 3}
+        if number % 3 == 0:
+            values |= {"command": ["python", "-c", "print(1)"] if line != "rayjob" else ["python", "other.py"]}
+        if "shm" in values:
+            values["memory"] = VALUES["memory"][0]  # which must be larger
+        if not values.get("monitoring"):
+            values.pop("metricsPort", None)  # has a default, and no meaning without
+        wanted, why = accepted(line, values)
+        if wanted is None:
+            print(f"{kind}: refused: {why}")
+            refused += 1
+            with pytest.raises(WrongCombination):
+                rendered(folder, values)
+            continue
+        compared += 1
+        assert list(differences(rendered(folder, values), wanted)) == [], values
+    print(f"{kind}: {compared} compared, {refused} refused by both")
+    assert compared >= 5
+
+
+def test_the_shipped_chart_is_what_its_command_writes_and_helm_finds_no_fault(tmp_path):
+    folder = KUBERNETES / "helm" / "farandole-job"
+    line = (folder / "templates" / "manifest.yaml").read_text().splitlines()[1].removeprefix("#").split()
+    assert line[:3] == ["farandole", "kubernetes", "chart"]
+    assert main(["chart", "--directory", str(tmp_path), *line[3:]]) == 0
+    names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    assert names == sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())
+    for name in names:
+        assert (folder / name).read_text() == (tmp_path / name).read_text(), name
+    done = subprocess.run([helm(), "lint", "--strict", str(folder)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    "values, why",
+    [
+        ({"nodes": 3}, "nodes"),
+        ({"nnodes": "3"}, "nnodes"),
+        ({"command": []}, "command"),
+        ({"gang": "yarn"}, "gang"),
+        ({"memory": "lots"}, "memory"),
+        ({"minNodes": 5, "nnodes": 4}, "minNodes is above nnodes"),
+        ({"nprocPerNode": 8, "gpus": 4}, "ranks would share a GPU"),
+        ({"spot": True, "grace": 300}, "120 s after its notice"),
+        ({"requiredTopology": "rack"}, "requiredTopology without queue: Kueue reads it"),
+        ({"networkPolicy": True, "hostNetwork": True}, "networkPolicy with hostNetwork"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(values, why):
+    with pytest.raises(WrongCombination, match=why):
+        rendered(KUBERNETES / "helm" / "farandole-job", values)
+
+
+def test_options_become_the_defaults_of_values_or_a_part_of_the_templates(chart):
+    folder = chart("job --instance-type p4d.24xlarge --efa all --nproc-per-node gpu --set Job.spec.backoffLimit=7")
+    shown = rendered(folder, {})["Job", "train"]["spec"]
+    asked = shown["template"]["spec"]["containers"][0]["resources"]["requests"]
+    assert asked == {"cpu": "94", "memory": "1056Gi", "nvidia.com/gpu": 8, "vpc.amazonaws.com/efa": 4}
+    assert shown["template"]["spec"]["nodeSelector"] == {"node.kubernetes.io/instance-type": "p4d.24xlarge"}
+    assert shown["backoffLimit"] == 7
+
+
+@pytest.mark.parametrize(
+    "line, why",
+    [
+        (f"chart job {COMMAND}", "--directory FOLDER is missing"),
+        (f"chart job --directory out --namespace ml {COMMAND}", "the namespace is Helm's"),
+        (f"chart mpijob --implementation mpich --directory out {COMMAND}", "use `gen`"),
+        (
+            f'chart job --directory out --set Job.metadata.annotations.a="{{{{x}}}}" {COMMAND}',
+            "which Helm would evaluate",
+        ),
+    ],
+)
+def test_a_chart_that_cannot_be_is_refused(line, why, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(line.split()) == 64
+    assert why in capsys.readouterr().err and not list(tmp_path.iterdir())

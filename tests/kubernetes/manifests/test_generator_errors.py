@@ -1,0 +1,159 @@
+"""Tests of the errors of `farandole kubernetes gen`, and of its built-in checks of manifests."""
+
+import copy
+import sys
+
+import pytest
+from farandole.integrations.kubernetes import WrongCombination, checks, generate
+from farandole.integrations.kubernetes.__main__ import main
+from farandole.integrations.kubernetes.document import load
+from kinds_of_jobs import AFTER
+from manifest_checks import faults, generated, only, pod_of
+
+WRONG = [
+    ("job --device-class gpu.nvidia.com", "--device-class without --gpus"),
+    ("job --gpus 4 --device-class GPU", "is no name such as gpu.nvidia.com"),
+    ("job --gpus 4 --compute-domain", "--compute-domain with one pod"),
+    ("rayjob --gpus 4 --device-class gpu.nvidia.com", "KubeRay reads the number of GPUs"),
+    (
+        "job --instance-type g5.4xlarge --efa 1",
+        "g5.4xlarge has no EFA device (the smallest of its family with EFA is g5.8xlarge)",
+    ),
+    ("job --instance-type p3.2xlarge --efa all", "the smallest of its family with EFA is p3dn.24xlarge"),
+    ("job --instance-type m5.xlarge --efa 1", "none of its family has"),
+    ("job --instance-type p4d.24xlarge --efa 8", "a p4d.24xlarge has 4"),
+    ("job --efa all", "--efa all needs --instance-type"),
+    ("job --efa some", "neither a number nor all or off"),
+    ("job --instance-type p5.24xlarge", "did you mean p5.4xlarge"),
+    ("job --instance-type g4dn.xlarge --gpus 2", "a g4dn.xlarge has 1"),
+    ("job --gpu-resource gpu", "no resource such as nvidia.com/gpu"),
+    ("job --gpus 4 --nproc-per-node 8", "ranks would share a GPU"),
+    ("job --nproc-per-node gpu", "the pods request no GPU"),
+    ("job --nproc-per-node cpu", "needs --cpus N"),
+    ("job --nproc-per-node 0", "neither a number nor auto, gpu or cpu"),
+    ("job --nproc-per-node 64", "at most 63 ranks"),
+    ("job --hugepages-2mi 512Mi", "give --memory"),
+    ("job --hugepages-2mi 3Ki --memory 1Gi", "no multiple of 2Mi"),
+    ("job --memory 4gb", "no quantity above 0"),
+    ("job --memory 4Gi --shm 4Gi", "count as the container's memory"),
+    ("job --max-runtime 2days", "no duration such as 90m"),
+    ("job --nnodes 4:2", "MIN is above MAX; write 2:4"),
+    ("job --nnodes four", "neither a number nor MIN:MAX"),
+    ("mpijob --nnodes 2:4", "an MPIJob has no scale"),
+    ("trainjob --nnodes 2:4", "Trainer v2 has no elastic training"),
+    ("deployment --nnodes 4", "give --nnodes MIN:MAX"),
+    ("job --spot --grace 300", "120 s after its notice"),
+    ("job --run-as 0", "no part of a job needs root"),
+    ("job --port-base 80", "not within 1024 to"),
+    ("job --monitoring --metrics-port 29510", "lies in the job's own ports"),
+    ("job --nnodes 2 --new-pvc a:/a:1Gi --access-mode ReadWriteOnce", "can be mounted on one node only"),
+    ("job --new-pvc c:/c:1Gi --access-mode Mine", "is none of ReadWriteMany"),
+    ("job --storage-class fsx", "without --new-pvc"),
+    ("job --pvc data", "is not CLAIM:/PATH[:ro]"),
+    ("job --pvc data:/a --pvc more:/a", "mount path '/a' stands there twice"),
+    ("job --pvc data:/a --pvc data:/b", "volume 'data' stands there twice"),
+    ("job --name Train", "only have small letters"),
+    ("job --name " + "a" * 62, "has 62 characters and may have 61"),
+    ("job --namespace a.b", "may only have small letters"),
+    ("job --allow-egress 443", "without --network-policy"),
+    ("job --network-policy --host-network", "does not apply to pods in the node's network"),
+    ("rayjob --network-policy", "use KubeRay's own field"),
+    ("mpijob --read-only-root", "sshd and mpirun write"),
+    ("job --parameter lr:double:0:1", "use `gen katib`"),
+    ("katib", "needs something to search"),
+    ("katib --parameter lr:double:1:0", "1 is not below 0"),
+    ("katib --parameter lr:text:1:0", "is not NAME:double:MIN:MAX"),
+    ("job --system-selector role=sys", "all of its pods are ranks"),
+    ("job --spot --capacity-label spot", "is not KEY=VALUE"),
+    ("job --env A", "is not KEY=VALUE"),
+    ("job --env A=1 --env A=2", "is given twice"),
+    ("job --env FARANDOLE_PORT_BASE=1", "variable 'FARANDOLE_PORT_BASE' stands there twice"),
+    ("job --label a=b/c", "no value of a label"),
+    ("job --toleration a=b:Never", "NoSchedule|PreferNoSchedule|NoExecute"),
+    ("job --set Pod.spec.x=1", "begin with one of the kinds Service, ServiceAccount, Job"),
+    ("job --set Job.spec.completions.x=1", "there is no 'x' to enter"),
+    ("job --set Job.apiVersion=batch/v1beta1", "must be batch/v1"),
+    ("job --set Job.spec.template.spec.restartPolicy=OnFailure", "podFailurePolicy needs restartPolicy Never"),
+    ("job --set Job.spec.template.spec.volumes=[]", "mounts 'dshm', and there is no such volume"),
+    ("job --nodes 4", "unrecognized arguments: --nodes 4"),
+    ("cronjob", "invalid choice: 'cronjob'"),
+]
+
+
+@pytest.mark.parametrize("options, why", WRONG, ids=[options[:60] for options, _ in WRONG])
+def test_an_impossible_combination_is_an_error_with_the_reason(options, why, capsys):
+    assert main(["gen", *f"{options} {AFTER}".split()]) == 64
+    captured = capsys.readouterr()
+    assert why in captured.err and captured.out == ""
+    assert captured.err.startswith("farandole kubernetes gen: ")
+
+
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (["gen", "job", "--image", "x"], "no command: end with --"),
+        (["gen", "job", "--", "python"], "--image"),
+        (["apply"], "none of gen, chart, logs and status"),
+        ([], ""),
+    ],
+)
+def test_an_incomplete_command_is_an_error_that_names_the_missing_part(words, why, capsys):
+    assert main(words) == 64
+    assert why in capsys.readouterr().err
+
+
+def test_without_pyyaml_the_error_names_the_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    assert main(["gen", "job", "--image", "x", "--", "y"]) == 64
+    assert 'pip install "farandole[kubernetes]"' in capsys.readouterr().err
+
+
+def _planted(change):
+    documents = copy.deepcopy(generated(f"job --nnodes 2 --gpus 1 --pvc data:/data {AFTER}"))
+    change(only(documents, "Job")["spec"]["template"]["spec"]["containers"][0], documents)
+    return "\n".join(checks.faults(documents))
+
+
+@pytest.mark.parametrize(
+    "change, fault",
+    [
+        (lambda box, _: box["resources"]["limits"].update({"nvidia.com/gpu": 2}), "the request must be the limit"),
+        (lambda box, _: box["resources"]["requests"].update(memory="64Gi"), "requests 64Gi and is limited to 8Gi"),
+        (lambda box, _: box["resources"]["requests"].update(cpu="two"), "cpu 'two' is no quantity"),
+        (lambda box, _: box["env"].append({"name": "A", "value": 1}), "must be text, in quotes"),
+        (lambda box, _: box["env"].append({"name": "A"}), "needs one of value and valueFrom"),
+        (lambda box, _: box["ports"].append({"name": "far-too-long-a-name", "containerPort": 1}), "beyond 15 letters"),
+        (
+            lambda box, _: box["ports"].append({"name": "again", "containerPort": 29500}),
+            "port 29500 stands there twice",
+        ),
+        (lambda box, _: box["volumeMounts"].append({"name": "lost", "mountPath": "/lost"}), "there is no such volume"),
+        (lambda box, _: box["volumeMounts"].append({"name": "data", "mountPath": "lost"}), "is not absolute"),
+        (lambda box, _: box.pop("image"), None),
+        (lambda box, _: box["args"].append(4), "must be text, in quotes"),
+        (lambda _, all_of: all_of.append(copy.deepcopy(all_of[0])), "Service train: stands there twice"),
+        (lambda _, all_of: all_of[0].update(apiVersion="v1beta1"), "must be v1"),
+        (lambda _, all_of: all_of[0].update(kind="Servce"), "kind 'Servce' is not known"),
+        (lambda _, all_of: all_of[0]["metadata"].update(name="a_b"), "is no name"),
+        (lambda _, all_of: all_of[0]["metadata"]["labels"].update(team=7), "must be text, in quotes"),
+    ],
+)
+def test_a_planted_fault_is_found_without_any_schema(change, fault):
+    if fault is not None:
+        assert fault in _planted(change)
+
+
+def test_a_key_that_stands_twice_is_an_error():
+    with pytest.raises(Exception, match="'a' stands twice in one mapping, line 1"):
+        list(load("a: 1\na: 2\n"))
+
+
+def test_kubernetes_own_schema_finds_a_misspelt_field_in_the_pod_of_a_custom_resource():
+    documents = generated(f"pytorchjob --nnodes 2 {AFTER}")
+    pod_of(only(documents, "PyTorchJob"))["spec"]["restartPolcy"] = "Never"
+    assert any("restartPolcy" in fault for fault in faults(documents, False))
+
+
+def test_wrong_combinations_are_values_errors_for_callers_in_python():
+    with pytest.raises(WrongCombination, match="no command"):
+        generate(["job", "--image", "x"])
