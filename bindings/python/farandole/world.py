@@ -7,6 +7,7 @@ import threading
 
 from . import _native, elastic_client, errors
 from .rendezvous import world_of
+from .seals import MessageNumbers
 
 
 class _State:
@@ -230,6 +231,7 @@ class Group:
         self.rank = native.rank if native else None
         self._unnamed = {}  # the next number, by operation
         self._joins = 0  # joins that this rank has started
+        self.numbers = MessageNumbers()  # of the objects that its ranks send
         self._lent = {}  # a lock, by operation
         self._borrowers = {}  # the thread that has the lock, by operation
 

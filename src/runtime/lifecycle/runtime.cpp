@@ -124,6 +124,8 @@ Result<std::unique_ptr<Communicator>> Runtime::connect(const std::string& id, co
                               .rank = rank,
                               .members = members,
                               .job_key = identity_.job_key,
+                              .session_key = session_key_,
+                              .key_is_secret = !identity_.job_key_is_derived,
                               .config = &config_,
                               .memory = memory_,
                               .exchange = &exchange,
