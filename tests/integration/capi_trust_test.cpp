@@ -37,10 +37,12 @@ struct Sealed {
 };
 
 // Rank 0 seals, rank 1 runs `check` with the message.
-void exchange(const Knobs& knobs, const std::function<void(World&, Sealed)>& check) {
+void hand_over(const Knobs& knobs, const std::function<void(World&, Sealed)>& check) {
   Sealed message;
   run_ranks(2, knobs, [&](World& me) {
-    if (me.rank == 0) FDL_EXPECT_OK(message.make(me.all, "a purpose"));
+    if (me.rank == 0) {
+      FDL_EXPECT_OK(message.make(me.all, "a purpose"));
+    }
     FDL_ASSERT_OK(fdl_barrier(me.comm));
     if (me.rank == 1) check(me, message);
     FDL_EXPECT_OK(fdl_barrier(me.comm));
@@ -48,7 +50,7 @@ void exchange(const Knobs& knobs, const std::function<void(World&, Sealed)>& che
 }
 
 TEST(Seals, OpenForTheirSenderAndPurposeOnly) {
-  exchange(kOverTcp, [](World& me, Sealed message) {
+  hand_over(kOverTcp, [](World& me, Sealed message) {
     FDL_EXPECT_OK(message.open(me.all, 0, "a purpose"));
     EXPECT_EQ(message.open(me.all, 0, "another"), FDL_AUTHENTICATION);
     EXPECT_THAT(fdl_last_error()->text, AllOf(HasSubstr("message (another) from rank 0 ("), HasSubstr("to rank 1 ("),
@@ -62,7 +64,7 @@ TEST(Seals, OpenForTheirSenderAndPurposeOnly) {
 }
 
 TEST(Seals, EveryChangeIsDetected) {
-  exchange(kOverTcp, [](World& me, const Sealed& message) {
+  hand_over(kOverTcp, [](World& me, const Sealed& message) {
     for (std::size_t i = 0; i < message.text.size(); ++i) {
       Sealed changed = message;
       changed.text[i] = static_cast<char>(changed.text[i] ^ 1);
@@ -83,14 +85,14 @@ TEST(Seals, EveryChangeIsDetected) {
 // The job's key is the same in both worlds.
 TEST(Seals, AMessageOfAnEarlierWorldDoesNotOpen) {
   Sealed recorded;
-  exchange(kOverTcp, [&recorded](World&, Sealed message) { recorded = std::move(message); });
-  exchange(kOverTcp, [&recorded](World& me, const Sealed&) {
+  hand_over(kOverTcp, [&recorded](World&, Sealed message) { recorded = std::move(message); });
+  hand_over(kOverTcp, [&recorded](World& me, const Sealed&) {
     EXPECT_EQ(recorded.open(me.all, 0, "a purpose"), FDL_AUTHENTICATION);
   });
 }
 
 TEST(Seals, RanksThatShareMemoryNeedNone) {
-  exchange({{"transport", "shm"}}, [](World& me, const Sealed& message) {
+  hand_over({{"transport", "shm"}}, [](World& me, const Sealed& message) {
     EXPECT_EQ(message.seal, SealBytes{});
     FDL_EXPECT_OK(message.open(me.all, 0, "a purpose"));
   });

@@ -58,8 +58,8 @@ def _run(*arguments):
     return handle
 
 
-# Each message of this module is sealed from end to end, whatever carries it, and numbered (see seals.py). An attacker
-# between two hosts could otherwise exchange a pickle.
+# Each message of this module is sealed from end to end, whatever carries it, and numbered (see world.MessageNumbers).
+# An attacker between two hosts could otherwise exchange a pickle.
 _ROW = struct.Struct("<QQ32s")  # of allgather_bytes: length, number, seal
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from farandole import errors
-from farandole.seals import MessageNumbers
+from farandole.world import MessageNumbers
 
 
 def test_a_number_is_accepted_once_and_in_any_order():

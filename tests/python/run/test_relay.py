@@ -27,7 +27,7 @@ relay.kill()
 sys.exit(max(codes))
 """
 
-# Sums and an object; prints the first failure, or what came out.
+# Sums of several slices each, so that bytes follow those that are missing, and an object. Each prints its outcome.
 HEAD = """
 import os, sys
 import farandole
@@ -47,10 +47,10 @@ def work():
     farandole.init()
     wrong = 0
     comm = farandole.Communicator()
-    for number in range(200):
-        summed = comm.allreduce(np.full(1000, number, np.int32), op="sum")
+    for number in range(40):
+        summed = comm.allreduce(np.full(100_000, number, np.int32), op="sum")
         wrong += not (summed == 2 * number).all()
-    return f"{wrong} of 200 wrong"
+    return f"{wrong} of 40 wrong"
 attempt(work)
 """
 )
@@ -79,7 +79,8 @@ def run(program, edit, **environment):
     ended = subprocess.run(
         [sys.executable, os.path.join(SUPPORT, "two_hosts.py"), sys.executable, "-c", TWO_RANKS],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "EDIT": edit,
-             "PROGRAM": program, "RELAY": os.path.join(SUPPORT, "relay.py"), "OMP_NUM_THREADS": "1", **environment},
+             "PROGRAM": program, "RELAY": os.path.join(SUPPORT, "relay.py"), "OMP_NUM_THREADS": "1",
+             "FARANDOLE_SLICE_BYTES": "16K", **environment},
         capture_output=True, text=True, timeout=120)  # fmt: skip
     return [re.findall(rf"rank {rank}: (.*)", ended.stdout) for rank in range(2)], ended.stdout + ended.stderr
 
@@ -88,19 +89,19 @@ def all_are_told(outcomes):
     return all(len(one) == 1 and re.match(rf"AuthenticationError: .*{CHANGED}", one[0]) for one in outcomes)
 
 
-@pytest.mark.parametrize("security", ["auto", "integrity", "encrypt", "none"])
+@pytest.mark.parametrize("security", ["auto", "encrypt"])
 def test_a_relay_that_changes_nothing_is_no_obstacle(security):
     outcomes, output = run(SUMS, "nothing", FARANDOLE_SECURITY=security, **KEY)
-    assert outcomes == [["0 of 200 wrong"]] * 2, output
+    assert outcomes == [["0 of 40 wrong"]] * 2, output
 
 
 # What the protection is measured against: without it the change is not seen.
 def test_without_protection_a_sum_is_wrong():
-    outcomes, output = run(SUMS, "flip:400000", FARANDOLE_SECURITY="none", **KEY)
-    assert any(re.match("[1-9].* of 200 wrong", one[0]) for one in outcomes), output
+    outcomes, output = run(SUMS, "flip:1000000", FARANDOLE_SECURITY="none", **KEY)
+    assert any(re.match("[1-9].* of 40 wrong", one[0]) for one in outcomes), output
 
 
-@pytest.mark.parametrize("edit", ["flip:400000", "repeat:400000", "drop:400000"])
+@pytest.mark.parametrize("edit", ["flip:1000000", "repeat:1000000", "drop:1000000"])
 @pytest.mark.parametrize("security", ["auto", "encrypt"])
 def test_every_rank_is_told_that_data_was_changed(security, edit):
     outcomes, output = run(SUMS, edit, FARANDOLE_SECURITY=security, **KEY)
