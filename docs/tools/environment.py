@@ -34,6 +34,7 @@ LAUNCHER = {
     "ELASTIC": "Set by the launcher of an elastic job: where its ranks reach it.",
     "WORKER": "Set by the launcher of an elastic job: the number of this process.",
     "RESTART": "Set by `farandole run`: how often all ranks have been started again.",
+    "KEY_IS_DERIVED": "`1`: set by `farandole run` if the key that it passes on is no secret.",
 }
 
 TYPES = {

@@ -68,7 +68,7 @@ typedef enum fdl_result {
   FDL_UNSUPPORTED = 8,      /* this build, machine or object cannot do it; the text names what is missing */
   FDL_RESOURCE = 9,         /* memory, descriptors or files are short */
   FDL_TRANSPORT = 10,       /* a connection failed or carried an invalid message */
-  FDL_AUTHENTICATION = 11,  /* the job keys differ */
+  FDL_AUTHENTICATION = 11,  /* the job keys differ, or bytes were changed on their way */
   FDL_INTERNAL = 12         /* a bug: please report */
 } fdl_result;
 
@@ -314,6 +314,25 @@ typedef enum fdl_device_kind { FDL_DEVICE_CPU = 0, FDL_DEVICE_CUDA = 2 /* DLPack
  * cannot be used; the text gives the reason (no driver, a driver that is too old, a build without CUDA).
  * FDL_INVALID_ARGUMENT: the index does not exist. */
 FDL_API fdl_result fdl_device_open(fdl_world* world, fdl_device_kind kind, int index);
+
+/* ---- Trust: messages of a program's own that must not be changed on their way, such as code ---- */
+
+#define FDL_SEAL_BYTES 32
+/* FDL_OK if this rank may run what the ranks of the group send it as code, for example unpickle it: the job's key is a
+ * secret, or all ranks of the group are on one host, or the option trust_derived_key is set. FDL_AUTHENTICATION: the
+ * key is derived from facts that others can know; the text says how to set one. The same on all ranks of the group. */
+FDL_API fdl_result fdl_group_trust(fdl_group* group);
+/* Computes the seal of a message of this rank: of `count` parts, in order, for a purpose that the receivers know. The
+ * message may then travel in any way. The key of the seal is fresh for each world and known to its ranks alone. `seal`
+ * has FDL_SEAL_BYTES bytes; in a group whose ranks share memory they are 0. From any thread.
+ * FDL_INVALID_ARGUMENT: group, purpose, seal, or parts or sizes of a count above 0 are NULL. */
+FDL_API fdl_result fdl_group_seal(fdl_group* group, const char* purpose, const void* const* parts, const size_t* sizes,
+                                  size_t count, void* seal);
+/* FDL_OK if rank `sender` of the group made this seal of these parts for this purpose. FDL_AUTHENTICATION: something on
+ * the way changed the message; the text names both ranks. A seal does not tell how often or when it was made: put a
+ * number into the purpose. FDL_INVALID_ARGUMENT: as above, or `sender` is no rank of the group. */
+FDL_API fdl_result fdl_group_open(fdl_group* group, int sender, const char* purpose, const void* const* parts,
+                                  const size_t* sizes, size_t count, const void* seal);
 
 /* ---- Ordered communicators: every member calls the same collectives in the same order ---- */
 

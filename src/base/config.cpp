@@ -116,9 +116,9 @@ std::string meant(const std::string& value) { return value; }
 
 // Settings that both ends of a message or all ranks of a choice depend on; they must be equal on all ranks. Ranks can
 // differ in the others, which affect only decisions of a group's root or a rank's own memory and timeouts.
-constexpr std::string_view kAlike[] = {"transport",      "algorithm",          "deterministic",
-                                       "cache_capacity", "slice_bytes",        "shm_bytes",
-                                       "numa_levels",    "device_collectives", "device_staging_bytes"};
+constexpr std::string_view kAlike[] = {
+    "transport",   "algorithm",          "deterministic",        "cache_capacity", "slice_bytes",      "shm_bytes",
+    "numa_levels", "device_collectives", "device_staging_bytes", "security",       "trust_derived_key"};
 
 struct Given {
   std::string value;
@@ -185,7 +185,8 @@ bool belongs_to_launcher(std::string_view variable) {
                                 "JOBSET_JOBS",
                                 "JOBSET_JOB_INDEX",
                                 "JOBSET_PODS_PER_JOB",
-                                "IFACE"}) {
+                                "IFACE",
+                                "KEY_IS_DERIVED"}) {
     if (variable == "FARANDOLE_" + std::string(name)) return true;
   }
   return false;

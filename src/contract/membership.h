@@ -47,6 +47,9 @@ struct Membership {
   int rank = 0;    // of this process, in `members`
   std::vector<Member> members;
   std::string job_key;
+  // Derived from the job's key and fresh for each world. Empty only where no world was made (tests).
+  std::string session_key = {};
+  bool key_is_secret = false;  // false: the job's key is derived from facts that others can know
   const Config* config = nullptr;
   std::shared_ptr<HostMemory> memory;  // shared by the ranks of this host in this job; null if they have none
   Exchange* exchange = nullptr;

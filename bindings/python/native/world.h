@@ -55,6 +55,12 @@ class Group {
   int size() const { return fdl_group_size(get()); }
   std::vector<int> ranks() const;
 
+  // See fdl_group_trust, fdl_group_seal and fdl_group_open. The parts of a message are objects with a buffer.
+  void check_trust() const;
+  pybind11::bytes seal(const std::string& purpose, const pybind11::sequence& objects) const;
+  void open(int sender, const std::string& purpose, const pybind11::sequence& objects,
+            const pybind11::bytes& seal) const;
+
  private:
   std::shared_ptr<World> world_;
   fdl_group* group_;

@@ -103,6 +103,7 @@ Result<std::vector<int>> accept_candidates(const Trial& trial, const Offer& offe
   for (int tried = 0; tried < connected;) {
     auto fd = accept_one(offer.listening.fd.get());
     if (!fd.ok() || !*fd) break;
+    if (is_of_another_user(fd->get())) continue;
     const auto member = try_one(trial, offer, fd->get());
     if (member.ok()) members.push_back(*member);
     // Connections of strangers do not count.

@@ -131,6 +131,10 @@ const Option* joining(const std::vector<const Option*>& chosen, const Member& a,
   return nullptr;
 }
 
+// Whether bytes that this transport moves stay in memory that only the two ranks map. Other transports pass them to a
+// network, or to a library that may do so.
+bool stays_in_memory(const Option& option) { return option.name == "shm" || option.name == "loopback"; }
+
 #if FDL_WITH_SHM
 // True if shared memory joins ranks of one host. The answer is the same on all ranks, because it depends only on the
 // allowed transports.
@@ -376,12 +380,17 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, Sus
                             .members = membership.members,
                             .shape = shape_of(membership.members),
                             .config = membership.config,
+                            .session_key = membership.session_key,
                             .device_library = std::move(find_library),
                             .suspect = std::move(suspect),
                             .waiting = std::move(waiting),
                             .watch = std::move(watch)};
   FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*membership.config));
   if (membership.size() == 1) return Communicator::make(std::move(parts));
+  for (const Member& member : membership.members) {
+    const Option* option = joining(chosen, membership.me(), member);
+    parts.peers_by_memory.push_back(option != nullptr && stays_in_memory(*option));
+  }
   // From the view of the first member, so that all members choose algorithms by the same words.
   parts.shape.transport = transports_between(membership.members, 0, *membership.config);
   parts.shape.table = table;

@@ -23,6 +23,7 @@
 #include "runtime/device/devices.h"
 #include "runtime/lifecycle/allocation.h"
 #include "runtime/lifecycle/group.h"
+#include "runtime/lifecycle/group_seals.h"
 #include "runtime/lifecycle/tuning.h"
 #include "runtime/progress/failure_decisions.h"
 #include "runtime/progress/progress_thread.h"
@@ -136,6 +137,12 @@ class Runtime {
   // Makes the place of an operation of the group on that device that is submitted now.
   Result<std::shared_ptr<DevicePlace>> device_place(Group& group, int kind, int index, Stream stream);
 
+  // ---- messages of the program's own; from any thread ----
+  // OK if bytes of the group's ranks may be trusted to run as code: the job's key is a secret, or all ranks are on this
+  // host, or the configuration says so. Else AUTHENTICATION, with what to do. The same on all members.
+  Status check_trust(const Group& group) const;
+  GroupSeals seals(Group& group) const { return GroupSeals(group, session_key_); }
+
   // Symmetric memory of that device for tensors of the group, zeroed in the stream's order. Collective over the group
   // and blocking; all members must request the same number of bytes, and all get memory or the same error.
   Result<GroupMemory> allocate_symmetric(Group& group, int kind, int index, Stream stream, std::size_t bytes);
@@ -170,12 +177,14 @@ class Runtime {
                       const Status& prepared);
   Status serve_coordinator();
   Status connect_ranks();
+  Status agree_on_session_key(Exchange& exchange, Deadline deadline);
   Status compute_facts();
   Status share_memory();
   EfaAnswer answer_for_efa();
   void choose_network(const std::vector<EfaAnswer>& answers);
   void report_network();
   void report_traffic();
+  void report_security();
   void count_devices(Metrics& metrics);
   Result<Group*> open_group(std::string id, const std::vector<int>& world_ranks);
   // What a set-up with other ranks waits for: its end, and the news that one of them is gone.
@@ -235,6 +244,7 @@ class Runtime {
   Identity identity_;
   WorldFacts facts_;
   std::vector<Member> members_;
+  std::string session_key_;  // see Membership
   EfaFacts efa_;
   std::string why_no_efa_;                    // unless a prerequisite is missing on this host
   std::unique_ptr<EfaTraffic> efa_traffic_;   // since the start; null before

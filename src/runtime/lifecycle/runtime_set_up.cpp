@@ -31,6 +31,8 @@ Result<Runtime::Connected> Runtime::connect(const std::string& id, const std::ve
                               .rank = rank,
                               .members = members,
                               .job_key = identity_.job_key,
+                              .session_key = session_key_,
+                              .key_is_secret = !identity_.job_key_is_derived,
                               .config = &config_,
                               .memory = memory_,
                               .exchange = &exchange,

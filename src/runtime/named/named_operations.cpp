@@ -108,6 +108,13 @@ void NamedOperations::report_stall(const std::string& text) {
 
 // ---- Departures and failures ----
 
+// A message that was tampered with is a failure at once, also on a rank that waits for nothing: the other ranks may
+// wait for the answer to it.
+void NamedOperations::end_peer(const Status& why) {
+  if (why.code() == Code::authentication) return failure_.report(why);
+  failure_.peer_is_gone(why);
+}
+
 // Buckets that were agreed on before a rank left still finish, because that rank finishes them too. Requests that wait
 // for the rank fail on all ranks at the same place among the plans, because the root sends the error in a plan. The
 // departure of the root itself is handled by each rank.

@@ -82,7 +82,7 @@ class NamedOperations final : private PlanExchange::Receiver {
  private:
   void take_plan(Plan&& plan) override;
   void fail_exchange(const Status& why) override { fail_all(why); }
-  void end_peer(const Status& why) override { failure_.peer_is_gone(why); }
+  void end_peer(const Status& why) override;
   void report_stall(const std::string& text) override;
 
   Communicator& comm_;
