@@ -1,4 +1,4 @@
-// Runtime, part 5: what the job's key allows, and what the log says about it.
+// Runtime, part 6: what the job's key allows, and what the log says about it.
 #include <algorithm>
 
 #include "base/log.h"
