@@ -21,7 +21,7 @@
 namespace fdl {
 namespace {
 
-constexpr double kHandshakeSeconds = 2;     // limit for one connection's handshake
+constexpr double kHandshakeSeconds = 10;    // limit for one connection's handshake
 constexpr std::size_t kMostCallers = 4096;  // connections in their handshake; the oldest one is closed for a new one
 constexpr std::size_t kFdsAtOnce = 32;
 // Members wait this much longer than the deadline, so that the leader's error with the missing ranks reaches them.
@@ -206,7 +206,7 @@ class Setup {
       for (const Caller& caller : callers) {
         const bool sends = !caller.index && caller.introduction.has_output();
         waits.push_back({caller.fd.get(), static_cast<short>(sends ? POLLOUT : POLLIN), 0});
-        until = until.earlier(caller.timeout);
+        if (!caller.index) until = until.earlier(caller.timeout);
       }
       ::poll(waits.data(), waits.size(), until.remaining_ms());
       std::size_t at = 2;
@@ -214,7 +214,8 @@ class Setup {
         const bool is_ready = waits[at].revents != 0;
         const Progress progress = is_ready ? advance(*caller) : Progress::waits;
         if (progress == Progress::admitted) --missing;
-        const bool stays = progress == Progress::waits && !caller->timeout.passed();
+        // A member that has proved the key gets the time of the whole set-up.
+        const bool stays = progress == Progress::waits && (caller->index || !caller->timeout.passed());
         caller = stays ? std::next(caller) : callers.erase(caller);
       }
       if (waits[0].revents != 0) FDL_RETURN_IF_ERROR(accept_callers(listening_fd, callers));
