@@ -87,8 +87,8 @@ def allgather_bytes(data, name, group):
 # <name>.parts has the sizes of all and their seal. Then each part that is not empty is one operation: <name>.t,
 # <name>.t1, <name>.t2 ... If the root fails, there are 0 parts, and <name>.t is its error text.
 _HEAD = struct.Struct("<QQQQ32s")
-_SEAL_BYTES = 32
-_HEAD_BYTES = _HEAD.size + _SEAL_BYTES
+_SEAL = struct.Struct("32s")
+_HEAD_BYTES = _HEAD.size + _SEAL.size
 
 
 def _send_head(count, joined, parts, name, group, root):
@@ -132,7 +132,7 @@ def _broadcast_parts(parts, joined, root, name, group):
         _raise_failure_of_root(first, purpose, seal, root, name, group)
     sizes = [first]
     if count > 1:
-        table = bytearray(8 * count + _SEAL_BYTES)
+        table = bytearray(8 * count + _SEAL.size)
         _run(Kind.BROADCAST, table, f"{name}.parts", group, (len(table),), table, root)
         native.open(root, f"{purpose}, sizes", [memoryview(table)[: 8 * count]], bytes(table[8 * count :]))
         sizes = struct.unpack_from(f"<{count}Q", table)
