@@ -1,4 +1,4 @@
-"""Groups and communicators are made on all of their ranks, or on none: one rank is short of descriptors, more and more."""
+"""Groups and communicators are made on all of their ranks, or on none: one rank is short of descriptors."""
 
 import contextlib
 import os
