@@ -21,7 +21,8 @@ class OrderedCallsTest : public testing::Test {
     const std::string id = test::unique_id();
     test::run_ranks(2, [&](int rank) { comms_[index(rank)] = test::make_communicator(id, rank, 2, config_); });
     for (const int rank : {0, 1}) {
-      calls_[index(rank)] = std::make_unique<OrderedCalls>(*comms_[index(rank)], "g", config_, decisions_, nullptr);
+      calls_[index(rank)] = std::make_unique<OrderedCalls>(*comms_[index(rank)], "g", config_, decisions_,
+                                                           launches_[index(rank)], nullptr);
     }
   }
   void TearDown() override {
@@ -75,6 +76,7 @@ class OrderedCallsTest : public testing::Test {
 
   const Config config_ = make_config();
   FailureDecisions decisions_;
+  std::array<LaunchOrder, 2> launches_;  // of each rank
   std::array<std::unique_ptr<Communicator>, 2> comms_;
   std::array<std::unique_ptr<OrderedCalls>, 2> calls_;
 };
