@@ -221,8 +221,10 @@ std::string SocketClient::name_of_coordinator() const {
                          : fmt::format("the coordinator ({})", server_name_);
 }
 
-// Any message proves that the coordinator runs.
+// Any message proves that the coordinator runs. One that waited in the socket while this process got no processor time
+// takes back that the coordinator was silent for too long.
 void SocketClient::note_answer() {
+  is_silent_ = false;
   const int64_t silent_ns = silence_.answered();
   if (silent_ns == 0) return;
   add_event({.kind = CoordinatorEvent::Kind::answers_again,

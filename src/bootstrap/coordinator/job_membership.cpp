@@ -361,7 +361,7 @@ void JobMembership::lose(Member& member, const std::string& how) {
 // Removes a member that left or was lost, informs the others, and decides the reports that name it.
 void JobMembership::vacate(Member& member, Member::State state, Kind kind) {
   member.state = state;
-  member.warn_at = member.pong_until = Deadline::never();
+  member.warn_at = member.last_call = member.pong_until = Deadline::never();
   --here_;
   store_.forget_all_of(member.peer);
   std::erase_if(waiting_, [&](const Waiting& one) { return one.peer == member.peer; });
@@ -387,7 +387,10 @@ void JobMembership::tick(int64_t now_ns) {
     if (member.state != Member::State::present) continue;
     if (member.pong_until.moment_ns() <= now_ns) {
       lose_and_notify(member, end_by_silence(member));
-    } else if (!member.is_silent && member.warn_at.moment_ns() <= now_ns) {
+      continue;
+    }
+    if (member.last_call.moment_ns() <= now_ns) member.last_call = Deadline::never();
+    if (!member.is_silent && member.warn_at.moment_ns() <= now_ns) {
       warn_of_silence(member);
     }
   }
@@ -407,7 +410,7 @@ Deadline JobMembership::start_limit() const {
 Deadline JobMembership::next() const {
   Deadline next = start_limit();
   for (const Member& member : members_) {
-    next = next.earlier(member.pong_until);
+    next = next.earlier(member.last_call).earlier(member.pong_until);
     if (!member.is_silent) next = next.earlier(member.warn_at);
   }
   for (const Waiting& one : waiting_) next = next.earlier(one.until);

@@ -59,8 +59,10 @@ class JobMembership {
     // Pings are numbered; a pong answers its ping and all earlier ones.
     uint64_t last_ping = 0;
     uint64_t last_pong = 0;
-    int64_t asked_ns = 0;                     // when the first ping without a pong was sent
-    Deadline warn_at = Deadline::never();     // then all ranks are warned of its silence
+    int64_t asked_ns = 0;                  // when the first ping without a pong was sent
+    Deadline warn_at = Deadline::never();  // then all ranks are warned of its silence
+    // Shortly before pong_until: a coordinator that is late for this moment has not run, and its rank gets more time.
+    Deadline last_call = Deadline::never();
     Deadline pong_until = Deadline::never();  // then it is lost
     bool is_silent = false;                   // all ranks have been warned
   };

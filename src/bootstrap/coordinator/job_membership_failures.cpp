@@ -17,6 +17,8 @@ using Kind = CoordinatorMessage::Kind;
 // Limits of the queries that the coordinator keeps.
 constexpr std::size_t kMostQueries = 1024;
 constexpr int64_t kLongestClaim_ns = 3'600'000'000'000;
+// A delay of a tick by less is no pause of the coordinator. It is also how long a pong may be on its way.
+constexpr int64_t kCoordinatorPause_ns = 200'000'000;
 
 CoordinatorMessage decision_on(const std::string& comm, const Status& why) {
   CoordinatorMessage decision{.kind = Kind::comm_failed};
@@ -130,6 +132,7 @@ void JobMembership::expect_pong(Member& member, int64_t now_ns) {
   member.asked_ns = now_ns;
   member.warn_at = Deadline::at_ns(now_ns + seconds_to_ns(options_.silence_warning_s));
   member.pong_until = Deadline::at_ns(now_ns + seconds_to_ns(options_.lost_after_s));
+  member.last_call = member.pong_until.shifted_by_ns(-kCoordinatorPause_ns);
 }
 
 // A pong proves that the rank is alive, so all reports that its ping was sent for are decided.
@@ -138,7 +141,7 @@ void JobMembership::pong(Member& member, uint64_t id, int64_t now_ns) {
   member.last_pong = std::max(member.last_pong, id);
   end_silence(member, now_ns);
   if (member.last_pong == member.last_ping) {
-    member.warn_at = member.pong_until = Deadline::never();
+    member.warn_at = member.last_call = member.pong_until = Deadline::never();
   } else {
     expect_pong(member, now_ns);
   }
@@ -182,16 +185,16 @@ Status JobMembership::end_by_silence(const Member& member) const {
 }
 
 // Time in which the coordinator itself did not run, because it was stopped or its machine was paused, is no silence of
-// a rank: the pong may be on its way, and gets kPause_ns more. Such a tick comes late.
+// a rank: the pong may be on its way, and gets kCoordinatorPause_ns more. Such a tick comes late.
 void JobMembership::discount_own_pause(int64_t now_ns) {
-  constexpr int64_t kPause_ns = 200'000'000;
   const int64_t late_ns = now_ns - due_ns_;
-  if (due_ns_ == std::numeric_limits<int64_t>::max() || late_ns < kPause_ns) return;
+  if (due_ns_ == std::numeric_limits<int64_t>::max() || late_ns < kCoordinatorPause_ns) return;
   for (Member& member : members_) {
     if (member.pong_until.is_never() || member.asked_ns > due_ns_) continue;
-    member.asked_ns += late_ns + kPause_ns;
-    member.warn_at = member.warn_at.shifted_by_ns(late_ns + kPause_ns);
-    member.pong_until = member.pong_until.shifted_by_ns(late_ns + kPause_ns);
+    member.asked_ns += late_ns + kCoordinatorPause_ns;
+    member.warn_at = member.warn_at.shifted_by_ns(late_ns + kCoordinatorPause_ns);
+    member.last_call = member.last_call.shifted_by_ns(late_ns + kCoordinatorPause_ns);
+    member.pong_until = member.pong_until.shifted_by_ns(late_ns + kCoordinatorPause_ns);
   }
 }
 

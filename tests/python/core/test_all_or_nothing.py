@@ -1,4 +1,4 @@
-"""Groups and communicators are made on all of their ranks, or on none: one rank is short of descriptors."""
+"""Groups and communicators are made on all of their ranks, or on none. One rank has too few descriptors."""
 
 import contextlib
 import os
@@ -70,5 +70,6 @@ def makes():
 
 def test_groups_and_communicators_are_made_on_all_ranks_or_on_none():
     for transport in ("shm", "tcp"):
-        outputs = launch(3, makes, {"FARANDOLE_TRANSPORT": transport, "FARANDOLE_START_TIMEOUT_S": "10"})
+        environment = {"FARANDOLE_TRANSPORT": transport, "FARANDOLE_START_TIMEOUT_S": "10"}
+        outputs = launch(3, makes, environment, deadline_s=180)
         assert all("MADE" in output for output in outputs)

@@ -101,6 +101,24 @@ TEST(Alive, ResumedRankReadsTheSameLossAsTheOthers) {
   EXPECT_EQ(end->why.text(), event->why.text());
 }
 
+// The driving thread comes only when the limit has passed, as on a machine that is short of processors.
+TEST(Alive, AnswerThatWaitsInTheSocketIsNoSilence) {
+  RunningCoordinator coordinator(options_for(1));
+  auto client = CoordinatorClient::connect(coordinator->address(), kKey, hello_of(0, 1), Deadline::after_seconds(10),
+                                           {.silence_warning_s = 0.01, .lost_after_s = 0.05, .suspect_after_s = 0.01})
+                    .take();
+  client->progress();
+  client->probe({});
+  ASSERT_TRUE(wait_readable(client->wake_fd(), Deadline::after_seconds(20))) << "the answer";
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  client->probe({});
+  client->progress();
+  for (const CoordinatorEvent& event : client->take_events()) {
+    EXPECT_NE(event.kind, CoordinatorEvent::Kind::coordinator_lost) << event.why.text();
+  }
+  client->leave();
+}
+
 // ---- Failed communicators ----
 
 const Status kStuck = Status::blame(2, "host-c", Code::transport, "rank 2 on host-c closed its channel");
