@@ -22,6 +22,7 @@ FORMS = {
     "SECURITY_GROUP_ID": (r"sg-[0-9a-f]{8,17}", "sg-0123456789abcdef0"),
     "RESERVATION_ID": (r"cr-[0-9a-f]{8,17}", "cr-0123456789abcdef0"),
     "FSX_ID": (r"fs-[0-9a-f]{8,17}", "fs-0123456789abcdef0"),
+    "PLACEMENT_GROUP": (r"[\w.-]{1,255}", "farandole"),
     "EFS_ID": (r"fs-[0-9a-f]{8,17}", "fs-0123456789abcdef0"),
     "FSX_MOUNT": (r"[a-z0-9]{1,8}", "abcdefgh"),
     "ACCOUNT": (r"\d{12}", "111122223333"),

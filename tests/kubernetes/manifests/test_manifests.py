@@ -336,7 +336,7 @@ def test_c5_the_files_of_katib_are_four_and_each_prints_its_metric_once():
 
 POOLS = {
     "nodepool-gpu-spot.yaml": "ec2nodeclass-efa.yaml",
-    "nodepool-gpu-od.yaml": "ec2nodeclass-efa.yaml",
+    "nodepool-gpu-od.yaml": "ec2nodeclass-efa-group.yaml",
     "nodepool-gpu-reserved.yaml": "ec2nodeclass-reserved.yaml",
 }
 
@@ -348,6 +348,24 @@ def test_c7_e6_reserved_nodes_come_from_the_reservation_only():
     (node_class,) = filled(KUBERNETES / "karpenter" / "ec2nodeclass-reserved.yaml")
     (term,) = node_class["spec"]["capacityReservationSelectorTerms"]
     assert re.fullmatch(r"cr-[0-9a-f]{17}", term["id"])
+
+
+def test_c7_nodes_on_demand_are_in_one_placement_group_and_spot_nodes_in_none():
+    for name, group in (
+        ("ec2nodeclass-efa-group.yaml", {"name": VALUES["PLACEMENT_GROUP"]}),
+        ("ec2nodeclass-efa.yaml", None),
+    ):
+        (node_class,) = filled(KUBERNETES / "karpenter" / name)
+        assert node_class["spec"].get("placementGroupSelector") == group
+
+
+def test_k6_efs_gives_its_folders_to_the_pods_user():
+    """An access point acts as this user, whatever the pod's is."""
+    storage_class = only(filled(KUBERNETES / "storage" / "efs.yaml"), "StorageClass")
+    user = str(pod_of(_job("base/job.yaml"))["spec"]["securityContext"]["runAsUser"])
+    parameters = storage_class["parameters"]
+    assert (parameters["uid"], parameters["gid"], parameters["provisioningMode"]) == (user, user, "efs-ap")
+    assert int(parameters["directoryPerms"], 8) & 0o700 == 0o700
 
 
 def test_h9_a_folder_of_lustre_is_given_to_the_pods_user():

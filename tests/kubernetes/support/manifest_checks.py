@@ -37,7 +37,7 @@ CORE = {
     "resource.k8s.io/v1",
 }
 SINCE = {"resource.k8s.io/v1": "1.34"}
-WITHOUT_SCHEMA = {"ComputeDomain"}
+WITHOUT_SCHEMA = {"ComputeDomain", "PodGroup"}
 
 
 def need_schemas():
