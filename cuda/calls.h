@@ -37,18 +37,36 @@ class Calls {
   Status failure_ FDL_GUARDED_BY(mutex_);
 };
 
-// Makes the device's context current on this thread until the end of the scope. It also relaxes the thread's capture
-// mode: calls that are otherwise forbidden while some stream is being captured are allowed, since they touch no
-// captured stream.
+// Makes the device's context current on this thread until the end of the scope. It makes no call of the driver inside
+// another scope of the device, and only a query where the context is current already.
 class Scope {
  public:
-  explicit Scope(const Calls& calls) : driver_(calls.driver) {
-    outcome_ = driver_.cuCtxPushCurrent_v2(calls.context);
-    (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+  // What leave() restores.
+  struct Entered {
+    Context outer = nullptr;
+    bool pushed = false;
+  };
+  static Outcome enter(const Calls& calls, Entered& entered) {
+    entered = {current_, false};
+    if (current_ == calls.context) return kSuccess;
+    Context found = nullptr;
+    if (calls.driver.cuCtxGetCurrent(&found) != kSuccess || found != calls.context) {
+      const Outcome outcome = calls.driver.cuCtxPushCurrent_v2(calls.context);
+      if (outcome != kSuccess) return outcome;
+      entered.pushed = true;
+    }
+    current_ = calls.context;
+    return kSuccess;
   }
+  static void leave(const Calls& calls, const Entered& entered) {
+    current_ = entered.outer;
+    Context popped = nullptr;
+    if (entered.pushed) (void)calls.driver.cuCtxPopCurrent_v2(&popped);
+  }
+
+  explicit Scope(const Calls& calls) : calls_(calls), outcome_(enter(calls, entered_)) {}
   ~Scope() {
-    (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
-    if (outcome_ == kSuccess) (void)driver_.cuCtxPopCurrent_v2(&popped_);
+    if (outcome_ == kSuccess) leave(calls_, entered_);
   }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
@@ -56,10 +74,28 @@ class Scope {
   Outcome outcome() const { return outcome_; }
 
  private:
+  // The context of the innermost scope of this thread.
+  static inline thread_local Context current_ = nullptr;
+
+  const Calls& calls_;
+  Entered entered_;
+  const Outcome outcome_;
+};
+
+// A scope in which calls are allowed that CUDA otherwise forbids while some stream is being captured, because they
+// touch no captured stream: those that allocate, free, load, or ask for the state of an event.
+class RelaxedScope : public Scope {
+ public:
+  explicit RelaxedScope(const Calls& calls) : Scope(calls), driver_(calls.driver) {
+    (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+  }
+  ~RelaxedScope() { (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedScope(const RelaxedScope&) = delete;
+  RelaxedScope& operator=(const RelaxedScope&) = delete;
+
+ private:
   const Driver& driver_;
-  Outcome outcome_ = kSuccess;
   int mode_ = kCaptureModeRelaxed;
-  Context popped_ = nullptr;
 };
 
 }  // namespace fdl::cuda

@@ -27,10 +27,12 @@ constexpr std::size_t kMostIdlePinnedBytes = std::size_t{128} << 20;
 Pointer pointer(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
 
 // Enters the device unless it has failed. `scope` lasts until the end of the function.
-#define FDL_ENTER(scope)                 \
+#define FDL_ENTER_AS(Kind, scope)        \
   FDL_RETURN_IF_ERROR(calls_.failure()); \
-  const Scope scope(calls_);             \
+  const Kind scope(calls_);              \
   FDL_RETURN_IF_ERROR(calls_.status(scope.outcome(), "cuCtxPushCurrent"))
+#define FDL_ENTER(scope) FDL_ENTER_AS(Scope, scope)
+#define FDL_ENTER_RELAXED(scope) FDL_ENTER_AS(RelaxedScope, scope)
 
 // Keeps the primary context of a device alive, which frameworks use, too.
 class PrimaryContext {
@@ -71,18 +73,23 @@ class CudaDevice final : public Device {
   int index() const override { return index_; }
   std::array<std::byte, 16> identity() const override { return identity_; }
 
-  Status enter() override {
-    FDL_RETURN_IF_ERROR(calls_.failure());
-    return calls_.status(driver_.cuCtxPushCurrent_v2(calls_.context), "cuCtxPushCurrent");
+  Status enter(Entered& entered) override {
+    Scope::Entered here;
+    const Outcome outcome = Scope::enter(calls_, here);
+    entered = {here.outer, here.pushed};
+    return calls_.status(outcome, "cuCtxPushCurrent");
   }
-  void leave() override {
-    Context left = nullptr;
-    (void)driver_.cuCtxPopCurrent_v2(&left);
+  void leave(const Entered& entered) override {
+    Scope::leave(calls_, {static_cast<Context>(entered.outer), entered.changed});
   }
 
   Result<void*> allocate(std::size_t bytes) override;
   void release(void* memory) override { give(device_memory_, memory); }
   void release_after(Stream stream, void* memory) override;
+  Status note_work(Stream stream) override {
+    FDL_ENTER(scope);
+    return queued(stream);
+  }
   Result<void*> allocate_pinned(std::size_t bytes) override;
   void release_pinned(void* memory) override { give(pinned_memory_, memory); }
 
@@ -142,14 +149,14 @@ class CudaDevice final : public Device {
                                return outcome;
                              },
                              [this](void* memory) {
-                               const Scope scope(calls_);
+                               const RelaxedScope scope(calls_);
                                (void)driver_.cuMemFree_v2(pointer(memory));
                              },
                              kMostIdleDeviceBytes};
   MemoryCache pinned_memory_{
       [this](std::size_t bytes, void** memory) { return driver_.cuMemHostAlloc(memory, bytes, kHostAllocPortable); },
       [this](void* memory) {
-        const Scope scope(calls_);
+        const RelaxedScope scope(calls_);
         (void)driver_.cuMemFreeHost(memory);
       },
       kMostIdlePinnedBytes};
@@ -167,7 +174,7 @@ Status CudaDevice::begin() {
 
 // The error of an exhausted device has the numbers that explain it.
 Result<void*> CudaDevice::take(MemoryCache& cache, std::size_t bytes, std::string_view call) {
-  FDL_ENTER(scope);
+  FDL_ENTER_RELAXED(scope);
   void* memory = nullptr;
   const Outcome outcome = cache.take(bytes, &memory);
   if (outcome == kSuccess) return memory;
@@ -184,13 +191,13 @@ Result<void*> CudaDevice::allocate_pinned(std::size_t bytes) { return take(pinne
 
 void CudaDevice::give(MemoryCache& cache, void* memory) {
   if (memory == nullptr) return;
-  const Scope scope(calls_);
+  const RelaxedScope scope(calls_);
   cache.give(memory, last_work_.pending());
 }
 
 void CudaDevice::release_after(Stream stream, void* memory) {
   {
-    const Scope scope(calls_);
+    const RelaxedScope scope(calls_);
     if (calls_.failure().ok()) (void)last_work_.note(stream);  // a failed device no longer uses the memory
   }
   release(memory);
@@ -199,7 +206,7 @@ void CudaDevice::release_after(Stream stream, void* memory) {
 // ---- Streams and events ----
 
 Result<Stream> CudaDevice::make_stream() {
-  FDL_ENTER(scope);
+  FDL_ENTER_RELAXED(scope);
   // The highest priority, so that communication is not queued behind the computation that overlaps with it.
   int least = 0, greatest = 0;
   FDL_RETURN_IF_ERROR(
@@ -212,7 +219,7 @@ Result<Stream> CudaDevice::make_stream() {
 
 void CudaDevice::end_stream(Stream stream) {
   if (stream == nullptr) return;
-  const Scope scope(calls_);
+  const RelaxedScope scope(calls_);
   // This event also covers work that was queued on the stream without this device's functions.
   if (calls_.failure().ok()) (void)last_work_.note(stream);
   last_work_.forget(stream);
@@ -222,18 +229,21 @@ void CudaDevice::end_stream(Stream stream) {
 Result<bool> CudaDevice::is_captured(Stream stream) {
   FDL_ENTER(scope);
   int captured = kCaptureNone;
-  FDL_RETURN_IF_ERROR(calls_.status(driver_.cuStreamIsCapturing(stream, &captured), "cuStreamIsCapturing"));
+  const Outcome outcome = driver_.cuStreamIsCapturing(stream, &captured);
+  // The default stream would have to wait for a captured one: nothing can be queued on it before that capture ends.
+  if (outcome == kCaptureImplicit) return true;
+  FDL_RETURN_IF_ERROR(calls_.status(outcome, "cuStreamIsCapturing"));
   return captured != kCaptureNone;
 }
 
 Result<DeviceEvent> CudaDevice::make_event() {
-  FDL_ENTER(scope);
+  FDL_ENTER_RELAXED(scope);
   return fdl::cuda::make_event(calls_);
 }
 
 void CudaDevice::end_event(DeviceEvent event) {
   if (event == nullptr) return;
-  const Scope scope(calls_);
+  const RelaxedScope scope(calls_);
   (void)driver_.cuEventDestroy_v2(event);
 }
 
@@ -248,7 +258,7 @@ Status CudaDevice::wait(Stream stream, DeviceEvent event) {
 }
 
 Result<bool> CudaDevice::reached(DeviceEvent event) {
-  FDL_ENTER(scope);
+  FDL_ENTER_RELAXED(scope);
   const Outcome outcome = driver_.cuEventQuery(event);
   if (outcome == kNotReady) return false;
   FDL_RETURN_IF_ERROR(calls_.status(outcome, "cuEventQuery"));
@@ -287,6 +297,7 @@ Status CudaDevice::enable_peer_of(const void* memory) {
 
 Status CudaDevice::copy_within(Stream stream, void* target, const void* source, std::size_t bytes) {
   if (count_ > 1) {
+    const RelaxedScope scope(calls_);
     FDL_RETURN_IF_ERROR(enable_peer_of(target));
     FDL_RETURN_IF_ERROR(enable_peer_of(source));
   }

@@ -46,6 +46,9 @@ inline constexpr Outcome kNotPermitted = 800;
 inline constexpr Outcome kSystemDriverMismatch = 803;
 inline constexpr Outcome kCaptureUnsupported = 900;
 inline constexpr Outcome kCaptureInvalidated = 901;
+inline constexpr Outcome kCaptureMerge = 902;
+inline constexpr Outcome kCaptureIsolation = 905;
+inline constexpr Outcome kCaptureImplicit = 906;
 inline constexpr Outcome kCapturedEvent = 907;
 inline constexpr Outcome kUnknown = 999;
 
@@ -89,6 +92,7 @@ struct Uuid {
   ROW(cuDevicePrimaryCtxRelease_v2,      (DeviceNumber device))                                                        \
   ROW(cuCtxPushCurrent_v2,               (Context context))                                                            \
   ROW(cuCtxPopCurrent_v2,                (Context* context))                                                           \
+  ROW(cuCtxGetCurrent,                   (Context* context))                                                           \
   ROW(cuCtxEnablePeerAccess,             (Context peer, unsigned flags))                                               \
   ROW(cuThreadExchangeStreamCaptureMode, (int* mode))                                                                  \
   ROW(cuMemAlloc_v2,                     (Pointer* memory, std::size_t bytes))                                         \

@@ -6,7 +6,7 @@
 namespace fdl::cuda {
 
 OwnDeviceEvent::~OwnDeviceEvent() {
-  const Scope scope(calls_);
+  const RelaxedScope scope(calls_);
   (void)calls_.driver.cuEventDestroy_v2(event_);
 }
 
@@ -22,6 +22,7 @@ Result<void*> make_event(Calls& calls) {
 Status LastWork::set_event(Entry& entry) {
   // An event that released memory waits for must not be set again: it would then wait for later work as well.
   if (entry.event == nullptr || entry.event.use_count() > 1) {
+    const RelaxedScope scope(calls_);
     FDL_ASSIGN_OR_RETURN(void* const event, make_event(calls_));
     entry.event = std::make_shared<const OwnDeviceEvent>(calls_, event);
   }
@@ -29,6 +30,11 @@ Status LastWork::set_event(Entry& entry) {
 }
 
 Status LastWork::note(void* stream) {
+  // Work in a graph is not tracked: its memory belongs to the graph, and to ask for the state of a captured event would
+  // end its capture.
+  int captured = kCaptureNone;
+  const Outcome asked = calls_.driver.cuStreamIsCapturing(stream, &captured);
+  if (asked == kCaptureImplicit || captured != kCaptureNone) return ok_status();
   const MutexLock lock(mutex_);
   for (Entry& entry : entries_) {
     if (entry.stream == stream && !entry.ended) return set_event(entry);

@@ -8,7 +8,7 @@ namespace fdl::cuda {
 
 Launches::~Launches() {
   if (module_ == nullptr) return;
-  const Scope scope(calls_);
+  const RelaxedScope scope(calls_);
   (void)calls_.driver.cuModuleUnload(module_);
 }
 
@@ -22,6 +22,7 @@ Status Launches::load() {
 }
 
 Status Launches::load_now() {
+  const RelaxedScope scope(calls_);
   // Machine code needs no compilation at load time, so it is tried first.
   Outcome first = kNoBinaryForGpu;
   if (!image_.machine_code.empty()) first = calls_.driver.cuModuleLoadData(&module_, image_.machine_code.data());

@@ -89,11 +89,11 @@ part_cpp() {
 }
 
 # run_pytest NAME PLACE [may-skip [VARIABLE=VALUE...]]: a skipped test is a failure unless may-skip is given; the reasons of
-# skipped tests are printed. The variables are those of the test process.
+# skipped tests are printed. The variables are those of the test process. Each core runs files of its own: most tests wait.
 run_pytest() {
   install_python_package
   local name=$1 log="$logs/$1.log"
-  env "${@:4}" python -m pytest -q -rs --junitxml="$logs/$name.xml" "$2" >"$log" 2>&1 || true
+  env "${@:4}" python -m pytest -q -rs --junitxml="$logs/$name.xml" -n "$jobs" --dist loadfile "$2" >"$log" 2>&1 || true
   local total bad skipped
   read -r total bad skipped < <(python - "$logs/$name.xml" <<'PY'
 import sys, xml.etree.ElementTree as tree
@@ -160,7 +160,7 @@ part_spark() {
   install_python_package
   say "Spark: tests"
   bash tests/spark/setup.sh || { count spark 0 1; return; }
-  PATH="$PWD/build/spark/bin:$PATH" run_pytest spark tests/spark
+  jobs=0 PATH="$PWD/build/spark/bin:$PATH" run_pytest spark tests/spark
 }
 
 part_kubernetes() {

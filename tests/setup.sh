@@ -35,7 +35,7 @@ setup_install_packages() {
 }
 
 setup_make_venv() {
-  local requirements=(torch==2.13.0 numpy scikit-learn pytest pyyaml distributed mpi4py ruff==0.17.6 "scikit-build-core>=0.10" "pybind11>=2.12"
+  local requirements=(torch==2.13.0 numpy scikit-learn pytest pytest-xdist pyyaml distributed mpi4py ruff==0.17.6 "scikit-build-core>=0.10" "pybind11>=2.12"
     pyproject-metadata==0.12.1)
   local stamp=.venv/farandole-requirements
   if ! .venv/bin/python -c '' 2>/dev/null; then

@@ -77,12 +77,14 @@ class BareNccl {
     fdl::nccl::ConfigOf218 settings;
     // Calls block until they are queued, as in a program that uses NCCL with its defaults.
     settings.blocking = 1;
-    stop_unless(gpu.device().enter());
+    const fdl::CurrentDevice current(gpu.device());
     const auto outcome = library_->functions().CommInitRankConfig(&comm_, ranks, unique, rank, &settings);
-    gpu.device().leave();
     if (outcome != fdl::nccl::Outcome::success) end(kWrong, library_->text_for(outcome, nullptr));
   }
-  ~BareNccl() { library_->functions().CommAbort(comm_); }
+  ~BareNccl() {
+    const fdl::CurrentDevice current(gpu_.device());
+    library_->functions().CommAbort(comm_);
+  }
   BareNccl(const BareNccl&) = delete;
   BareNccl& operator=(const BareNccl&) = delete;
 

@@ -34,6 +34,9 @@ LAUNCHER = {
     "ELASTIC": "Set by the launcher of an elastic job: where its ranks reach it.",
     "WORKER": "Set by the launcher of an elastic job: the number of this process.",
     "RESTART": "Set by `farandole run`: how often all ranks have been started again.",
+    "RUN_ID": "Set by `farandole run` and inherited by all that its ranks start: if `farandole run` is killed, these "
+    "processes are ended by it.",
+    "KEY_IS_DERIVED": "`1`: set by `farandole run` if the key that it passes on is no secret.",
 }
 
 TYPES = {

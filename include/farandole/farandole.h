@@ -68,7 +68,7 @@ typedef enum fdl_result {
   FDL_UNSUPPORTED = 8,      /* this build, machine or object cannot do it; the text names what is missing */
   FDL_RESOURCE = 9,         /* memory, descriptors or files are short */
   FDL_TRANSPORT = 10,       /* a connection failed or carried an invalid message */
-  FDL_AUTHENTICATION = 11,  /* the job keys differ */
+  FDL_AUTHENTICATION = 11,  /* the job keys differ, or bytes were changed on their way */
   FDL_INTERNAL = 12         /* a bug: please report */
 } fdl_result;
 
@@ -213,6 +213,12 @@ typedef struct fdl_world_options {
    * all ranks have called it. If local_size is size, the ranks meet in a socket of the host, and no port is opened. */
   int (*share)(char* text, size_t capacity, void* context);
   void* share_context;
+  /* May be NULL. Called on all ranks when operations have waited for some ranks for stall_warning_s (10 s), and again
+   * after each further stall_warning_s: `text` names the operations, the ranks that have called them and those that
+   * have not. It is called in a thread of the library or in one that waits in it, must return soon and must not call
+   * the library. */
+  void (*stalled)(const char* text, void* context);
+  void* stalled_context;
 } fdl_world_options;
 
 /* Sets all members to their defaults; options must not be NULL. */
@@ -293,17 +299,40 @@ FDL_API void fdl_group_destroy(fdl_group* group);
 /* ---- Devices ----
  *
  * Tensors on a device are given with the device's kind and index and a stream. Work that the caller has queued on the
- * stream before runs before the operation. Work that it queues there once the operation is done runs after it: "done"
- * means that the host has no more to do, while the device may still work, so that the host need not wait. A failure
- * that comes later (a rank dies meanwhile) ends the operation on the device, and the next call returns it. With NCCL,
- * ordered calls are queued on the given stream itself, and may be captured into a CUDA graph. Without NCCL (or with
- * FARANDOLE_DEVICE_COLLECTIVES=staged) they go through pinned memory of the host, as messages always do. All ranks give
- * a collective tensors on the same kind of device; the two sides of a message may use different ones. */
+ * stream before runs before the operation. Work that it queues there once it has waited for the operation runs after
+ * it: the host waits until it has no more to do, and the stream then waits for the device. A failure that comes later
+ * (a rank dies meanwhile) ends the operation on the device, and the next call returns it.
+ *
+ * Operations by name run on a stream of the group. Until the caller waits (fdl_wait_handle, fdl_run), its stream does
+ * not: what it queues meanwhile runs beside the operation. Only calls of the caller use its stream, which may be
+ * destroyed in between: fdl_submit and the wait. Stream 2 (cudaStreamPerThread) is that of the calling thread. With
+ * NCCL, ordered calls are queued on the given stream itself, and may be captured into a CUDA graph. Without NCCL (or
+ * with FARANDOLE_DEVICE_COLLECTIVES=staged) they go through pinned memory of the host, as messages always do. All ranks
+ * give a collective tensors on the same kind of device; the two sides of a message may use different ones. */
 typedef enum fdl_device_kind { FDL_DEVICE_CPU = 0, FDL_DEVICE_CUDA = 2 /* DLPack's number */ } fdl_device_kind;
 /* Opens a device before its first use, which would open it otherwise. From any thread. FDL_UNSUPPORTED: the device
  * cannot be used; the text gives the reason (no driver, a driver that is too old, a build without CUDA).
  * FDL_INVALID_ARGUMENT: the index does not exist. */
 FDL_API fdl_result fdl_device_open(fdl_world* world, fdl_device_kind kind, int index);
+
+/* ---- Trust: messages of a program's own that must not be changed on their way, such as code ---- */
+
+#define FDL_SEAL_BYTES 32
+/* FDL_OK if this rank may run what the ranks of the group send it as code, for example unpickle it: the job's key is a
+ * secret, or all ranks of the group are on one host, or the option trust_derived_key is set. FDL_AUTHENTICATION: the
+ * key is derived from facts that others can know; the text says how to set one. The same on all ranks of the group. */
+FDL_API fdl_result fdl_group_trust(fdl_group* group);
+/* Computes the seal of a message of this rank: of `count` parts, in order, for a purpose that the receivers know. The
+ * message may then travel in any way. The key of the seal is fresh for each world and known to its ranks alone. `seal`
+ * has FDL_SEAL_BYTES bytes; in a group whose ranks share memory they are 0. From any thread.
+ * FDL_INVALID_ARGUMENT: group, purpose, seal, or parts or sizes of a count above 0 are NULL. */
+FDL_API fdl_result fdl_group_seal(fdl_group* group, const char* purpose, const void* const* parts, const size_t* sizes,
+                                  size_t count, void* seal);
+/* FDL_OK if rank `sender` of the group made this seal of these parts for this purpose. FDL_AUTHENTICATION: something on
+ * the way changed the message; the text names both ranks. A seal does not tell how often or when it was made: put a
+ * number into the purpose. FDL_INVALID_ARGUMENT: as above, or `sender` is no rank of the group. */
+FDL_API fdl_result fdl_group_open(fdl_group* group, int sender, const char* purpose, const void* const* parts,
+                                  const size_t* sizes, size_t count, const void* seal);
 
 /* ---- Ordered communicators: every member calls the same collectives in the same order ---- */
 
@@ -570,7 +599,8 @@ FDL_API void fdl_operation_init(fdl_operation* operation);
 
 /* Submits `count` operations, at least one; several of them all run or all fail together. Returns at once; the handle
  * gets the outcome. From any thread. The structures may be freed at once, the tensors must stay in place until the
- * handle is done. FDL_INVALID_ARGUMENT: an argument is wrong, or the name is taken.
+ * handle is done, and on a device until a stream waits for it. FDL_INVALID_ARGUMENT: an argument is wrong, or the name
+ * is taken.
  *
  * A name is taken from the submission until this rank has observed the end of the operation: fdl_wait_handle or fdl_run
  * has returned its outcome, fdl_poll has found it done, or its callback runs. Whether a second submission is refused
@@ -589,8 +619,18 @@ FDL_API fdl_result fdl_join(fdl_group* group, fdl_handle** handle);
 FDL_API fdl_result fdl_poll(fdl_handle* handle, int* done);
 /* Waits for the outcome: FDL_OK or the failure. It stays with the handle, and each call returns the same. While it
  * waits, the calling thread may do the progress thread's work, for all operations of the world. Any number of threads
- * may wait. timeout_ns < 0: no limit. FDL_TIMEOUT of the wait itself leaves the operation in flight. */
+ * may wait. timeout_ns < 0: no limit. FDL_TIMEOUT of the wait itself leaves the operation in flight.
+ *
+ * On a device, the streams of the operations' tensors wait for the results; those streams must still exist.
+ * FDL_UNSUPPORTED: one of them is being captured into a graph; wait again after the capture. */
 FDL_API fdl_result fdl_wait_handle(fdl_handle* handle, int64_t timeout_ns);
+/* The same, for operations on devices of which `stream` uses the results: it waits for them, in place of the streams of
+ * the tensors, and the outputs that the library has allocated belong to it. */
+FDL_API fdl_result fdl_wait_handle_on(fdl_handle* handle, int64_t timeout_ns, void* stream);
+/* Sets *done to 1 if the operation is done and the device has finished it, or it has failed; else to 0. Without
+ * waiting, from any thread. A handle that is freed without a wait orders no stream: until *done is 1, the device may
+ * use its tensors. */
+FDL_API fdl_result fdl_poll_device(fdl_handle* handle, int* done);
 /* Sets the handle's only callback, which is called once. The thread that completes the handle calls it: the progress
  * thread, any thread that waits in fdl_wait_handle, fdl_run or a blocking call, or the one that destroys the
  * communicator. If the handle is done already, this call does. Nothing progresses meanwhile, so the callback should be
@@ -610,8 +650,8 @@ typedef struct fdl_output {
  * thread at a time for a handle. output->struct_size must be set. FDL_INVALID_ARGUMENT: not done, or no such index.
  * Otherwise the handle's failure. */
 FDL_API fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* output);
-/* Frees `data` of an fdl_output; NULL does nothing. On a device, work that is queued on the operation's stream may
- * still use it; that stream must still exist. */
+/* Frees `data` of an fdl_output; NULL does nothing. On a device, work that is queued on the stream of the operation's
+ * tensor, or of fdl_wait_handle_on, may still use it; that stream must still exist. */
 FDL_API void fdl_output_free(void* data);
 /* Makes a handle that the application completes, for an operation of its own that consists of several submitted ones.
  * A thread that waits for it does so as for any other handle, and makes progress meanwhile. */

@@ -82,6 +82,10 @@ class Handle {
   }
   // Waits for the outcome and throws it if it is a failure. timeout_ns < 0: no limit.
   void wait(int64_t timeout_ns = -1) const { check(fdl_wait_handle(handle_.get(), timeout_ns)); }
+  // The same, for operations on devices whose results `stream` uses.
+  void wait_on(void* stream, int64_t timeout_ns = -1) const {
+    check(fdl_wait_handle_on(handle_.get(), timeout_ns, stream));
+  }
   // The C object, which stays owned by this one.
   fdl_handle* get() const { return handle_.get(); }
 

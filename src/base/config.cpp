@@ -116,9 +116,9 @@ std::string meant(const std::string& value) { return value; }
 
 // Settings that both ends of a message or all ranks of a choice depend on; they must be equal on all ranks. Ranks can
 // differ in the others, which affect only decisions of a group's root or a rank's own memory and timeouts.
-constexpr std::string_view kAlike[] = {"transport",      "algorithm",          "deterministic",
-                                       "cache_capacity", "slice_bytes",        "shm_bytes",
-                                       "numa_levels",    "device_collectives", "device_staging_bytes"};
+constexpr std::string_view kAlike[] = {
+    "transport",   "algorithm",          "deterministic",        "cache_capacity", "slice_bytes",      "shm_bytes",
+    "numa_levels", "device_collectives", "device_staging_bytes", "security",       "trust_derived_key"};
 
 struct Given {
   std::string value;
@@ -164,11 +164,29 @@ Status check_options(const Config& config, const std::map<std::string, std::stri
 
 // Variables by which launchers describe ranks are not settings; bootstrap/launchers reads them.
 bool belongs_to_launcher(std::string_view variable) {
-  for (std::string_view name : {"RANK",       "SIZE",     "LOCAL_RANK",  "LOCAL_SIZE",       "NODE_RANK",
-                                "NODE_COUNT", "NNODES",   "RANK_FROM",   "ORDINAL_START",    "CROSS_RANK",
-                                "CROSS_SIZE", "HOSTNAME", "ELASTIC",     "WORKER",           "POD_NAME",
-                                "NODE_NAME",  "RESTART",  "JOBSET_JOBS", "JOBSET_JOB_INDEX", "JOBSET_PODS_PER_JOB",
-                                "IFACE"}) {
+  for (std::string_view name : {"RANK",
+                                "SIZE",
+                                "LOCAL_RANK",
+                                "LOCAL_SIZE",
+                                "NODE_RANK",
+                                "NODE_COUNT",
+                                "NNODES",
+                                "RANK_FROM",
+                                "ORDINAL_START",
+                                "CROSS_RANK",
+                                "CROSS_SIZE",
+                                "HOSTNAME",
+                                "ELASTIC",
+                                "WORKER",
+                                "POD_NAME",
+                                "NODE_NAME",
+                                "RESTART",
+                                "RUN_ID",
+                                "JOBSET_JOBS",
+                                "JOBSET_JOB_INDEX",
+                                "JOBSET_PODS_PER_JOB",
+                                "IFACE",
+                                "KEY_IS_DERIVED"}) {
     if (variable == "FARANDOLE_" + std::string(name)) return true;
   }
   return false;

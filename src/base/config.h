@@ -61,6 +61,11 @@
        "Secret of the job: at least 16 characters. Both ends of every connection prove possession of it.")             \
   KNOB(job_key_file,           Text,    "", "",                                                                        \
        "File that holds the job's secret, for example a mounted Kubernetes Secret; FARANDOLE_JOB_KEY wins.")           \
+  KNOB(security,               Text,    "auto", "",                                                                    \
+       "Protection of data over TCP: none; integrity: changed bytes are detected; encrypt: they cannot be read either; " \
+       "auto: integrity between hosts if the job's key is a secret. Control messages and pickles are always protected.") \
+  KNOB(trust_derived_key,      Flag,    "0", "",                                                                       \
+       "Unpickle what ranks on other hosts send although the job's key is derived from facts that others can know.")   \
   KNOB(port_base,              Count,   "0", "",                                                                       \
        "First port of the range to listen on, for network policies: the coordinator's; usually 29500. 0: any port.")   \
   KNOB(port_count,             Count,   "64", "",                                                                      \
@@ -88,6 +93,12 @@
        "Marks in the timeline when plans arrive and when rounds of a locked order begin.")                             \
   KNOB(metrics_port,           Count,   "0", "",                                                                       \
        "Port for Prometheus metrics; each rank adds its local rank to it. 0: no metrics endpoint.")                    \
+  KNOB(metrics_address,        Text,    "localhost", "",                                                               \
+       "Address on which the metrics endpoint listens: localhost, one address of this host, or * for all of them.")    \
+  KNOB(metrics_token,          Text,    "", "",                                                                        \
+       "Secret that a scraper must send (Authorization: Bearer); empty: none.")                                        \
+  KNOB(metrics_token_file,     Text,    "", "",                                                                        \
+       "File that holds that secret, for example a mounted Kubernetes Secret; FARANDOLE_METRICS_TOKEN wins.")          \
   KNOB(device_collectives,     Text,    "auto", "",                                                                    \
        "Backend of collectives on devices: nccl; staged: through pinned memory of the host; hierarchical: NCCL "       \
        "inside hosts and staging between them; nccl_between: the reverse; auto: NCCL where all ranks can use it.")     \
@@ -153,6 +164,8 @@ struct Setting {
   std::string value;
   std::string source;  // "default", "option", or the variable that set it
   std::string meaning;
+  // Whether the value is never shown.
+  bool is_secret() const { return name == "job_key" || name == "metrics_token"; }
   bool alike = false;   // all ranks of a job must have the same value
   std::string meant{};  // the value in one canonical form: 256K and 262144 are both "262144"
 };

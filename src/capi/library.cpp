@@ -192,8 +192,8 @@ size_t fdl_config_describe(char* text, size_t capacity) {
   if (!config.ok()) return copy_text("error: " + config.status().text() + "\n", text, capacity);
   std::string table;
   for (const Setting& row : config->settings) {
-    // The key is secret; whether one is set is not.
-    const bool secret = row.name == "job_key" && !row.value.empty();
+    // A key is secret; whether one is set is not.
+    const bool secret = row.is_secret() && !row.value.empty();
     table += fmt::format("{:<18} {:<10} {:<12} {}\n", row.name, secret ? "(set)" : row.value, row.source, row.meaning);
   }
   return copy_text(table, text, capacity);

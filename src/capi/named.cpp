@@ -169,10 +169,24 @@ fdl_result give_up(Handle& handle, const Status& why) {
   return report(why);
 }
 
-// Reports the outcome of an operation that is done to the caller, for whom its names are free from now on.
-fdl_result report_end(Handle& handle) {
+Deadline deadline_of(int64_t timeout_ns) { return timeout_ns < 0 ? Deadline::never() : Deadline::after_ns(timeout_ns); }
+
+fdl_result report_still_in_flight() {
+  return report(Status(Code::timeout, "the operation is still in flight; the stall report names the missing ranks"));
+}
+
+// Reports the outcome of an operation that is done to the caller, for whom its names are free from now on. The caller's
+// stream on a device is ordered after it.
+fdl_result report_end(Handle& handle, std::optional<Stream> stream = std::nullopt) {
   handle.names().release();
-  return report(handle.status());
+  const Status ordered = handle.order_streams(stream);
+  return report(ordered.ok() ? handle.status() : ordered);
+}
+
+fdl_result wait_for(fdl_handle* handle, int64_t timeout_ns, std::optional<Stream> stream) {
+  const auto done = handle->world->runtime->wait(*handle->handle, deadline_of(timeout_ns));
+  if (!done.ok()) return report(done.status());
+  return *done ? report_end(*handle->handle, stream) : report_still_in_flight();
 }
 
 fdl_result submit(fdl_group* group, Submission submission, fdl_handle** handle) {
@@ -198,7 +212,7 @@ Status find_place(fdl_group* group, const fdl_operation& operation, std::vector<
   // A value that is equal on two ranks if the tensors lie alike in symmetric memory there; -1 outside of it.
   entry.request.place = group->group->symmetric_places()->place_of(operation.input.data, operation.output,
                                                                    operation.kind == FDL_NAMED_ALLREDUCE);
-  void* const stream = stream_on_any_thread(operation.input.stream);
+  void* const stream = operation.input.stream;
   if (entries.size() > 1) {
     const auto& before = entries[entries.size() - 2].place;
     if (before != nullptr && before->stream() == stream &&
@@ -267,12 +281,6 @@ Owners<FreeMemory>& device_outputs() {
   return instance;
 }
 
-Deadline deadline_of(int64_t timeout_ns) { return timeout_ns < 0 ? Deadline::never() : Deadline::after_ns(timeout_ns); }
-
-fdl_result report_still_in_flight() {
-  return report(Status(Code::timeout, "the operation is still in flight; the stall report names the missing ranks"));
-}
-
 }  // namespace
 
 void fdl_operation_init(fdl_operation* operation) {
@@ -337,9 +345,20 @@ fdl_result fdl_poll(fdl_handle* handle, int* done) {
 
 fdl_result fdl_wait_handle(fdl_handle* handle, int64_t timeout_ns) try {
   if (handle == nullptr) return refuse("fdl_wait_handle: handle must not be NULL");
-  const auto done = handle->world->runtime->wait(*handle->handle, deadline_of(timeout_ns));
-  if (!done.ok()) return report(done.status());
-  return *done ? report_end(*handle->handle) : report_still_in_flight();
+  return wait_for(handle, timeout_ns, std::nullopt);
+}
+FDL_REPORT_EXCEPTIONS
+
+fdl_result fdl_wait_handle_on(fdl_handle* handle, int64_t timeout_ns, void* stream) try {
+  if (handle == nullptr) return refuse("fdl_wait_handle_on: handle must not be NULL");
+  return wait_for(handle, timeout_ns, stream);
+}
+FDL_REPORT_EXCEPTIONS
+
+fdl_result fdl_poll_device(fdl_handle* handle, int* done) try {
+  if (handle == nullptr || done == nullptr) return refuse("fdl_poll_device: handle and done must not be NULL");
+  *done = handle->handle->done() && handle->handle->is_done_on_device() ? 1 : 0;
+  return FDL_OK;
 }
 FDL_REPORT_EXCEPTIONS
 
@@ -382,7 +401,8 @@ fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* outpu
 FDL_REPORT_EXCEPTIONS
 
 void fdl_output_free(void* data) {
-  if (const auto owner = device_outputs().forget(data)) return owner->device->release_after(owner->stream, data);
+  if (const auto owner = device_outputs().forget(data))
+    return owner->device->release_after(stream_on_any_thread(owner->stream), data);
   std::free(data);
 }
 void fdl_handle_free(fdl_handle* handle) {

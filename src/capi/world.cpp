@@ -75,6 +75,11 @@ Result<RuntimeOptions> translate(const fdl_world_options* given) {
   if (known.waiting != nullptr) {
     options.waiting = [function = known.waiting, context = known.waiting_context] { function(context); };
   }
+  if (known.stalled != nullptr) {
+    options.stalled = [function = known.stalled, context = known.stalled_context](const std::string& text) {
+      function(text.c_str(), context);
+    };
+  }
   if (known.share != nullptr && known.rank < 0) {
     return Status(Code::invalid_argument, "fdl_world_options.share needs rank and size");
   }

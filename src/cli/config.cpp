@@ -20,8 +20,8 @@
 namespace fdl {
 namespace {
 
-// The job key is a secret, so only its presence is shown.
-std::string shown(const Setting& row) { return row.name == "job_key" && !row.value.empty() ? "(set)" : row.value; }
+// Of a secret only its presence is shown.
+std::string shown(const Setting& row) { return row.is_secret() && !row.value.empty() ? "(set)" : row.value; }
 
 int print_config(bool json) {
   auto config = Config::read(Environment::of_process());

@@ -44,10 +44,14 @@ class Device {
   // Identifies the physical device: equal in all processes that use it, and unique across hosts.
   virtual std::array<std::byte, 16> identity() const = 0;
 
-  // Make this device the calling thread's current one, for libraries that depend on it. After a successful enter(), the
-  // caller must call leave(), which restores the previous device.
-  virtual Status enter() { return {}; }
-  virtual void leave() {}
+  // enter() makes this device the calling thread's current one, for libraries that depend on it; also after a failure,
+  // so that they can end. After a success, leave() restores what enter() has noted. CurrentDevice calls both.
+  struct Entered {
+    void* outer = nullptr;
+    bool changed = false;
+  };
+  virtual Status enter(Entered& /*entered*/) { return {}; }
+  virtual void leave(const Entered& /*entered*/) {}
 
   // ---- memory ----
   // Of the device, and pinned memory of the host for fast copies. It is 256-byte aligned and not zeroed. A shortage
@@ -57,6 +61,8 @@ class Device {
   // Releases memory that others have used: work that they have queued on `stream` may still use it. The stream must
   // still exist.
   virtual void release_after(Stream stream, void* memory) = 0;
+  // Counts the work that others have queued on `stream` as work that may still use released memory.
+  virtual Status note_work(Stream /*stream*/) { return {}; }
   virtual Result<void*> allocate_pinned(std::size_t bytes) = 0;
   virtual void release_pinned(void* memory) = 0;
 
@@ -92,6 +98,24 @@ class Device {
   // by scale of data/reduce.h. `target` may be one of the sources. A user's operation fails with UNSUPPORTED.
   virtual Status reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
                         std::size_t count, double factor) = 0;
+};
+
+// Makes a device the calling thread's current one until the end of the scope.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(Device& device) : device_(device), outcome_(device.enter(entered_)) {}
+  ~CurrentDevice() {
+    if (outcome_.ok()) device_.leave(entered_);
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+  const Status& outcome() const { return outcome_; }
+
+ private:
+  Device& device_;
+  Device::Entered entered_;
+  const Status outcome_;
 };
 
 }  // namespace fdl

@@ -13,14 +13,23 @@
 
 namespace fdl {
 
+// A memory group has a bit of a 64-bit mask for each rank.
+inline constexpr int kRanksPerMemoryGroup = 64;
+
 struct Member {
   int world_rank = 0;
   // Ranks with equal host_id can map the same memory. This is tested at start, not guessed from host names.
   std::string host_id;
   std::string host_name;  // for messages only
   int process_id = 0;
-  int numa_node = -1;  // the node of its host to which it was bound at start; -1 if not bound to one node
+  int numa_node = -1;    // the node of its host to which it was bound at start; -1 if not bound to one node
+  int memory_group = 0;  // of its host: a host with more than kRanksPerMemoryGroup ranks has several, of equal size
 };
+
+// Returns whether shared memory joins both: they are in the same memory group of a host.
+inline bool in_one_memory_group(const Member& a, const Member& b) {
+  return a.memory_group == b.memory_group && a.host_id == b.host_id;
+}
 
 // Exchange publishes small facts, each once, under a key that is unique within the communicator's set-up. Its calls
 // block; they are made only while a communicator is set up, never in a collective.
@@ -38,6 +47,9 @@ struct Membership {
   int rank = 0;    // of this process, in `members`
   std::vector<Member> members;
   std::string job_key;
+  // Derived from the job's key and fresh for each world. Empty only where no world was made (tests).
+  std::string session_key = {};
+  bool key_is_secret = false;  // false: the job's key is derived from facts that others can know
   const Config* config = nullptr;
   std::shared_ptr<HostMemory> memory;  // shared by the ranks of this host in this job; null if they have none
   Exchange* exchange = nullptr;

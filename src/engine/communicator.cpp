@@ -66,6 +66,12 @@ int Communicator::rank() const { return state_->parts.rank; }
 int Communicator::size() const { return static_cast<int>(state_->parts.members.size()); }
 const std::vector<Member>& Communicator::members() const { return state_->parts.members; }
 
+std::string Communicator::session_key_with(int peer) const {
+  const auto at = static_cast<std::size_t>(peer);
+  const bool by_memory = at < state_->parts.peers_by_memory.size() && state_->parts.peers_by_memory[at];
+  return by_memory ? std::string() : state_->parts.session_key;
+}
+
 bool Communicator::takes_segments(const CollectiveSpec& spec) const {
   if (state_->failed || (spec.device != nullptr && state_->devices == nullptr)) return false;
   return state_->choose_runner(spec)->takes_segments(spec);
@@ -86,6 +92,11 @@ Communicator::Runner Communicator::runner_of(CollectiveSpec spec) const {
   if (runner != s.scheduled.get()) return {runner->name(), {}};
   return {s.parts.transport == nullptr ? std::string_view() : s.parts.transport->name(),
           s.scheduled->algorithm_of(spec)};
+}
+
+bool Communicator::launches_on_device(const CollectiveSpec& spec) const {
+  const DeviceCollectives* devices = state_->devices.get();
+  return devices == nullptr || !devices->is_negotiated() || !devices->stages(spec);
 }
 
 void Communicator::keep(const std::shared_ptr<void>& memory, std::size_t bytes) {

@@ -86,6 +86,9 @@ class Communicator final : public Waitable {
     std::vector<Member> members;
     GroupShape shape;
     const Config* config = nullptr;
+    // The secret of the world; see Membership. peers_by_memory[r]: bytes for rank r stay in memory that both ranks map.
+    std::string session_key = {};
+    std::vector<bool> peers_by_memory = {};
     std::unique_ptr<Transport> transport;  // null for a group of one
     // Tried in this order. The scheduled engine runs what none of them supports.
     std::vector<std::unique_ptr<Collectives>> preferred;
@@ -111,6 +114,9 @@ class Communicator final : public Waitable {
   int rank() const;
   int size() const;
   const std::vector<Member>& members() const;
+  // The secret from which keys for messages with this peer are derived. Empty: they need no seal, because they stay in
+  // memory that only the two ranks map.
+  std::string session_key_with(int peer) const;
 
   // Returns whether Buffers::segments is supported for this collective.
   bool takes_segments(const CollectiveSpec& spec) const;
@@ -123,6 +129,10 @@ class Communicator final : public Waitable {
     std::string_view algorithm;
   };
   Runner runner_of(CollectiveSpec spec) const;
+
+  // Whether such a collective occupies the device until the other ranks have launched theirs: not if it is staged. True
+  // before the backend negotiation.
+  bool launches_on_device(const CollectiveSpec& spec) const;
 
   // Announces memory in which operations will be, for transports that register memory. See contract/transport.h.
   void keep(const std::shared_ptr<void>& memory, std::size_t bytes);

@@ -47,13 +47,6 @@ uint32_t word_at(std::string_view bytes, std::size_t offset) {
 
 std::string head() { return word(kMagic) + word(kVersion); }
 
-std::string random_bytes(std::size_t count) {
-  std::string bytes(count, '\0');
-  // Without randomness a recorded handshake could be replayed, so there is no fallback.
-  FDL_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(count)) == 1);
-  return bytes;
-}
-
 std::string as_text(const Digest& digest) {
   return std::string(reinterpret_cast<const char*>(digest.data()), digest.size());
 }
@@ -100,6 +93,13 @@ std::string hex(ConstBytes bytes) {
     text += kDigits[std::to_integer<std::size_t>(byte & std::byte{15})];
   }
   return text;
+}
+
+std::string random_bytes(std::size_t count) {
+  std::string bytes(count, '\0');
+  // Without randomness a recorded handshake could be replayed, so there is no fallback.
+  FDL_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(count)) == 1);
+  return bytes;
 }
 
 std::string random_hex(std::size_t count) {

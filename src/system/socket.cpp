@@ -336,6 +336,16 @@ Result<std::vector<UniqueFd>> recv_fds(int socket, std::size_t count, Deadline d
   return fds;
 }
 
+bool is_of_another_user(int socket) {
+  SocketAddress mine;
+  mine.length = sizeof mine.storage;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&mine.storage), &mine.length) != 0) return true;
+  if (mine.family() != AF_UNIX) return false;
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0 || credentials.uid != ::geteuid();
+}
+
 Result<int> peer_process_id(int socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;

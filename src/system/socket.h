@@ -67,6 +67,9 @@ Status read_all(int fd, Bytes bytes, Deadline deadline);
 // Pass descriptors over a Unix socket (SCM_RIGHTS); each call sends or receives one small message.
 Status send_fds(int socket, std::span<const int> fds, Deadline deadline);
 Result<std::vector<UniqueFd>> recv_fds(int socket, std::size_t count, Deadline deadline);
+// Returns whether the other end of a Unix socket is a process of another user. False for TCP. Abstract names are
+// visible to all users of a host, and any of them may connect.
+bool is_of_another_user(int socket);
 // Returns the process id of the other end of a Unix socket.
 Result<int> peer_process_id(int socket);
 

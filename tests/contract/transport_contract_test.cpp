@@ -40,6 +40,17 @@ Result<std::unique_ptr<Transport>> connect_all_over_three_streams(const Membersh
   return connect_tcp_streams(membership, std::vector<int>(static_cast<std::size_t>(membership.size()), 3));
 }
 
+template <const char* kSecurity, int kStreams>
+Result<std::unique_ptr<Transport>> connect_all_protected(const Membership& membership) {
+  Config config = *membership.config;
+  config.security = kSecurity;
+  Membership with = membership;
+  with.config = &config;
+  return connect_tcp_streams(with, std::vector<int>(static_cast<std::size_t>(membership.size()), kStreams));
+}
+constexpr char kIntegrity[] = "integrity";
+constexpr char kEncrypt[] = "encrypt";
+
 Result<std::unique_ptr<Transport>> connect_all_over_shm(const Membership& membership) {
   return connect_shm(membership, std::vector<bool>(static_cast<std::size_t>(membership.size()), true));
 }
@@ -81,6 +92,9 @@ const Row kRows[] = {
     {"loopback", connect_loopback},
     {"tcp", connect_all_over_tcp},
     {"tcp_striped", connect_all_over_three_streams},
+    {"tcp_integrity", connect_all_protected<kIntegrity, 1>},
+    {"tcp_encrypted", connect_all_protected<kEncrypt, 1>},
+    {"tcp_encrypted_striped", connect_all_protected<kEncrypt, 3>},
     {"shm", connect_all_over_shm},
     {"mpi", connect_all_over_fake_mpi},
     {"ofi_tcp", connect_all_over<kOfiTcp>},

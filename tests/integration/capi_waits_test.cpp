@@ -2,8 +2,11 @@
 // rank, and the errors of calls after the end of a communicator.
 #include <gmock/gmock.h>
 
+#include <array>
 #include <atomic>
+#include <condition_variable>
 #include <latch>
+#include <mutex>
 #include <thread>
 
 #include "tests/support/worlds.h"
@@ -75,6 +78,63 @@ TEST_P(Waits, TwoRanksThatBothSendFirstAreReported) {
     EXPECT_EQ(fdl_send(me.comm, large.data(), large.size(), FDL_FLOAT32, other), FDL_ABORTED);
     watcher.join();
   });
+}
+
+// The stalls that one rank's program was told, until it goes on.
+struct Told {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::string texts;
+
+  static void stalled(const char* text, void* context) {
+    Told& told = *static_cast<Told*>(context);
+    const std::lock_guard lock(told.mutex);
+    told.texts += std::string(text) + "\n";
+    told.changed.notify_all();
+  }
+  bool wait_for(const std::string& word) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, std::chrono::seconds(30), [&] { return texts.find(word) != std::string::npos; });
+  }
+};
+
+// Rank 2 comes to each operation only when its program and the others' know that it is waited for.
+TEST_P(Waits, StallIsToldToThePrograms) {
+  const std::string name = fresh_name();
+  std::array<Told, 3> told;
+  const auto all_know = [&](const std::string& word) {
+    for (Told& one : told) EXPECT_TRUE(one.wait_for(word)) << word;
+  };
+  const auto run = [&](int rank) {
+    World me;
+    ASSERT_EQ(open_world_with(name, rank, 3, knobs("0.1"), me,
+                              [&](fdl_world_options& options) {
+                                options.stalled = &Told::stalled;
+                                options.stalled_context = &told[static_cast<std::size_t>(rank)];
+                              }),
+              FDL_OK)
+        << last_text();
+    float value = 1;
+    if (rank == 2) all_know("waits for rank 2");
+    FDL_EXPECT_OK(fdl_allreduce(me.comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM));
+    if (rank == 2) all_know("missing: rank 2");
+    fdl_operation operation;
+    fdl_operation_init(&operation);
+    const int64_t one = 1;
+    operation.kind = FDL_NAMED_ALLREDUCE;
+    operation.name = "late";
+    operation.input = {&value, FDL_FLOAT32, 1, &one, 0, 0, nullptr};
+    operation.output = &value;
+    operation.op = FDL_SUM;
+    fdl_handle* handle = nullptr;
+    FDL_ASSERT_OK(fdl_submit(me.all, &operation, 1, &handle));
+    FDL_EXPECT_OK(fdl_wait_handle(handle, 20'000'000'000));
+    fdl_handle_free(handle);
+    EXPECT_EQ(value, 9);
+  };
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back(run, rank);
+  for (std::thread& rank : ranks) rank.join();
 }
 
 fdl_result allreduce(World& me) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -88,6 +89,11 @@ class Rank {
     CoordinatorEvent event = events_.front();
     events_.erase(events_.begin());
     return event;
+  }
+  // All events so far that next_event() has not returned.
+  std::vector<CoordinatorEvent> take_events() {
+    MutexLock lock(mutex_);
+    return std::exchange(events_, {});
   }
   std::size_t waiting_events() {
     MutexLock lock(mutex_);

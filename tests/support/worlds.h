@@ -37,9 +37,9 @@ struct World {
 
 using Knobs = std::vector<std::pair<std::string, std::string>>;
 
-inline fdl_result open_world(const std::string& name, int rank, int size, const Knobs& knobs, World& opened,
-                             int (*interrupted)(void*) = nullptr, void* interrupted_context = nullptr,
-                             void (*waiting)(void*) = nullptr, void* waiting_context = nullptr) {
+// `change` may set further options.
+inline fdl_result open_world_with(const std::string& name, int rank, int size, const Knobs& knobs, World& opened,
+                                  const std::function<void(fdl_world_options&)>& change) {
   std::vector<const char*> texts;
   for (const auto& [knob, value] : knobs) {
     texts.push_back(knob.c_str());
@@ -53,16 +53,24 @@ inline fdl_result open_world(const std::string& name, int rank, int size, const 
   options.job_key = "a key that only tests use";
   options.options = texts.data();
   options.option_count = knobs.size();
-  options.interrupted = interrupted;
-  options.interrupted_context = interrupted_context;
-  options.waiting = waiting;
-  options.waiting_context = waiting_context;
+  change(options);
   opened.rank = rank;
   opened.size = size;
   const fdl_result result = fdl_world_create(&options, &opened.world);
   if (result != FDL_OK) return result;
   opened.all = fdl_group_all(opened.world);
   return fdl_comm_create(opened.all, &opened.comm);
+}
+
+inline fdl_result open_world(const std::string& name, int rank, int size, const Knobs& knobs, World& opened,
+                             int (*interrupted)(void*) = nullptr, void* interrupted_context = nullptr,
+                             void (*waiting)(void*) = nullptr, void* waiting_context = nullptr) {
+  return open_world_with(name, rank, size, knobs, opened, [&](fdl_world_options& options) {
+    options.interrupted = interrupted;
+    options.interrupted_context = interrupted_context;
+    options.waiting = waiting;
+    options.waiting_context = waiting_context;
+  });
 }
 
 inline std::string fresh_name() {

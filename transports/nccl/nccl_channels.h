@@ -30,12 +30,14 @@ class NcclChannels final : public DeviceChannels {
   }
   Status send(Stream stream, int peer, const void* data, std::size_t bytes) override {
     const auto& nccl = communicator_.functions();
-    return check_call(stream, peer, nccl.Send(data, bytes, nccl::Type::uint8, peer, communicator_.get(), stream),
+    return check_call(stream, peer,
+                      communicator_.call(nccl.Send, data, bytes, nccl::Type::uint8, peer, communicator_.get(), stream),
                       "a send");
   }
   Status recv(Stream stream, int peer, void* data, std::size_t bytes) override {
     const auto& nccl = communicator_.functions();
-    return check_call(stream, peer, nccl.Recv(data, bytes, nccl::Type::uint8, peer, communicator_.get(), stream),
+    return check_call(stream, peer,
+                      communicator_.call(nccl.Recv, data, bytes, nccl::Type::uint8, peer, communicator_.get(), stream),
                       "a receive");
   }
   // A group in which a call failed must still be ended, because otherwise the next group would be nested in it.

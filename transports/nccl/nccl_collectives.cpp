@@ -17,6 +17,9 @@ using Kind = NcclStep::Kind;
 // NCCL has no descriptor to sleep on. While it is busy on the host it is polled, at intervals that double.
 constexpr int64_t kFirstPollNs = 50'000;
 constexpr int64_t kLastPollNs = 5'000'000;
+// NCCL usually queues a group of calls within this time, so the thread queries it without a sleep first: the first
+// timer alone would cost as much.
+constexpr int64_t kSpinNs = 50'000;
 // How many operations with a factor are kept. Training uses one or two.
 constexpr std::size_t kFactors = 16;
 
@@ -40,7 +43,8 @@ NcclCollectives::~NcclCollectives() {
   if (completion_ != nullptr) fail(Status(Code::shut_down, "nccl: its communicator ended during a collective"));
   dismiss_all();
   if (communicator_->status().ok() && !communicator_->busy()) {
-    for (const Factor& each : factors_) communicator_->functions().RedOpDestroy(each.op, communicator_->get());
+    for (const Factor& each : factors_)
+      communicator_->call(communicator_->functions().RedOpDestroy, each.op, communicator_->get());
   }
   if (scratch_.memory != nullptr) device_.release(scratch_.memory);
   for (const Scratch& scratch : captured_scratch_) device_.release(scratch.memory);
@@ -95,7 +99,8 @@ void NcclCollectives::begin(std::string_view work, Completion& completion) {
 bool NcclCollectives::advance() {
   bool moved = false;
   while (completion_ != nullptr) {
-    const auto ready = communicator_->ready();
+    const auto ready = spins_ ? communicator_->ready_within(kSpinNs) : communicator_->ready();
+    spins_ = false;
     if (!ready.ok()) return fail(ready.status()), true;
     if (!*ready) return moved;
     moved = true;
@@ -203,6 +208,8 @@ Status NcclCollectives::run(const NcclStep& step) {
 }
 
 Status NcclCollectives::run_group(std::span<const NcclStep> group) {
+  const CurrentDevice current(device_);  // once for the whole group
+  spins_ = true;
   if (group.size() == 1) {
     FDL_ASSIGN_OR_RETURN(const nccl::RedOp op, operation_of(group[0]));
     return communicator_->called(call(group[0], op), communicator_->work());
@@ -227,7 +234,7 @@ Result<nccl::RedOp> NcclCollectives::operation_of(const NcclStep& step) {
   const auto& functions = communicator_->functions();
   // The oldest operation is replaced.
   if (factors_.size() == kFactors) {
-    functions.RedOpDestroy(factors_.front().op, communicator_->get());
+    communicator_->call(functions.RedOpDestroy, factors_.front().op, communicator_->get());
     factors_.erase(factors_.begin());
   }
   // NCCL reads the factor in the element type: float64, bfloat16 or float32.
@@ -238,9 +245,10 @@ Result<nccl::RedOp> NcclCollectives::operation_of(const NcclStep& step) {
                  : step.type == nccl::Type::bfloat16 ? static_cast<void*>(&half)
                                                      : static_cast<void*>(&single);
   nccl::RedOp op{};
-  FDL_RETURN_IF_ERROR(communicator_->called_in_group(
-      functions.RedOpCreatePreMulSum(&op, scalar, step.type, nccl::kScalarOnHost, communicator_->get()),
-      "making a sum with a factor"));
+  FDL_RETURN_IF_ERROR(
+      communicator_->called_in_group(communicator_->call(functions.RedOpCreatePreMulSum, &op, scalar, step.type,
+                                                         nccl::kScalarOnHost, communicator_->get()),
+                                     "making a sum with a factor"));
   factors_.push_back({step.type, step.factor, op});
   return op;
 }
@@ -249,6 +257,7 @@ nccl::Outcome NcclCollectives::call(const NcclStep& step, nccl::RedOp op) {
   const auto& nccl = communicator_->functions();
   const nccl::Comm comm = communicator_->get();
   void* const stream = stream_;
+  const CurrentDevice current(device_);
   switch (step.kind) {
     case Kind::all_reduce:
       return nccl.AllReduce(step.source, step.target, step.count, step.type, op, comm, stream);
@@ -302,15 +311,17 @@ void NcclCollectives::dismiss_all() {
 Status NcclCollectives::register_memory(Enrolled& memory) {
   const NcclFeatures& features = communicator_->library().features();
   const auto& functions = communicator_->functions();
-  memory.registered = true;
-  if (memory.alike && features.symmetric && memory.bytes % nccl::kWindowAlignment == 0) {
-    return communicator_->called(functions.CommWindowRegister(communicator_->get(), memory.memory, memory.bytes,
-                                                              &memory.window, nccl::kWindowSymmetric),
+  const bool fits_window = memory.alike && features.symmetric && memory.bytes % nccl::kWindowAlignment == 0;
+  if (fits_window && !std::exchange(memory.window_requested, true)) {
+    return communicator_->called(communicator_->call(functions.CommWindowRegister, communicator_->get(), memory.memory,
+                                                     memory.bytes, &memory.window, nccl::kWindowSymmetric),
                                  "registering a window");
   }
-  if (!features.registration) return {};
+  memory.registered = true;
+  // Where NCCL has no windows (NCCL_WIN_ENABLE=0, or a topology without them), it reports success and makes none.
+  if (memory.window != nullptr || !features.registration) return {};
   const nccl::Outcome outcome =
-      functions.CommRegister(communicator_->get(), memory.memory, memory.bytes, &memory.handle);
+      communicator_->call(functions.CommRegister, communicator_->get(), memory.memory, memory.bytes, &memory.handle);
   if (outcome == nccl::Outcome::success || outcome == nccl::Outcome::in_progress) {
     return communicator_->called(outcome, "registering memory");
   }
@@ -331,11 +342,11 @@ Result<bool> NcclCollectives::dismiss(void* memory) {
   enrolled_.erase(known);
   const auto& functions = communicator_->functions();
   if (gone.window != nullptr) {
-    FDL_RETURN_IF_ERROR(
-        communicator_->called(functions.CommWindowDeregister(communicator_->get(), gone.window), "giving up a window"));
+    FDL_RETURN_IF_ERROR(communicator_->called(
+        communicator_->call(functions.CommWindowDeregister, communicator_->get(), gone.window), "giving up a window"));
   } else if (gone.handle != nullptr) {
-    FDL_RETURN_IF_ERROR(
-        communicator_->called(functions.CommDeregister(communicator_->get(), gone.handle), "unregistering memory"));
+    FDL_RETURN_IF_ERROR(communicator_->called(
+        communicator_->call(functions.CommDeregister, communicator_->get(), gone.handle), "unregistering memory"));
   }
   poll_ns_ = kFirstPollNs;
   return communicator_->ready();

@@ -58,7 +58,8 @@ class NcclCollectives final : public Collectives {
     void* memory = nullptr;
     std::size_t bytes = 0;
     bool alike = false;
-    bool registered = false;  // false until it has been offered to NCCL
+    bool window_requested = false;
+    bool registered = false;  // false until it has been offered to NCCL as all that it may become
     void* handle = nullptr;
     nccl::Window window = nullptr;
   };
@@ -127,6 +128,7 @@ class NcclCollectives final : public Collectives {
   bool planned_ = false;
   bool captured_ = false;
   bool uses_scratch_ = false;
+  bool spins_ = false;  // a group has just been given to NCCL
 
   // Work on the device that may not have run yet. event_ is set again behind every collective. progress_event_ stays
   // where it was set until the device has passed it, so that passed_ counts progress even while new work keeps coming.

@@ -8,6 +8,9 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/relax.h"
+
 namespace fdl {
 namespace {
 
@@ -20,10 +23,12 @@ constexpr auto kFinalizePoll = std::chrono::microseconds(200);
 }  // namespace
 
 NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclLibrary> library, int rank,
-                                   std::span<const Member> members, Deadline deadline, const NcclOptions& options)
+                                   std::span<const Member> members, Device& device, Deadline deadline,
+                                   const NcclOptions& options)
     : library_(std::move(library)),
       rank_(rank),
       members_(members.begin(), members.end()),
+      device_(device),
       deadline_(deadline),
       options_(options) {}
 
@@ -31,21 +36,20 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::begin(std::shared_pt
                                                                   const DeviceLibrary::Id& id, int rank,
                                                                   std::span<const Member> members, Device& device,
                                                                   Deadline deadline, const NcclOptions& options) {
-  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(std::move(library), rank, members, deadline, options));
-  FDL_RETURN_IF_ERROR(made->join(id, device));
+  std::unique_ptr<NcclCommunicator> made(
+      new NcclCommunicator(std::move(library), rank, members, device, deadline, options));
+  FDL_RETURN_IF_ERROR(made->join(id));
   return made;
 }
 
-Status NcclCommunicator::join(const DeviceLibrary::Id& id, Device& device) {
+Status NcclCommunicator::join(const DeviceLibrary::Id& id) {
   nccl::UniqueId unique{};
   static_assert(sizeof unique == sizeof id);
   std::memcpy(&unique, id.data(), sizeof unique);
   nccl::ConfigOf218 config;
   // Nonblocking: a peer that never joins must not block this thread; ready() checks the deadline.
   config.blocking = 0;
-  FDL_RETURN_IF_ERROR(device.enter());
-  const Outcome outcome = functions().CommInitRankConfig(&joined_, size(), unique, rank_, &config);
-  device.leave();
+  const Outcome outcome = call(functions().CommInitRankConfig, &joined_, size(), unique, rank_, &config);
   comm_ = joined_;
   if (outcome == Outcome::in_progress || outcome == Outcome::success) return {};
   return fail(outcome, "joining");
@@ -84,7 +88,7 @@ Status NcclCommunicator::fail(Outcome outcome, std::string_view what) {
 Result<bool> NcclCommunicator::ready() {
   while (status_.ok() && stage_ != Stage::idle) {
     Outcome state = Outcome::success;
-    const Outcome queried = functions().CommGetAsyncError(stage_ == Stage::splitting ? joined_ : comm_, &state);
+    const Outcome queried = call(functions().CommGetAsyncError, stage_ == Stage::splitting ? joined_ : comm_, &state);
     if (queried != Outcome::success) state = queried;
     if (state == Outcome::success) {
       FDL_RETURN_IF_ERROR(advance());
@@ -104,6 +108,15 @@ Result<bool> NcclCommunicator::ready() {
   return true;
 }
 
+Result<bool> NcclCommunicator::ready_within(int64_t duration_ns) {
+  const int64_t end_ns = now_ns() + duration_ns;
+  for (bool is_over = stage_ != Stage::working;; relax()) {
+    FDL_ASSIGN_OR_RETURN(const bool is_ready, ready());
+    if (is_ready || is_over) return is_ready;
+    is_over = now_ns() >= end_ns;
+  }
+}
+
 // In direct mode joining is followed by splitting; every other stage is followed by idle.
 Status NcclCommunicator::advance() {
   if (stage_ == Stage::joining && options_.calls == NcclCalls::direct) {
@@ -113,7 +126,7 @@ Status NcclCommunicator::advance() {
     config.split_share = 1;
     stage_ = Stage::splitting;
     comm_ = nullptr;
-    const Outcome outcome = functions().CommSplit(joined_, 0, rank_, &comm_, &config);
+    const Outcome outcome = call(functions().CommSplit, joined_, 0, rank_, &comm_, &config);
     if (outcome == Outcome::success || outcome == Outcome::in_progress) return {};
     return fail(outcome, "splitting");
   }
@@ -124,7 +137,7 @@ Status NcclCommunicator::advance() {
 Status NcclCommunicator::check() {
   if (!status_.ok() || stage_ != Stage::idle) return status_;
   Outcome state = Outcome::success;
-  const Outcome queried = functions().CommGetAsyncError(comm_, &state);
+  const Outcome queried = call(functions().CommGetAsyncError, comm_, &state);
   if (queried != Outcome::success) state = queried;
   if (state == Outcome::success || state == Outcome::in_progress) return {};
   return fail(state, work_);
@@ -139,7 +152,7 @@ Status NcclCommunicator::called(Outcome outcome, std::string_view what) {
 
 Status NcclCommunicator::begin_group() {
   if (!status_.ok()) return status_;
-  const Outcome outcome = functions().GroupStart();
+  const Outcome outcome = call(functions().GroupStart);
   return outcome == Outcome::success ? Status() : fail(outcome, "beginning a group");
 }
 
@@ -149,7 +162,7 @@ Status NcclCommunicator::called_in_group(Outcome outcome, std::string_view what)
                 fmt::format("nccl: {} failed on {}: {}", what, name_of(rank_), library_->text_for(outcome, comm_)));
 }
 
-Status NcclCommunicator::end_group() { return called(functions().GroupEnd(), work_); }
+Status NcclCommunicator::end_group() { return called(call(functions().GroupEnd), work_); }
 
 // ---- The end ----
 
@@ -160,7 +173,7 @@ void NcclCommunicator::stop(const Status& why) {
   // may include the work of another communicator that is stopped next.
   const bool in_use = stage_ == Stage::working || stage_ == Stage::idle;
   if (in_use && library_->features().revoke) {
-    const Outcome outcome = functions().CommRevoke(comm_, 0);
+    const Outcome outcome = call(functions().CommRevoke, comm_, 0);
     revoked_ = outcome == Outcome::success || outcome == Outcome::in_progress;
   }
   if (!revoked_) abort();
@@ -168,18 +181,18 @@ void NcclCommunicator::stop(const Status& why) {
 
 // Aborts the split-off communicator before its parent.
 void NcclCommunicator::abort() {
-  if (comm_ != nullptr && comm_ != joined_) functions().CommAbort(comm_);
-  if (joined_ != nullptr) functions().CommAbort(joined_);
+  if (comm_ != nullptr && comm_ != joined_) call(functions().CommAbort, comm_);
+  if (joined_ != nullptr) call(functions().CommAbort, joined_);
   comm_ = joined_ = nullptr;
 }
 
 // Finalizes with all peers. False if they do not take part within the timeout.
 bool NcclCommunicator::finalized(nccl::Comm comm) {
   const Deadline timeout = Deadline::after_seconds(options_.timeout_s);
-  Outcome state = functions().CommFinalize(comm);
+  Outcome state = call(functions().CommFinalize, comm);
   while (state == Outcome::in_progress && !timeout.passed()) {
     std::this_thread::sleep_for(kFinalizePoll);
-    if (functions().CommGetAsyncError(comm, &state) != Outcome::success) return false;
+    if (call(functions().CommGetAsyncError, comm, &state) != Outcome::success) return false;
   }
   return state == Outcome::success;
 }
@@ -188,12 +201,12 @@ bool NcclCommunicator::finalized(nccl::Comm comm) {
 // time, or after a failure, the communicator is aborted, which waits for no rank. A split-off communicator is always
 // aborted, because finalizing it would block the caller.
 NcclCommunicator::~NcclCommunicator() {
-  if (comm_ != nullptr && comm_ != joined_) functions().CommAbort(std::exchange(comm_, joined_));
+  if (comm_ != nullptr && comm_ != joined_) call(functions().CommAbort, std::exchange(comm_, joined_));
   if (joined_ == nullptr) return;
   if (status_.ok() && stage_ == Stage::idle && finalized(joined_)) {
-    functions().CommDestroy(joined_);
+    call(functions().CommDestroy, joined_);
   } else {
-    functions().CommAbort(joined_);
+    call(functions().CommAbort, joined_);
   }
 }
 

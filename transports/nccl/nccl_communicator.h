@@ -39,6 +39,8 @@ class NcclCommunicator {
 
   // Whether all ranks have joined and NCCL has queued everything it was given. False: NCCL is busy; call again later.
   Result<bool> ready();
+  // The same, querying NCCL for so long while it works on a group. The last query follows the end of that time.
+  Result<bool> ready_within(int64_t duration_ns);
   bool busy() const { return status_.ok() && stage_ != Stage::idle; }
   const Status& status() const { return status_; }
   // NCCL's asynchronous error, if there is one. Queries NCCL only while it is not busy.
@@ -46,6 +48,13 @@ class NcclCommunicator {
 
   nccl::Comm get() const { return comm_; }
   const NcclLibrary& library() const { return *library_; }
+  // Calls a function of NCCL with this communicator's device as the calling thread's current one. NCCL restores the
+  // device that it finds; where there is none, that is device 0, and a context stays there.
+  template <typename... Parameters, typename... Arguments>
+  nccl::Outcome call(nccl::Outcome (*function)(Parameters...), Arguments... arguments) const {
+    const CurrentDevice current(device_);
+    return function(arguments...);
+  }
   const nccl::Functions& functions() const { return library_->functions(); }
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
@@ -71,8 +80,8 @@ class NcclCommunicator {
   enum class Stage { joining, splitting, working, idle };
 
   NcclCommunicator(std::shared_ptr<const NcclLibrary> library, int rank, std::span<const Member> members,
-                   Deadline deadline, const NcclOptions& options);
-  Status join(const DeviceLibrary::Id& id, Device& device);
+                   Device& device, Deadline deadline, const NcclOptions& options);
+  Status join(const DeviceLibrary::Id& id);
   Status advance();  // to the stage after the current one
   Status fail(nccl::Outcome outcome, std::string_view what);
   bool finalized(nccl::Comm comm);
@@ -84,6 +93,7 @@ class NcclCommunicator {
   const std::shared_ptr<const NcclLibrary> library_;
   const int rank_;
   const std::vector<Member> members_;
+  Device& device_;
   const Deadline deadline_;
   const NcclOptions options_;
   nccl::Comm joined_ = nullptr;  // created from the id

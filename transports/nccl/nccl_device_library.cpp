@@ -85,18 +85,17 @@ class NcclDeviceLibrary final : public DeviceLibrary {
     // NCCL's allocation can be registered as a window; without that feature ordinary device memory does.
     if (!library_->features().own_memory) return device.allocate(bytes);
     void* memory = nullptr;
-    FDL_RETURN_IF_ERROR(device.enter());
+    const CurrentDevice current(device);
+    FDL_RETURN_IF_ERROR(current.outcome());
     const auto outcome = library_->functions().MemAlloc(&memory, bytes);
-    device.leave();
     if (outcome == nccl::Outcome::success) return memory;
     return Status(Code::resource, fmt::format("nccl: no {} bytes on {}: {}", bytes, device.name(),
                                               library_->text_for(outcome, nullptr)));
   }
   void release(Device& device, void* memory) override {
     if (!library_->features().own_memory) return device.release(memory);
-    if (!device.enter().ok()) return;  // the memory of a failed device is lost with it
-    library_->functions().MemFree(memory);
-    device.leave();
+    const CurrentDevice current(device);
+    if (current.outcome().ok()) library_->functions().MemFree(memory);
   }
   Status enroll(Collectives& joined, void* memory, std::size_t bytes, bool alike) override {
     return ours(joined).enroll(memory, bytes, alike);

@@ -27,7 +27,7 @@ ShmNodes nodes_of(const Membership& membership) {
 }  // namespace
 
 Result<ShmHost> make_shm_host(const Membership& membership) {
-  const std::vector<int> members = members_of_my_host(membership);
+  const std::vector<int> members = members_of_my_memory_group(membership);
   if (static_cast<int>(members.size()) != membership.size()) {
     return Status(Code::unsupported, "shm: the ranks of " + membership.id + " are on more than one host");
   }

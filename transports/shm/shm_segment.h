@@ -18,7 +18,7 @@
 namespace fdl {
 
 // A rank's sleep word has one bit per rank.
-inline constexpr int kMaxShmRanks = 64;
+inline constexpr int kMaxShmRanks = kRanksPerMemoryGroup;
 
 struct ShmShare {
   std::vector<Member> members;  // of this host, by index
@@ -42,7 +42,7 @@ Result<ShmShare> share_segment(const Membership& membership, const std::vector<i
 Result<std::shared_ptr<SharedSegment>> share_sparse(const Membership& membership, const std::vector<int>& members,
                                                     std::string_view purpose, std::size_t bytes);
 
-// The ranks of `membership` on this rank's host, in order, this rank included.
-std::vector<int> members_of_my_host(const Membership& membership);
+// The ranks of `membership` in this rank's memory group, in order, this rank included.
+std::vector<int> members_of_my_memory_group(const Membership& membership);
 
 }  // namespace fdl

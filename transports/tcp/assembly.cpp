@@ -80,13 +80,13 @@ std::size_t Assembly::place_count(const std::vector<int>& streams) {
   return static_cast<std::size_t>(kChannelCount * std::max(1, *std::max_element(streams.begin(), streams.end())));
 }
 
-Result<std::vector<UniqueFd>> Assembly::connect(const Membership& membership, const std::vector<int>& streams) {
+Result<std::vector<TcpConnection>> Assembly::connect(const Membership& membership, const std::vector<int>& streams) {
   // Without peers there is no need to listen.
   bool alone = true;
   for (int member = 0; member < membership.size(); ++member) {
     if (member != membership.rank && streams[static_cast<std::size_t>(member)] > 0) alone = false;
   }
-  if (alone) return std::vector<UniqueFd>(streams.size() * place_count(streams));
+  if (alone) return std::vector<TcpConnection>(streams.size() * place_count(streams));
 
   const auto doing = [&] { return fmt::format("connecting '{}' over TCP", membership.id); };
   Result<Poller> poller = Poller::make();
@@ -333,7 +333,7 @@ Status Assembly::admit(std::size_t place) {
   if (for_me && caller.number >= 0 && caller.number < caller.count) {
     poller_.remove(link.fd.get());
     // A peer whose first connection timed out calls again; it uses the newest connection.
-    connection(caller.rank, caller.number) = std::move(link.fd);
+    connection(caller.rank, caller.number) = {std::move(link.fd), link.introduction->introduced().session_key, false};
   }
   drop(place);
   return {};
@@ -346,12 +346,16 @@ Status Assembly::establish(std::size_t place) {
     return next_address(place, Status(Code::transport, "another member listens there"));
   }
   poller_.remove(link.fd.get());
-  connection(link.peer, link.number) = std::move(link.fd);
+  connection(link.peer, link.number) = {std::move(link.fd), link.introduction->introduced().session_key, true};
   drop(place);
   return {};
 }
 
-std::string Assembly::purpose() const { return "tcp " + membership_.id; }
+// Both ends must protect their bytes alike, so the policy is part of the proof.
+std::string Assembly::purpose() const {
+  return fmt::format("tcp {} {}{}", membership_.id, membership_.config->security,
+                     membership_.key_is_secret ? "" : " derived");
+}
 
 std::string Assembly::key_of(int member) const { return fmt::format("{}/tcp/{}", membership_.id, member); }
 
@@ -360,14 +364,15 @@ int Assembly::connections_with(int member) const {
 }
 
 // Entry `number` of a peer in the result of connect().
-UniqueFd& Assembly::connection(int peer, int number) {
+TcpConnection& Assembly::connection(int peer, int number) {
   return connected_[static_cast<std::size_t>(peer) * place_count_ + static_cast<std::size_t>(number)];
 }
 
 // Whether all connections with a member exist; true for members that are no peers.
 bool Assembly::all_connected(int member) const {
   const auto first = connected_.begin() + member * static_cast<std::ptrdiff_t>(place_count_);
-  return std::all_of(first, first + connections_with(member), [](const UniqueFd& fd) { return static_cast<bool>(fd); });
+  return std::all_of(first, first + connections_with(member),
+                     [](const TcpConnection& one) { return static_cast<bool>(one.fd); });
 }
 
 bool Assembly::complete() const {

@@ -16,13 +16,20 @@
 
 namespace fdl {
 
+// An authenticated connection. Both ends have the same session key, and one of them has called the other.
+struct TcpConnection {
+  UniqueFd fd;
+  std::string session_key;
+  bool called = false;  // by this rank
+};
+
 class Assembly {
  public:
   // Makes streams[p] connections for each channel with member p; both members must have the same number, and this
   // rank's own entry is not read. In the result each peer has place_count(streams) entries. Connection n of channel c
   // is at n * kChannelCount + c among them; entries of connections that are not used are empty. Blocking, bounded by
   // the membership's deadline.
-  static Result<std::vector<UniqueFd>> connect(const Membership& membership, const std::vector<int>& streams);
+  static Result<std::vector<TcpConnection>> connect(const Membership& membership, const std::vector<int>& streams);
   static std::size_t place_count(const std::vector<int>& streams);
 
  private:
@@ -77,7 +84,7 @@ class Assembly {
   std::string key_of(int member) const;
   // Number of connections with `member`; 0 if it is no peer.
   int connections_with(int member) const;
-  UniqueFd& connection(int peer, int number);
+  TcpConnection& connection(int peer, int number);
   bool all_connected(int member) const;
   bool complete() const;
   Status missing_members_error() const;
@@ -88,7 +95,7 @@ class Assembly {
   Listening listening_;
   Poller poller_;
   std::vector<std::unique_ptr<Link>> links_;  // the index of a link is its poller token; ended links leave a null
-  std::vector<UniqueFd> connected_;
+  std::vector<TcpConnection> connected_;
   std::vector<bool> published_;            // by member: whether its addresses were fetched
   std::vector<std::string> last_failure_;  // by member: errors of the last round of calls
   std::string refusal_;             // error of one refused caller; one with a wrong key is preferred to a foreign one

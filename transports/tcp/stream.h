@@ -5,15 +5,26 @@
 // system call. Arriving bytes go straight into the posted buffers, with the headers between them: both ends know the
 // sizes. An unexpected header ends the stream, so bytes that landed in a wrong buffer are never reported as received.
 // Data without a posted receive stays in the kernel.
+//
+// On a protected stream a tag follows each header, and another one the bytes of each slice that has any. Received bytes
+// count as received only after their tag was checked. Encrypted bytes are sent from a buffer of one burst, because the
+// caller's bytes must stay as they are, and are decrypted in place.
+//
+//   plain        header 16            bytes
+//   protected    header 16   tag 16   bytes   tag 16
 #pragma once
 
 #include <sys/uio.h>
 
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "base/bytes.h"
+#include "contract/security.h"
 #include "system/fd.h"
+#include "system/seal.h"
 
 namespace fdl {
 
@@ -24,6 +35,13 @@ struct SliceHeader {
   uint64_t bytes = 0;  // of the whole slice, of which this connection may carry a part: both ends cut it alike
 };
 static_assert(sizeof(SliceHeader) == 16);
+
+// The seals of a protected stream, one for each direction.
+struct StreamProtection {
+  Security security = Security::integrity;
+  Seal sends;
+  Seal receives;
+};
 
 class TcpStream {
  public:
@@ -38,10 +56,12 @@ class TcpStream {
     broken,    // the connection failed: error_number()
     mismatch,  // the headers arrived() and expected() differ
     garbage,   // what arrived is no slice
+    forged,    // what arrived is not what the peer sent
   };
 
   TcpStream() = default;
-  explicit TcpStream(UniqueFd fd) : fd_(std::move(fd)) {}
+  // `protection` is null for a plain stream.
+  explicit TcpStream(UniqueFd fd, std::unique_ptr<StreamProtection> protection = nullptr);
 
   int fd() const { return fd_.get(); }
   void close() { fd_.reset(); }
@@ -85,20 +105,46 @@ class TcpStream {
   bool peer_left = false;
 
  private:
+  // A header as it travels; a plain one without the tag.
+  struct Head {
+    SliceHeader header;
+    Tag tag{};
+  };
+  static_assert(sizeof(Head) == sizeof(SliceHeader) + kTagBytes);
   // A queued part and its header.
   struct Outgoing {
-    SliceHeader header;
+    Head head;
     ConstBytes bytes;
+    Tag tag{};
+    uint64_t number = 0;  // of the header among the sealed messages
   };
   // A posted part and what its header must contain.
   struct Incoming {
-    SliceHeader header;  // as it arrives
+    Head head;  // as it arrives
     uint32_t tag = 0;
     uint64_t slice_bytes = 0;
     Bytes bytes;
+    Tag tag_of_bytes{};  // as it arrives
+  };
+  // The parts of a slice on the wire, and the places of its bytes among them.
+  struct Shape {
+    std::size_t head = 0;
+    std::size_t bytes = 0;
+    std::size_t tag = 0;
+    std::size_t whole() const { return head + bytes + tag; }
   };
   static constexpr std::size_t kGather = 16;  // slices in one system call
-  using Segments = std::array<iovec, 2 * kGather>;
+  using Segments = std::array<iovec, 3 * kGather>;
+
+  Shape shape_of(std::size_t bytes) const;
+  bool encrypts() const { return protection_ && protection_->security == Security::encrypt; }
+  void seal_head(Head& head);
+  bool open_head(Head& head, bool consume);
+  void seal_slice(Outgoing& slice);
+  void stage();
+  Outcome push_staged();
+  Outcome take_head(Incoming& slice);
+  Outcome take_payload(Incoming& slice, std::size_t from, std::size_t to);
 
   int gather_outgoing(Segments& segments) const;
   int gather_incoming(Segments& segments);
@@ -108,11 +154,21 @@ class TcpStream {
   Outcome failed_with(int error_number);
 
   UniqueFd fd_;
+  std::unique_ptr<StreamProtection> protection_;  // null: plain
 
   // Positions count slices since the beginning; slice k lies at k % kDepth.
   uint64_t queued_ = 0;
   uint64_t sent_ = 0;
   std::size_t front_sent_ = 0;  // bytes of slice sent_ that have been sent, its header included
+  uint64_t sealed_ = 0;         // protected streams: slices whose header was sealed
+
+  // Encrypted streams: bytes of slices, as they travel. staged_slice_ is the first slice that is not wholly among them.
+  std::vector<std::byte> staged_;
+  std::size_t staged_end_ = 0;
+  std::size_t staged_sent_ = 0;
+  uint64_t staged_slice_ = 0;
+  std::size_t front_staged_ = 0;  // bytes of staged_slice_ that are
+
   uint64_t posted_ = 0;
   uint64_t received_ = 0;
   std::size_t front_received_ = 0;

@@ -22,7 +22,8 @@ constexpr uint32_t kCallsBetweenPolls = 1024;
 
 class TcpTransport final : public Transport {
  public:
-  TcpTransport(const Membership& membership, std::vector<int> streams, std::vector<UniqueFd> fds, Poller poller);
+  TcpTransport(const Membership& membership, std::vector<int> streams, std::vector<TcpConnection> connections,
+               Poller poller);
   ~TcpTransport() override;
   // Adds all streams to the poller. Call once, before any other function.
   Status watch_all();
@@ -98,17 +99,32 @@ class TcpTransport final : public Transport {
   uint32_t calls_ = 0;               // of progress()
 };
 
-TcpTransport::TcpTransport(const Membership& membership, std::vector<int> streams, std::vector<UniqueFd> fds,
-                           Poller poller)
+// The keys of a connection belong to one direction each.
+std::unique_ptr<StreamProtection> protect(const TcpConnection& connection, Security security) {
+  if (security == Security::none || !connection.fd) return nullptr;
+  const auto key = [&](bool of_caller) {
+    return derive_session_key(connection.session_key, {},
+                              fmt::format("farandole tcp {} {}", of_caller ? "caller" : "listener", name_of(security)));
+  };
+  return std::make_unique<StreamProtection>(StreamProtection{security, Seal(key(connection.called), Seal::End::sender),
+                                                             Seal(key(!connection.called), Seal::End::receiver)});
+}
+
+TcpTransport::TcpTransport(const Membership& membership, std::vector<int> streams,
+                           std::vector<TcpConnection> connections, Poller poller)
     : membership_(membership),
       stream_counts_(std::move(streams)),
       places_(Assembly::place_count(stream_counts_)),
-      failures_(fds.size()),
-      busy_((fds.size() + 63) / 64),
+      failures_(connections.size()),
+      busy_((connections.size() + 63) / 64),
       lines_(2 * kChannelCount * membership.members.size()),
       poller_(std::move(poller)) {
-  streams_.reserve(fds.size());
-  for (UniqueFd& fd : fds) streams_.emplace_back(std::move(fd));
+  streams_.reserve(connections.size());
+  for (TcpConnection& one : connections) {
+    const Member& peer = membership.members[streams_.size() / places_];
+    auto protection = protect(one, security_with(membership, peer));
+    streams_.emplace_back(std::move(one.fd), std::move(protection));
+  }
 }
 
 TcpTransport::~TcpTransport() {
@@ -361,6 +377,8 @@ Status TcpTransport::failure_of(std::size_t index, Outcome outcome) const {
       return lost(peer, fmt::format("does not answer any more: {}", std::strerror(stream.error_number())));
     case Outcome::garbage:
       return lost(peer, "sent bytes that are no slice: something between the hosts changes the data");
+    case Outcome::forged:
+      return tampered_between("slice over tcp", membership_.name_of(peer), membership_.name_of(membership_.rank));
     default:
       break;
   }
@@ -384,8 +402,9 @@ Result<std::unique_ptr<Transport>> connect_tcp_streams(const Membership& members
   FDL_CHECK(static_cast<int>(streams.size()) == membership.size());
   FDL_CHECK(std::all_of(streams.begin(), streams.end(), [](int count) { return count >= 0 && count <= kMostStreams; }));
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
-  FDL_ASSIGN_OR_RETURN(std::vector<UniqueFd> fds, Assembly::connect(membership, streams));
-  auto transport = std::make_unique<TcpTransport>(membership, std::move(streams), std::move(fds), std::move(poller));
+  FDL_ASSIGN_OR_RETURN(std::vector<TcpConnection> connections, Assembly::connect(membership, streams));
+  auto transport =
+      std::make_unique<TcpTransport>(membership, std::move(streams), std::move(connections), std::move(poller));
   FDL_RETURN_IF_ERROR(transport->watch_all());
   return std::unique_ptr<Transport>(std::move(transport));
 }

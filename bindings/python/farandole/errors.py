@@ -1,6 +1,16 @@
 """Exceptions: one class for each code of the C API, and the classes that programs written for Horovod catch."""
 
 import builtins
+import warnings
+
+
+class StallWarning(UserWarning):
+    """Operations wait for ranks that have not called them. The text names the operations and the ranks."""
+
+
+def warn_of_stall(text):
+    """Called in a thread of its own on each rank, for each stall of the job."""
+    warnings.warn(text, StallWarning, stacklevel=2)
 
 
 class Error(Exception):

@@ -1,13 +1,15 @@
 """Python objects between ranks.
 
-Objects are pickled. Unpickling can run any code of the sender. That is safe here because every connection of a job is
-authenticated: a process without the job's key cannot send data to a rank.
+Objects are pickled. Unpickling can run any code of the sender. That is safe here because each pickle is sealed from end
+to end with a key that only the ranks of the job have, and checked before it is unpickled. Over several hosts without a
+secret, others can compute that key; there objects are refused, unless FARANDOLE_TRUST_DERIVED_KEY is set.
 """
 
 import collections
 import copyreg
 import functools
 import io
+import itertools
 import math
 import os
 import pickle
@@ -56,24 +58,58 @@ def _run(*arguments):
     return handle
 
 
+# Each message of this module is sealed from end to end, whatever carries it, and numbered (see world.MessageNumbers).
+# An attacker between two hosts could otherwise exchange a pickle.
+_ROW = struct.Struct("<QQ32s")  # of allgather_bytes: length, number, seal
+
+
 def allgather_bytes(data, name, group):
     """The bytes of every rank of the group, in rank order. Lengths may differ."""
-    lengths = _run(Kind.ALLGATHER, len(data).to_bytes(8, "little"), f"{name}.sz", group, (1, 8))
-    memory, _, _ = lengths.output(0)
-    sizes = [int.from_bytes(bytes(memory)[8 * rank : 8 * rank + 8], "little") for rank in range(group.size)]
-    if sum(sizes) == 0:
-        return [b""] * group.size
-    memory, _, _ = _run(Kind.ALLGATHER, data, f"{name}.t", group, (len(data),)).output(0)
-    whole = bytes(memory)
-    starts = [sum(sizes[:rank]) for rank in range(group.size)]
-    return [whole[start : start + length] for start, length in zip(starts, sizes)]
+    native = group.member()
+    number = group.numbers.next_number()
+    seal = native.seal(f"{name}, {number}", [data])
+    rows = _run(Kind.ALLGATHER, _ROW.pack(len(data), number, seal), f"{name}.sz", group, (1, _ROW.size))
+    rows = list(_ROW.iter_unpack(bytes(rows.output(0)[0])))
+    starts = list(itertools.accumulate((length for length, _, _ in rows), initial=0))
+    whole = b""
+    if starts[-1]:
+        whole = bytes(_run(Kind.ALLGATHER, data, f"{name}.t", group, (len(data),)).output(0)[0])
+    gathered = [whole[start:end] for start, end in zip(starts, starts[1:])]
+    for rank, (one, (_, number, seal)) in enumerate(zip(gathered, rows)):
+        native.open(rank, f"{name}, {number}", [one], seal)
+        if rank != group.rank:
+            group.numbers.accept(number, rank)
+    return gathered
 
 
-# A broadcast first sends three numbers, <name>.sz: the number of parts, how many of them form the pickled stream, and
-# the size of the first part. If there are several parts, <name>.parts has the sizes of all. Then each part that is not
-# empty is one operation: <name>.t, <name>.t1, <name>.t2 ... If the root fails, there are 0 parts, and <name>.t is its
-# error text.
-_HEAD = struct.Struct("<QQQ")
+# A broadcast first sends a head, <name>.sz: the number of parts, how many of them form the pickled stream, the size of
+# the first part, the number of the message, the seal of its contents and that of the head. If there are several parts,
+# <name>.parts has the sizes of all and their seal. Then each part that is not empty is one operation: <name>.t,
+# <name>.t1, <name>.t2 ... If the root fails, there are 0 parts, and <name>.t is its error text.
+_HEAD = struct.Struct("<QQQQ32s")
+_SEAL = struct.Struct("32s")
+_HEAD_BYTES = _HEAD.size + _SEAL.size
+
+
+def _send_head(count, joined, parts, name, group, root):
+    """Sends the head of a message of the root. Returns the purpose of its seals."""
+    native, number = group.member(), group.numbers.next_number()
+    purpose = f"{name}, {number}"
+    fields = _HEAD.pack(count, joined, memoryview(parts[0]).nbytes, number, native.seal(purpose, parts))
+    head = bytearray(fields + native.seal(f"{name}, head", [fields]))
+    _run(Kind.BROADCAST, head, f"{name}.sz", group, (_HEAD_BYTES,), head, root)
+    return purpose
+
+
+def _receive_head(name, group, root):
+    """The count of parts, how many form the stream, the size of the first, the purpose and the seal of the contents."""
+    head = bytearray(_HEAD_BYTES)
+    _run(Kind.BROADCAST, head, f"{name}.sz", group, (_HEAD_BYTES,), head, root)
+    fields = memoryview(head)[: _HEAD.size]
+    group.member().open(root, f"{name}, head", [fields], bytes(head[_HEAD.size :]))
+    count, joined, first, number, seal = _HEAD.unpack(fields)
+    group.numbers.accept(number, root)
+    return count, joined, first, f"{name}, {number}", seal
 
 
 def _broadcast_parts(parts, joined, root, name, group):
@@ -81,25 +117,25 @@ def _broadcast_parts(parts, joined, root, name, group):
 
     They get the first `joined` parts in one bytearray, and a bytearray for each of the others.
     """
+    native = group.member()
     if group.rank == root:
-        head = bytearray(_HEAD.pack(len(parts), joined, memoryview(parts[0]).nbytes))
-        _run(Kind.BROADCAST, head, f"{name}.sz", group, (_HEAD.size,), head, root)
+        purpose = _send_head(len(parts), joined, parts, name, group, root)
         sizes = [memoryview(part).nbytes for part in parts]
         if len(sizes) > 1:
-            table = bytearray(struct.pack(f"<{len(sizes)}Q", *sizes))
+            fields = struct.pack(f"<{len(sizes)}Q", *sizes)
+            table = bytearray(fields + native.seal(f"{purpose}, sizes", [fields]))
             _run(Kind.BROADCAST, table, f"{name}.parts", group, (len(table),), table, root)
         _send_or_receive(parts, sizes, root, name, group)
         return None
-    head = bytearray(_HEAD.size)
-    _run(Kind.BROADCAST, head, f"{name}.sz", group, (_HEAD.size,), head, root)
-    count, joined, first = _HEAD.unpack(head)
+    count, joined, first, purpose, seal = _receive_head(name, group, root)
     if count == 0:
-        _raise_failure_of_root(first, root, name, group)
+        _raise_failure_of_root(first, purpose, seal, root, name, group)
     sizes = [first]
     if count > 1:
-        table = bytearray(8 * count)
+        table = bytearray(8 * count + _SEAL.size)
         _run(Kind.BROADCAST, table, f"{name}.parts", group, (len(table),), table, root)
-        sizes = struct.unpack(f"<{count}Q", table)
+        native.open(root, f"{purpose}, sizes", [memoryview(table)[: 8 * count]], bytes(table[8 * count :]))
+        sizes = struct.unpack_from(f"<{count}Q", table)
     stream = bytearray(sum(sizes[:joined]))
     others = [bytearray(size) for size in sizes[joined:]]
     view, start, targets = memoryview(stream), 0, []
@@ -107,6 +143,7 @@ def _broadcast_parts(parts, joined, root, name, group):
         targets.append(view[start : start + size])
         start += size
     _send_or_receive([*targets, *others], sizes, root, name, group)
+    native.open(root, purpose, [*targets, *others], seal)
     return stream, others
 
 
@@ -124,14 +161,14 @@ def _send_or_receive(parts, sizes, root, name, group):
 def _send_failure(error, root, name, group):
     """Sends the root's error instead of its object, because the other ranks wait for it."""
     text = bytearray(f"{type(error).__name__}: {error}".encode(errors="replace"))
-    head = bytearray(_HEAD.pack(0, 0, len(text)))
-    _run(Kind.BROADCAST, head, f"{name}.sz", group, (_HEAD.size,), head, root)
+    _send_head(0, 0, [text], name, group, root)
     _run(Kind.BROADCAST, text, f"{name}.t", group, (len(text),), text, root)
 
 
-def _raise_failure_of_root(size, root, name, group):
+def _raise_failure_of_root(size, purpose, seal, root, name, group):
     text = bytearray(size)
     _run(Kind.BROADCAST, text, f"{name}.t", group, (size,), text, root)
+    group.member().open(root, purpose, [text], seal)
     raise errors.InvalidArgumentError(
         f"broadcast_object: rank {group.ranks[root]}, the root, cannot pickle its object: {text.decode()}"
     )
@@ -203,8 +240,10 @@ def _parts_of(thing):
 def broadcast_object(thing, root, name, group):
     """The object of rank `root` of the group.
 
-    The root gets its own object back. All ranks raise if the root cannot pickle it.
+    The root gets its own object back. All ranks raise if the root cannot pickle it, and AuthenticationError if the job
+    has no secret and the ranks are on several hosts.
     """
+    group.member().check_trust()
     if group.rank != root:
         stream, apart = _broadcast_parts(None, 0, root, name, group)
         return pickle.loads(stream, buffers=apart)
@@ -218,7 +257,11 @@ def broadcast_object(thing, root, name, group):
 
 
 def allgather_object(thing, name, group):
-    """The objects of all ranks of the group, in rank order. All ranks raise if one cannot pickle its object."""
+    """The objects of all ranks of the group, in rank order.
+
+    All ranks raise if one cannot pickle its object, and AuthenticationError as for broadcast_object.
+    """
+    group.member().check_trust()
     try:
         data, failure = dumps(thing), None
     except Exception as error:

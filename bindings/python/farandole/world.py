@@ -230,6 +230,7 @@ class Group:
         self.rank = native.rank if native else None
         self._unnamed = {}  # the next number, by operation
         self._joins = 0  # joins that this rank has started
+        self.numbers = MessageNumbers()  # of the objects that its ranks send
         self._lent = {}  # a lock, by operation
         self._borrowers = {}  # the thread that has the lock, by operation
 
@@ -333,6 +334,39 @@ class _Naming:
         # If another thread has taken the next number meanwhile, this number stays unused.
         if kind is not None and self.name is None and self.group._unnamed.get(self.operation) == self.number + 1:
             self.group._unnamed[self.operation] = self.number
+
+
+class MessageNumbers:
+    """Numbers the sealed messages of a group. A receiver accepts each number of a sender once.
+
+    A recorded message that comes again has a number that was there before.
+    """
+
+    _WINDOW = 1 << 14  # numbers; calls of several threads may arrive in another order than they were made
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._sent = 0
+        self._seen = {}  # by sender: the largest number, and those of the window
+
+    def next_number(self):
+        with self._lock:
+            self._sent += 1
+            return self._sent
+
+    def accept(self, number, sender):
+        """AuthenticationError if a message of this number has arrived before."""
+        with self._lock:
+            largest, seen = self._seen.setdefault(sender, (0, set()))
+            if number in seen or number <= largest - self._WINDOW:
+                raise errors.AuthenticationError(
+                    f"message {number} of rank {sender} has arrived before: something on the way repeats messages"
+                )
+            seen.add(number)
+            if number > largest:
+                if len(seen) > 2 * self._WINDOW:
+                    seen = {one for one in seen if one > number - self._WINDOW}
+                self._seen[sender] = (number, seen)
 
 
 def member_names(base, count):

@@ -1,9 +1,11 @@
 // Named operations: their submission, the handles that return their results, and outputs that the library
 // allocates.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "arguments.h"
 #include "exceptions.h"
@@ -162,15 +164,15 @@ class Handle {
     if (handle_) fdl_handle_free(handle_);
   }
 
-  // Releases a handle. One whose operation is still in flight moves to `dropped`.
+  // Releases a handle. One whose tensors are still in use moves to `dropped`.
   static void release(Handle* handle) {
     std::unique_ptr<Handle> owned(handle);
-    if (!owned->done()) dropped().push_back(std::move(owned));
+    if (!owned->is_over()) dropped().push_back(std::move(owned));
   }
 
   static void sweep() {
     // Called at each submission, so the list stays as short as what is in flight.
-    std::erase_if(dropped(), [](const std::unique_ptr<Handle>& handle) { return handle->done(); });
+    std::erase_if(dropped(), [](const std::unique_ptr<Handle>& handle) { return handle->is_over(); });
   }
 
   bool done() const {
@@ -178,8 +180,15 @@ class Handle {
     return fdl_poll(handle_, &is_done) != FDL_OK || is_done;
   }
 
-  // Waits in parts and checks for signals between them, so that Ctrl-C interrupts the wait.
-  void wait(double timeout_s) const {
+  // Whether the tensors may be reused: a stream waits for the operation, or the device has finished it.
+  bool is_over() const {
+    int is_done = 0;
+    return waited_ || fdl_poll_device(handle_, &is_done) != FDL_OK || is_done;
+  }
+
+  // Waits in parts and checks for signals between them, so that Ctrl-C interrupts the wait. Then the stream waits for
+  // the results: that of the tensors, if there is none.
+  void wait(double timeout_s, std::optional<uintptr_t> stream = std::nullopt) {
     using Clock = std::chrono::steady_clock;
     auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                        std::chrono::duration<double>(timeout_s < 0 ? 0 : std::min(timeout_s, 1e9)));
@@ -194,15 +203,18 @@ class Handle {
       bool was_done = done();
       fdl_result result;
       if (was_done) {
-        result = fdl_wait_handle(handle_, -1);
+        result = wait_once(-1, stream);
       } else {
         py::gil_scoped_release release_gil;
-        result = fdl_wait_handle(handle_, part);
+        result = wait_once(part, stream);
       }
-      if (result != FDL_TIMEOUT || was_done) return check(result);
+      if (result != FDL_TIMEOUT || was_done) {
+        waited_ = result != FDL_UNSUPPORTED;
+        return check(result);
+      }
       if (done()) continue;  // it has finished meanwhile: return its own result
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-      if (timeout_s >= 0 && Clock::now() >= deadline) check(fdl_wait_handle(handle_, 0));
+      if (timeout_s >= 0 && Clock::now() >= deadline) check(wait_once(0, stream));
     }
   }
 
@@ -245,10 +257,16 @@ class Handle {
   }
 
  private:
+  fdl_result wait_once(int64_t timeout_ns, std::optional<uintptr_t> stream) const {
+    return stream ? fdl_wait_handle_on(handle_, timeout_ns, reinterpret_cast<void*>(*stream))
+                  : fdl_wait_handle(handle_, timeout_ns);
+  }
+
   fdl_handle* handle_;
   std::shared_ptr<Group> group_;
   size_t rank_count_;
   std::unique_ptr<Submission> submission_;
+  bool waited_ = false;  // the operation has ended, and a stream waits for it
 };
 
 // The object that Python holds. It moves the Handle to `dropped` if it is destroyed before the operation is done.
@@ -258,7 +276,7 @@ class HandleHolder {
   ~HandleHolder() { Handle::release(handle_); }
   HandleHolder(const HandleHolder&) = delete;
   HandleHolder& operator=(const HandleHolder&) = delete;
-  const Handle& get() const { return *handle_; }
+  Handle& get() const { return *handle_; }
 
  private:
   Handle* handle_;
@@ -387,8 +405,12 @@ void bind_operations(py::module_& module) {
   py::class_<HandleHolder>(module, "Handle")
       .def("done", [](const HandleHolder& handle) { return handle.get().done(); })
       .def(
-          "wait", [](const HandleHolder& handle, double timeout_s) { handle.get().wait(timeout_s); },
-          py::arg("timeout_s") = -1.0)
+          "wait",
+          [](const HandleHolder& handle, double timeout_s, std::optional<uintptr_t> stream) {
+            handle.get().wait(timeout_s, stream);
+          },
+          py::arg("timeout_s") = -1.0, py::arg("stream") = py::none())
+      .def("done_on_device", [](const HandleHolder& handle) { return handle.get().is_over(); })
       .def("output", [](const HandleHolder& handle, size_t index) { return handle.get().output(index); })
       .def("last_joined", [](const HandleHolder& handle) { return handle.get().last_joined(); });
   module.attr("OPERATION_FIELDS") = operation_fields();

@@ -5,6 +5,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
+
 #include "exceptions.h"
 
 namespace farandole_python {
@@ -20,12 +22,29 @@ int handle_signals(void*) {
   return PyErr_CheckSignals() != 0 ? 1 : 0;
 }
 
+// Called by a thread that drives the world and must not wait for the GIL.
+void post_stall(const char* text, void* thread) {
+  std::vector<std::function<void()>> warning;
+  warning.emplace_back([copy = std::string(text)] {
+    py::gil_scoped_acquire acquire;
+    try {
+      py::module_::import("farandole.errors").attr("warn_of_stall")(copy);
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("a warning of farandole");  // a filter turns the warning into an error
+    }
+  });
+  static_cast<CallbackThread*>(thread)->post(warning);
+}
+
 }  // namespace
 
-World::World(const py::dict& facts, const py::dict& options) {
+World::World(const py::dict& facts, const py::dict& options)
+    : process_(::getpid()), stalls_(std::make_unique<CallbackThread>()) {
   fdl_world_options wanted;
   fdl_world_options_init(&wanted);
   wanted.interrupted = &handle_signals;
+  wanted.stalled = &post_stall;
+  wanted.stalled_context = stalls_.get();
   auto number = [&](const char* name, int& target) {
     if (facts.contains(name)) target = facts[name].cast<int>();
   };
@@ -60,6 +79,9 @@ void World::close() {
   if (!world) return;
   py::gil_scoped_release release;
   fdl_world_destroy(world);
+  // Intentionally leaked in a forked child, which lacks the thread.
+  if (::getpid() != process_) static_cast<void>(stalls_.release());
+  stalls_.reset();
 }
 
 fdl_world* World::get() const {
@@ -180,6 +202,71 @@ std::vector<int> Group::ranks() const {
   return all;
 }
 
+namespace {
+
+// The memory of Python objects, which stays in place while this exists.
+class Parts {
+ public:
+  explicit Parts(const py::sequence& objects) {
+    views_.reserve(objects.size());
+    for (const py::handle object : objects) {
+      Py_buffer& view = views_.emplace_back();
+      if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_SIMPLE) != 0) {
+        views_.pop_back();
+        release();
+        throw py::error_already_set();
+      }
+      starts.push_back(view.buf);
+      sizes.push_back(static_cast<size_t>(view.len));
+    }
+  }
+  ~Parts() { release(); }
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
+
+  std::vector<const void*> starts;
+  std::vector<size_t> sizes;
+
+ private:
+  void release() {
+    for (Py_buffer& view : views_) PyBuffer_Release(&view);
+    views_.clear();
+  }
+  std::vector<Py_buffer> views_;
+};
+
+}  // namespace
+
+void Group::check_trust() const { check(fdl_group_trust(get())); }
+
+py::bytes Group::seal(const std::string& purpose, const py::sequence& objects) const {
+  const Parts parts(objects);
+  fdl_group* group = get();
+  std::array<char, FDL_SEAL_BYTES> made{};
+  fdl_result result;
+  {
+    py::gil_scoped_release release;
+    result = fdl_group_seal(group, purpose.c_str(), parts.starts.data(), parts.sizes.data(), parts.sizes.size(),
+                            made.data());
+  }
+  check(result);
+  return py::bytes(made.data(), made.size());
+}
+
+void Group::open(int sender, const std::string& purpose, const py::sequence& objects, const py::bytes& seal) const {
+  const Parts parts(objects);
+  const std::string given = seal;
+  if (given.size() != FDL_SEAL_BYTES) raise_error(FDL_INVALID_ARGUMENT, "a seal has 32 bytes");
+  fdl_group* group = get();
+  fdl_result result;
+  {
+    py::gil_scoped_release release;
+    result = fdl_group_open(group, sender, purpose.c_str(), parts.starts.data(), parts.sizes.data(), parts.sizes.size(),
+                            given.data());
+  }
+  check(result);
+}
+
 void bind_world(py::module_& module) {
   py::class_<World, std::shared_ptr<World>>(module, "World")
       .def(py::init<const py::dict&, const py::dict&>())
@@ -195,6 +282,9 @@ void bind_world(py::module_& module) {
       .def_static("create", &Group::create)
       .def("split", &Group::split)
       .def("close", &Group::close)
+      .def("check_trust", &Group::check_trust)
+      .def("seal", &Group::seal)
+      .def("open", &Group::open)
       // The fdl_group, for other libraries of this package. It is valid until close().
       .def_property_readonly("address", [](const Group& group) { return reinterpret_cast<uintptr_t>(group.get()); })
       .def_property_readonly("rank", &Group::rank)

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "callback_thread.h"
+
 namespace farandole_python {
 
 class World {
@@ -30,6 +32,8 @@ class World {
 
  private:
   fdl_world* world_ = nullptr;
+  const pid_t process_;                     // that has created the world
+  std::unique_ptr<CallbackThread> stalls_;  // calls farandole.errors.warn_of_stall
 };
 
 class Group {
@@ -50,6 +54,12 @@ class Group {
   int rank() const { return fdl_group_rank(get()); }
   int size() const { return fdl_group_size(get()); }
   std::vector<int> ranks() const;
+
+  // See fdl_group_trust, fdl_group_seal and fdl_group_open. The parts of a message are objects with a buffer.
+  void check_trust() const;
+  pybind11::bytes seal(const std::string& purpose, const pybind11::sequence& objects) const;
+  void open(int sender, const std::string& purpose, const pybind11::sequence& objects,
+            const pybind11::bytes& seal) const;
 
  private:
   std::shared_ptr<World> world_;

@@ -5,6 +5,7 @@
 // loop; all other functions may be called from any thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +31,8 @@ struct CoordinatorOptions {
   double lost_after_s = 10;           // and before it is lost
   // How errors name the coordinator when it is lost: "rank 0 on host-a" or "farandole run on host-a".
   std::string server_name;
+  // Called in the thread in run() with the text of each stall that a rank reports; may be empty.
+  std::function<void(const std::string& text)> on_stall;
   // Whether the coordinator serves another job after all ranks have left. That of a launcher does; that of a rank ends
   // with the rank.
   bool serves_again = false;

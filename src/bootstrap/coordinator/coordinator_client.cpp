@@ -137,6 +137,7 @@ void SocketClient::handle(CoordinatorMessage message) {
       note_gone(CoordinatorEvent::Kind::left, message);
       break;
     case Kind::comm_failed:
+      note_decision(message);
       add_event(
           {.kind = CoordinatorEvent::Kind::comm_failed, .rank = message.rank, .comm = message.key, .why = message.why});
       break;
@@ -164,6 +165,12 @@ void SocketClient::handle(CoordinatorMessage message) {
                  .comm = {},
                  .why = message.why});
       break;
+    case Kind::stalled:
+      add_event({.kind = CoordinatorEvent::Kind::stalled,
+                 .rank = message.rank,
+                 .comm = {},
+                 .why = Status(Code::timeout, std::move(message.value))});
+      break;
     case Kind::coordinator_ends:
       coordinator_ends_ = true;
       break;
@@ -181,6 +188,17 @@ void SocketClient::note_gone(CoordinatorEvent::Kind kind, const CoordinatorMessa
     const std::shared_ptr<SetupWatch> watch = one.lock();
     if (watch && std::ranges::find(watch->ranks(), message.rank) != watch->ranks().end())
       watch->fire(message.why, moment);
+  }
+  answered_.notify_all();
+}
+
+// A rank whose set-up has failed reports it, and the others fail with that decision. One of them may not have begun.
+void SocketClient::note_decision(const CoordinatorMessage& message) {
+  undecided_.erase(message.key);
+  if (decided_.size() < kMostDecided) decided_.emplace(message.key, message.why);
+  for (const std::weak_ptr<SetupWatch>& one : watches_) {
+    const std::shared_ptr<SetupWatch> watch = one.lock();
+    if (watch && watch->comm() == message.key) watch->fire(message.why, now_ns());
   }
   answered_.notify_all();
 }
@@ -268,6 +286,7 @@ void SocketClient::lose_coordinator(const std::string& how) {
     // One text, whether a call waits for the coordinator or for that rank.
     if (!in_order) coordinator_lost_ = lost.why;
   }
+  undecided_.clear();
   add_event({.kind = CoordinatorEvent::Kind::coordinator_lost, .comm = {}, .why = coordinator_lost_});
   const int64_t now = now_ns();
   for (const std::weak_ptr<SetupWatch>& one : watches_) {

@@ -26,6 +26,7 @@ struct CoordinatorEvent {
     progress_reply,    // `rank` has answered `query`
     silent,            // `rank` (-1: the coordinator) does not answer; `why` is a warning for the log
     answers_again,     // the silence has ended; `why` likewise
+    stalled,           // `why`: operations wait for ranks; `rank` has reported it
   };
   Kind kind = Kind::lost;
   int rank = -1;
@@ -89,13 +90,18 @@ class CoordinatorClient {
   // silence_warning_s, and a `lost` event after lost_after_s. The coordinator itself must answer within the same times;
   // therefore a rank that waits calls this again every suspect_after_s, also with no ranks.
   virtual void probe(const std::vector<int>& world_ranks) = 0;
-  // Watches these ranks, and the coordinator, while something is set up with them. The watch ends with the last
-  // pointer.
-  virtual Result<std::shared_ptr<SetupWatch>> watch(const std::vector<int>& world_ranks) = 0;
-  // Calls probe() with the ranks of all watches; false if there is no watch.
+  // Watches these ranks, the coordinator and the failure decision on `comm` while something is set up with them. The
+  // watch ends with the last pointer.
+  virtual Result<std::shared_ptr<SetupWatch>> watch(const std::vector<int>& world_ranks,
+                                                    const std::string& comm = {}) = 0;
+  // Calls probe() with the ranks of all watches. Returns false, and does nothing, if there is no watch and no report
+  // without a decision.
   virtual bool probe_watched() = 0;
+  // Whether the coordinator has not answered a probe of this rank yet.
+  virtual bool has_open_probe() = 0;
   // Reports that a communicator failed on this rank. The coordinator checks the reported rank (lost, left, or alive but
-  // unreachable) and sends one failure decision to all ranks.
+  // unreachable) and sends one failure decision to all ranks. Until it arrives, probe_watched() probes the coordinator:
+  // a rank that leaves because the coordinator is silent must not be taken for the cause.
   virtual void report(const std::string& comm, const Status& why) = 0;
   // Queries how many collectives of a communicator these ranks have begun. Each answer is a `progress_reply` event,
   // also for a rank that has left. While another rank's query about the same communicator is valid, this one gets no
@@ -103,6 +109,10 @@ class CoordinatorClient {
   virtual void query_progress(const std::string& comm, uint64_t query, const std::vector<int>& world_ranks,
                               int64_t timeout_ns) = 0;
   virtual void reply_progress(const CoordinatorEvent& query, int64_t begun, bool waiting) = 0;
+  // Reports that operations of a communicator wait for other ranks. All ranks, this one included, get a `stalled`
+  // event, and the coordinator's process is told too. Several ranks may report the stall of one communicator: within
+  // `valid_ns` the reports of the first one count.
+  virtual void report_stall(const std::string& comm, const std::string& text, int64_t valid_ns) = 0;
   // Announces that this rank leaves: closing the connection is then not a loss.
   virtual void leave() = 0;
 };

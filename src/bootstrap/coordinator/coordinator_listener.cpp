@@ -161,16 +161,7 @@ CoordinatorListener::~CoordinatorListener() {
   }
 }
 
-bool CoordinatorListener::is_foreign(int connection) {
-  SocketAddress mine;
-  mine.length = sizeof mine.storage;
-  if (::getsockname(connection, reinterpret_cast<sockaddr*>(&mine.storage), &mine.length) != 0) return true;
-  if (mine.family() != AF_UNIX) return false;
-  ucred credentials{};
-  socklen_t length = sizeof credentials;
-  return ::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0 ||
-         credentials.uid != ::geteuid();
-}
+bool CoordinatorListener::is_foreign(int connection) { return is_of_another_user(connection); }
 
 Status CoordinatorListener::watch(Poller& poller, uint64_t token) {
   token_ = token;

@@ -110,20 +110,25 @@ Result<std::string> SocketClient::fetch_from(const std::vector<int>& world_ranks
 }
 
 void SocketClient::probe(const std::vector<int>& world_ranks) {
+  MutexLock lock(mutex_);
+  probe_locked(world_ranks);
+}
+
+void SocketClient::probe_locked(const std::vector<int>& world_ranks) {
   CoordinatorMessage request{.kind = Kind::probe};
   request.ranks = world_ranks;
-  MutexLock lock(mutex_);
   if (left_ || !coordinator_lost_.ok() || is_silent_) return;
   send_and_wake(request);
   note_query();
 }
 
-Result<std::shared_ptr<SetupWatch>> SocketClient::watch(const std::vector<int>& world_ranks) {
-  FDL_ASSIGN_OR_RETURN(auto watch, SetupWatch::make(world_ranks));
+Result<std::shared_ptr<SetupWatch>> SocketClient::watch(const std::vector<int>& world_ranks, const std::string& comm) {
+  FDL_ASSIGN_OR_RETURN(auto watch, SetupWatch::make(world_ranks, comm));
   MutexLock lock(mutex_);
   std::erase_if(watches_, [](const auto& one) { return one.expired(); });
   watches_.push_back(watch);
   if (!coordinator_lost_.ok()) watch->fire(coordinator_lost_, now_ns());
+  if (const auto found = decided_.find(comm); found != decided_.end()) watch->fire(found->second, now_ns());
   if (const Status* gone = first_gone_of(world_ranks)) watch->fire(*gone, now_ns() + SetupWatch::kLeftGrace_ns);
   return watch;
 }
@@ -133,6 +138,7 @@ bool SocketClient::probe_watched() {
   bool any = false;
   {
     MutexLock lock(mutex_);
+    any = !undecided_.empty();
     for (const std::weak_ptr<SetupWatch>& one : watches_) {
       const std::shared_ptr<SetupWatch> watch = one.lock();
       if (!watch) continue;
@@ -144,14 +150,23 @@ bool SocketClient::probe_watched() {
   return any;
 }
 
+bool SocketClient::has_open_probe() {
+  MutexLock lock(mutex_);
+  return silence_.is_open() && coordinator_lost_.ok() && !left_;
+}
+
 void SocketClient::report(const std::string& comm, const Status& why) {
   FDL_CHECK(!why.ok());
-  // The decision arrives later, as an event for all ranks; a report has no reply.
+  // The decision arrives later, as an event. A probe follows, because the report itself has no reply by which a silent
+  // coordinator could be found.
   CoordinatorMessage message{.kind = Kind::report};
   message.key = comm;
   message.why = why;
   MutexLock lock(mutex_);
+  if (left_ || !coordinator_lost_.ok() || is_silent_) return;
+  undecided_.insert(comm);
   send_and_wake(message);
+  probe_locked({});
 }
 
 void SocketClient::query_progress(const std::string& comm, uint64_t query, const std::vector<int>& world_ranks,
@@ -175,6 +190,16 @@ void SocketClient::reply_progress(const CoordinatorEvent& query, int64_t begun, 
   if (waiting) message.value = kWaiting;
   MutexLock lock(mutex_);
   send_and_wake(message);
+}
+
+void SocketClient::report_stall(const std::string& comm, const std::string& text, int64_t valid_ns) {
+  if (comm.size() > kMostKey) return;  // the coordinator would reject it
+  CoordinatorMessage message{.kind = Kind::stall};
+  message.number = valid_ns;
+  message.key = comm;
+  message.value = text.substr(0, kMostStall);
+  MutexLock lock(mutex_);
+  if (!left_) send_and_wake(message);
 }
 
 void SocketClient::leave() {

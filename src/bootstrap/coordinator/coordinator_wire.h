@@ -41,6 +41,7 @@ struct CoordinatorMessage {
     progress_reply =
         15,  // key, id; rank: the querying one; number: collectives begun, or -1: unknown; value: empty, or kWaiting
     gives_up = 16,  // why: the coordinator has not answered; the rank closes the connection
+    stall = 17,     // key: the communicator; value: the text; number: its validity in ns
     // from the coordinator
     welcome = 32,      // key: the name of the serving process
     refused = 33,      // why
@@ -56,6 +57,7 @@ struct CoordinatorMessage {
     probed = 50,         // answers a probe
     silent = 51,         // rank, why: a warning
     answers_again = 52,  // rank, why: the end of that silence
+    stalled = 53,        // rank: the one that reported the stall; value: the text
     // to a node
     node_welcome = 41,  // rank: its number; key: the leading node
     node_waits = 42,    // key: the reason for the wait
@@ -96,6 +98,8 @@ inline constexpr std::size_t kMostKey = 4096;
 // The limit of host names and boot ids, in bytes.
 inline constexpr std::size_t kMostName = 255;
 inline constexpr int kMostRanks = 65536;
+// The limit of the text of a stall, in bytes.
+inline constexpr std::size_t kMostStall = 8192;
 
 // FrameSealer builds the frames of one direction. The sequence number in the seal detects replayed and lost frames.
 class FrameSealer {

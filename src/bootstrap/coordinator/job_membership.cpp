@@ -60,10 +60,19 @@ JobMembership::Member* JobMembership::member_at(int rank) {
 
 std::string JobMembership::name_of(const Member& member) const { return process_name(member.hello); }
 
+// The rank that serves the coordinator comes last: it may end as soon as it reads the message, and the coordinator with
+// it, before the others have got theirs.
 void JobMembership::send_to_all(const CoordinatorMessage& message, Peer except) {
+  const Member* server = nullptr;
   for (const Member& member : members_) {
-    if (member.state == Member::State::present && member.peer != except) send(member.peer, message);
+    if (member.state != Member::State::present || member.peer == except) continue;
+    if (serves_the_coordinator(member)) {
+      server = &member;
+    } else {
+      send(member.peer, message);
+    }
   }
+  if (server != nullptr) send(server->peer, message);
 }
 
 void JobMembership::refuse(Peer peer, Status why) {
@@ -119,8 +128,9 @@ void JobMembership::start_over() {
   late_.clear();
   store_ = Store(options_.store_bytes);
   reports_.clear();
-  reported_.clear();
+  decisions_.clear();
   queries_.clear();
+  stalls_.clear();
 }
 
 // A rank with other settings is not refused. The start fails on all ranks, also on those that arrive later, with one
@@ -273,6 +283,8 @@ Status JobMembership::receive(Peer peer, CoordinatorMessage message, int64_t now
     case Kind::progress_reply:
       forward_answer(member->hello.rank, message);
       return {};
+    case Kind::stall:
+      return relay_stall(*member, message, now_ns);
     case Kind::leave:
       leave(*member);
       return {};

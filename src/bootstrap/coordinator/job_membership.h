@@ -92,6 +92,12 @@ class JobMembership {
   bool must_report_mismatch() const {
     return start_failed_.code() == Code::mismatch && arrived_ + static_cast<int>(late_.size()) < options_.size;
   }
+  // The rank whose reports of stalls of a communicator count.
+  struct StallReporter {
+    int rank = -1;
+    int64_t until_ns = 0;  // from then on another rank's reports may count
+  };
+
   Member* member_of(Peer peer);
   Member* member_at(int rank);
   std::string name_of(const Member& member) const;
@@ -114,6 +120,7 @@ class JobMembership {
   void report(int reporter, const std::string& comm, const Status& why, int64_t now_ns);
   void examine(FailureReport failure_report, int64_t now_ns);
   Status relay_query(const Member& from, const CoordinatorMessage& message, int64_t now_ns);
+  Status relay_stall(const Member& from, const CoordinatorMessage& message, int64_t now_ns);
   bool may_query(const std::string& comm, int rank, int64_t now_ns);
   void forward_answer(int answering, const CoordinatorMessage& message);
   void ping(Member& member, int64_t now_ns);
@@ -149,8 +156,9 @@ class JobMembership {
   std::vector<Waiting> waiting_;
   Store store_;
   std::vector<FailureReport> reports_;
-  std::set<std::string> reported_;
-  std::unordered_map<std::string, Query> queries_;  // by communicator
+  std::map<std::string, Status> decisions_;                // by communicator; OK while its first report is in reports_
+  std::unordered_map<std::string, Query> queries_;         // by communicator
+  std::unordered_map<std::string, StallReporter> stalls_;  // by communicator
   std::vector<Outgoing> outgoing_;
   std::vector<Peer> hang_ups_;
 };

@@ -18,6 +18,14 @@ using Kind = CoordinatorMessage::Kind;
 constexpr std::size_t kMostQueries = 1024;
 constexpr int64_t kLongestClaim_ns = 3'600'000'000'000;
 
+CoordinatorMessage decision_on(const std::string& comm, const Status& why) {
+  CoordinatorMessage decision{.kind = Kind::comm_failed};
+  decision.key = comm;
+  decision.rank = why.error().culprit_rank;
+  decision.why = why;
+  return decision;
+}
+
 }  // namespace
 
 // ---- Late ranks ----
@@ -85,6 +93,27 @@ void JobMembership::forward_answer(int answering, const CoordinatorMessage& mess
   answer.key = message.key;
   if (message.value == kWaiting) answer.value = kWaiting;
   send(querying.peer, std::move(answer));
+}
+
+// ---- Stalls ----
+
+// Ranks that wait in one ordered call report its stall each with a text of its own; one of them is enough.
+Status JobMembership::relay_stall(const Member& from, const CoordinatorMessage& message, int64_t now_ns) {
+  if (message.key.size() > kMostKey || message.value.size() > kMostStall) {
+    return Status(Code::transport, "coordinator: the report of a stall is too large");
+  }
+  std::erase_if(stalls_, [&](const auto& one) { return one.second.until_ns <= now_ns; });
+  const int rank = from.hello.rank;
+  const auto reporter = stalls_.find(message.key);
+  if (reporter != stalls_.end() && reporter->second.rank != rank) return {};
+  if (reporter == stalls_.end() && stalls_.size() >= kMostQueries) return {};
+  stalls_[message.key] = {rank, now_ns + std::clamp<int64_t>(message.number, 0, kLongestClaim_ns)};
+  CoordinatorMessage stalled{.kind = Kind::stalled};
+  stalled.rank = rank;
+  stalled.value = message.value;
+  send_to_all(stalled);
+  if (options_.on_stall) options_.on_stall(message.value);
+  return {};
 }
 
 // ---- Failure detection ----
@@ -183,9 +212,12 @@ void JobMembership::given_up_by(Member& from, const Status& why, int64_t now_ns)
 // The first report of a communicator determines the failure decision that all ranks receive. If it names another rank
 // that seems to be present, that rank is pinged first, with a new ping: it may have died after an earlier pong. A rank
 // that ended the communicator itself sends its own report before that pong, and its own report is decided instead. If
-// that report names a third rank, the third rank is examined next.
+// that report names a third rank, the third rank is examined next. A report after the decision is answered with the
+// decision, because a rank that made the communicator late may not have recorded it.
 void JobMembership::report(int reporter, const std::string& comm, const Status& why, int64_t now_ns) {
-  if (reported_.insert(comm).second) return examine({.comm = comm, .why = why, .reporters = {reporter}}, now_ns);
+  const auto [decision, is_first] = decisions_.try_emplace(comm);
+  if (is_first) return examine({.comm = comm, .why = why, .reporters = {reporter}}, now_ns);
+  if (!decision->second.ok()) return send(member_at(reporter)->peer, decision_on(comm, decision->second));
   const auto found = std::ranges::find(reports_, comm, &FailureReport::comm);
   if (found == reports_.end()) return;
   const int culprit = why.error().culprit_rank;
@@ -221,11 +253,8 @@ void JobMembership::examine(FailureReport failure, int64_t now_ns) {
 
 // Sends the failure decision of a communicator to all present ranks.
 void JobMembership::decide(const std::string& comm, const Status& why) {
-  CoordinatorMessage decision{.kind = Kind::comm_failed};
-  decision.key = comm;
-  decision.rank = why.error().culprit_rank;
-  decision.why = why;
-  send_to_all(decision);
+  decisions_[comm] = why;
+  send_to_all(decision_on(comm, why));
 }
 
 void JobMembership::decide_reports_of(int rank, const Status& why) {

@@ -1,11 +1,12 @@
 // SetupWatch ends a set-up with other ranks early if one of them is gone.
 //
-// Everything that the set-up waits for uses a deadline that interrupt() may bring forward. A rank that is lost
-// interrupts at once. A rank that leaves in good order may have finished its part, so the others get kLeftGrace_ns
-// more.
+// Everything that the set-up waits for uses a deadline that interrupt() may bring forward. A rank that is lost, or that
+// reports its failure in this set-up, interrupts at once. A rank that leaves in good order may have finished its part,
+// so the others get kLeftGrace_ns more.
 #pragma once
 
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,13 +21,15 @@ class SetupWatch {
  public:
   static constexpr int64_t kLeftGrace_ns = 1'000'000'000;
 
-  // `ranks`: the other ranks that take part, by their number in the world.
-  static Result<std::shared_ptr<SetupWatch>> make(std::vector<int> ranks) {
+  // `ranks`: the other ranks that take part, by their number in the world. `comm`: the communicator that is made, or
+  // empty.
+  static Result<std::shared_ptr<SetupWatch>> make(std::vector<int> ranks, std::string comm) {
     FDL_ASSIGN_OR_RETURN(Event event, Event::make());
-    return std::shared_ptr<SetupWatch>(new SetupWatch(std::move(ranks), std::move(event)));
+    return std::shared_ptr<SetupWatch>(new SetupWatch(std::move(ranks), std::move(comm), std::move(event)));
   }
 
   const std::vector<int>& ranks() const { return ranks_; }
+  const std::string& comm() const { return comm_; }
   // Valid as long as this object.
   const Interrupt& interrupt() const { return interrupt_; }
   // Why a rank is gone: the text that all ranks have for it. OK while none is. From any thread.
@@ -44,11 +47,13 @@ class SetupWatch {
   }
 
  private:
-  SetupWatch(std::vector<int> ranks, Event event) : ranks_(std::move(ranks)), event_(std::move(event)) {
+  SetupWatch(std::vector<int> ranks, std::string comm, Event event)
+      : ranks_(std::move(ranks)), comm_(std::move(comm)), event_(std::move(event)) {
     interrupt_.fd = event_.fd();
   }
 
   const std::vector<int> ranks_;
+  const std::string comm_;
   Event event_;
   Interrupt interrupt_;
   mutable Mutex mutex_;

@@ -30,6 +30,9 @@ class Silence {
     return Finding::warning;
   }
 
+  // Whether a query has no answer yet.
+  bool is_open() const { return unanswered_; }
+
   // The coordinator has answered. Returns how long it was silent if that was found as a warning, else 0.
   int64_t answered() {
     const int64_t silent_ns = warned_ ? silent_ns_ : 0;

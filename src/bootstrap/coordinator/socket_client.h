@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -41,12 +42,14 @@ class SocketClient final : public CoordinatorClient {
   Result<std::string> fetch(std::string_view key, Deadline deadline) override { return fetch_from({}, key, deadline); }
   Result<std::string> fetch_from(const std::vector<int>& world_ranks, std::string_view key, Deadline deadline) override;
   void probe(const std::vector<int>& world_ranks) override;
-  Result<std::shared_ptr<SetupWatch>> watch(const std::vector<int>& world_ranks) override;
+  Result<std::shared_ptr<SetupWatch>> watch(const std::vector<int>& world_ranks, const std::string& comm) override;
   bool probe_watched() override;
+  bool has_open_probe() override;
   void report(const std::string& comm, const Status& why) override;
   void query_progress(const std::string& comm, uint64_t query, const std::vector<int>& world_ranks,
                       int64_t timeout_ns) override;
   void reply_progress(const CoordinatorEvent& query, int64_t begun, bool waiting) override;
+  void report_stall(const std::string& comm, const std::string& text, int64_t valid_ns) override;
   void leave() override;
 
  private:
@@ -60,6 +63,7 @@ class SocketClient final : public CoordinatorClient {
   Status wait_for_welcome(Deadline deadline);
   void receive() FDL_EXCLUDES(mutex_);
   void handle(CoordinatorMessage message) FDL_REQUIRES(mutex_);
+  void note_decision(const CoordinatorMessage& message) FDL_REQUIRES(mutex_);
   void add_event(CoordinatorEvent event) FDL_REQUIRES(mutex_);
   void note_gone(CoordinatorEvent::Kind kind, const CoordinatorMessage& message) FDL_REQUIRES(mutex_);
   void note_answer() FDL_REQUIRES(mutex_);
@@ -69,11 +73,14 @@ class SocketClient final : public CoordinatorClient {
   bool a_rank_serves() const FDL_REQUIRES(mutex_);
   void lose_coordinator(const std::string& how) FDL_REQUIRES(mutex_);
   void send(const CoordinatorMessage& message) FDL_REQUIRES(mutex_);
+  void probe_locked(const std::vector<int>& world_ranks) FDL_REQUIRES(mutex_);
   void send_and_wake(const CoordinatorMessage& message) FDL_REQUIRES(mutex_);
   const Status* first_gone_of(const std::vector<int>& ranks) const FDL_REQUIRES(mutex_);
   Result<CoordinatorMessage> send_request(CoordinatorMessage request, const std::vector<int>& of, Deadline deadline)
       FDL_EXCLUDES(mutex_);
 
+  // The most decisions in decided_.
+  static constexpr std::size_t kMostDecided = 1024;
   // The longest time between two queries that counts in full as silence.
   static constexpr int64_t kLeastStep_ns = 1'000'000'000;
 
@@ -97,6 +104,8 @@ class SocketClient final : public CoordinatorClient {
   Silence silence_ FDL_GUARDED_BY(mutex_);         // of the coordinator
   bool is_silent_ FDL_GUARDED_BY(mutex_) = false;  // for too long: the driving thread closes the connection
   std::vector<std::weak_ptr<SetupWatch>> watches_ FDL_GUARDED_BY(mutex_);
+  std::set<std::string> undecided_ FDL_GUARDED_BY(mutex_);                  // communicators that this rank has reported
+  std::unordered_map<std::string, Status> decided_ FDL_GUARDED_BY(mutex_);  // for set-ups that begin later
   std::unordered_map<int, Status> gone_ FDL_GUARDED_BY(mutex_);
   uint64_t last_id_ FDL_GUARDED_BY(mutex_) = 0;
   std::unordered_map<uint64_t, Answer*> pending_ FDL_GUARDED_BY(mutex_);

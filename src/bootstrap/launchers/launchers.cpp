@@ -272,6 +272,13 @@ Result<std::string> place_at_worker_zero(const Platform& platform, const Config&
 Result<std::string> find_place(const Decision& decision, const Variables& variables, const Platform& platform,
                                const Config& config) {
   if (decision.agreeing.empty()) return place_of_node_zero(*decision.node, static_cast<int>(config.port_base));
+  // The service gives the ranks a random key too. Without it, the key of ranks on several hosts would be derived.
+  const ProcessRow& chosen = *decision.agreeing.front();
+  const bool needs_key =
+      decision.identity->local_size != decision.identity->size && config.job_key.empty() && config.job_key_file.empty();
+  if (needs_key && chosen.service != nullptr && platform.serves && platform.serves(chosen.service, variables, config)) {
+    return std::string(kLauncherPlace) + chosen.service;
+  }
   Status first;
   bool by_mpi = false;
   for (const ProcessRow* row : decision.agreeing) {
@@ -317,7 +324,11 @@ Status set_rendezvous(const Config& config, const Variables& variables, const Pl
 Status set_key(const Config& config, const Variables& variables, Decision& decision) {
   Identity& identity = *decision.identity;
   FDL_ASSIGN_OR_RETURN(identity.job_key, given_job_key(config));
-  if (!identity.job_key.empty()) return {};
+  if (!identity.job_key.empty()) {
+    // `farandole run` passes on a key that it has derived itself.
+    identity.job_key_is_derived = variables.text("FARANDOLE_KEY_IS_DERIVED") == "1";
+    return {};
+  }
   if (identity.rendezvous.starts_with(kLauncherPlace)) return {};  // rank 0 makes one, which comes with the address
   const bool needs_no_peer = identity.size == 1 && config.rendezvous.empty();
   identity.job_key = needs_no_peer ? random_hex(32) : derive_key(find_facts(decision, variables));

@@ -112,7 +112,7 @@ static const std::vector<ProcessRow> rows = {
      "A task of `flux run`."},
     {"slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr,
      "SLURM_NODEID", "SLURM_STEP_NUM_NODES", is_slurm_task, "a numeric SLURM_STEP_ID with SLURM_STEP_NUM_TASKS",
-     slurm_facts, slurm_place, nullptr,
+     slurm_facts, slurm_place, "pmix",
      "With a numeric SLURM_STEP_ID: a task of srun."},
 };
   // clang-format on

@@ -1,4 +1,4 @@
-// given_job_key() reads the secret of the job from its variable or from a file.
+// These functions read the secrets of the job from their variables or from files.
 #pragma once
 
 #include <string>
@@ -11,5 +11,7 @@ namespace fdl {
 // Returns an empty key if none is set. A file (a mounted Secret) may end in newlines. A key that is too short and a
 // file that cannot be read are errors that name their variable.
 Result<std::string> given_job_key(const Config& config);
+// The same for the secret of the metrics endpoint, of any length.
+Result<std::string> given_metrics_token(const Config& config);
 
 }  // namespace fdl

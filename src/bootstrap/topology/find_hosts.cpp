@@ -103,6 +103,7 @@ Result<std::vector<int>> accept_candidates(const Trial& trial, const Offer& offe
   for (int tried = 0; tried < connected;) {
     auto fd = accept_one(offer.listening.fd.get());
     if (!fd.ok() || !*fd) break;
+    if (is_of_another_user(fd->get())) continue;
     const auto member = try_one(trial, offer, fd->get());
     if (member.ok()) members.push_back(*member);
     // Connections of strangers do not count.
@@ -189,6 +190,19 @@ Result<std::vector<int>> run_trial(const Trial& trial, int rank, int world_size)
   return parse_members(text, trial.candidates);
 }
 
+// Divides hosts that have more ranks than a memory group may have, in the order of ranks and evenly: groups of equal
+// size can reduce inside before they exchange messages.
+void assign_memory_groups(std::vector<Member>& world) {
+  std::map<std::string_view, std::vector<Member*>> hosts;
+  for (Member& member : world) hosts[member.host_id].push_back(&member);
+  for (const auto& [host, members] : hosts) {
+    const std::size_t groups = (members.size() - 1) / kRanksPerMemoryGroup + 1;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      members[i]->memory_group = static_cast<int>(i * groups / members.size());
+    }
+  }
+}
+
 }  // namespace
 
 Result<std::vector<Member>> find_hosts(int rank, const std::vector<HostFacts>& facts, const std::string& job_key,
@@ -218,6 +232,7 @@ Result<std::vector<Member>> find_hosts(int rank, const std::vector<HostFacts>& f
       std::erase_if(left, [&](int one) { return std::find(members.begin(), members.end(), one) != members.end(); });
     }
   }
+  assign_memory_groups(world);
   return world;
 }
 

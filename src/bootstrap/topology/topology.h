@@ -43,9 +43,9 @@ bool each_has_a_core(std::span<const Member> members, std::string_view host_id);
 std::string describe_machine();
 
 // Finds which ranks of the world share memory. Ranks with equal boot id try it: a Unix socket, a passed memfd, a mapped
-// word. Ranks that succeed with each other get equal host_id. A failed trial (another container) results in separate
-// hosts and is no error; a rank that does not answer by the deadline is. All ranks of the world must call this
-// function; `exchange` covers the world too.
+// word. Ranks that succeed with each other get equal host_id, and at most kRanksPerMemoryGroup of them get equal
+// memory_group. A failed trial (another container) results in separate hosts and is no error; a rank that does not
+// answer by the deadline is. All ranks of the world must call this function; `exchange` covers the world too.
 Result<std::vector<Member>> find_hosts(int rank, const std::vector<HostFacts>& facts, const std::string& job_key,
                                        Exchange& exchange, Deadline deadline);
 

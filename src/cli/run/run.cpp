@@ -13,6 +13,7 @@
 #include "cli/elastic/elastic_job.h"
 #include "cli/elastic/node_workers.h"
 #include "cli/run/coordinator_thread.h"
+#include "cli/run/guardian.h"
 #include "cli/run/run_log.h"
 #include "cli/run/run_options.h"
 #include "cli/run/run_plan.h"
@@ -68,7 +69,8 @@ CoordinatorOptions coordinator_options(const Config& config, const std::string& 
           .start_timeout_s = config.start_timeout_s,
           .silence_warning_s = config.silence_warning_s,
           .lost_after_s = config.lost_after_s,
-          .server_name = "farandole run on " + host_facts().host_name};
+          .server_name = "farandole run on " + host_facts().host_name,
+          .on_stall = [](const std::string& text) { log_line("stalled", text); }};
 }
 
 struct Outcome {
@@ -96,6 +98,7 @@ struct Job {
   const RunPlan& plan;
   const Config& config;
   std::string key;
+  const Guardian* guardian;  // null: there is none
 
   Supervisor::Options supervised() const {
     return {.command = plan.command,
@@ -103,7 +106,10 @@ struct Job {
                        .timestamps = options.timestamps,
                        .json = options.writes_json(),
                        .folder = options.output_folder},
+            .mark = guardian == nullptr ? "" : guardian->mark(),
+            .guardian = guardian == nullptr ? -1 : guardian->id(),
             .report = options.report,
+            .lost_after_s = config.lost_after_s,
             .term_grace_s = config.term_grace_s,
             .has_peers_elsewhere = plan.nodes > 1};
   }
@@ -199,7 +205,10 @@ int run(const RunOptions& options) {
   }
 
   Supervisor::block_signals();  // before the coordinator's thread starts
-  const Job job{options, *plan, *config, plan->key.empty() ? random_hex(32) : plan->key};
+  const auto guardian = Guardian::start(environment.get(Guardian::kVariable).value_or(""));
+  if (!guardian.ok()) log_line("note", guardian.status().while_doing("starting the guardian of the ranks").text());
+  const Job job{options, *plan, *config, plan->key.empty() ? random_hex(32) : plan->key,
+                guardian.ok() ? &*guardian : nullptr};
   return plan->is_elastic ? run_elastic(job) : run_steady(job);
 }
 

@@ -160,6 +160,7 @@ Status set_rendezvous(const PlanInputs& inputs, const std::optional<NodeFacts>& 
 // The key is given, random (one node), or derived from the launcher's variables, which is not secret.
 Status set_key(const PlanInputs& inputs, const std::optional<NodeFacts>& node, RunPlan& plan) {
   FDL_ASSIGN_OR_RETURN(plan.key, given_job_key(inputs.config));
+  plan.variables["FARANDOLE_KEY_IS_DERIVED"] = "";  // not inherited from a launcher around this one
   if (!plan.key.empty() || plan.nodes == 1) return {};
   const bool given_by_hand = !inputs.options.nodes.empty() && inputs.options.node_rank >= 0;
   if (!node || given_by_hand) {
@@ -168,6 +169,7 @@ Status set_key(const PlanInputs& inputs, const std::optional<NodeFacts>& node, R
                   "to the same 16 or more characters on each of them");
   }
   plan.key = derive_key(facts_of(*node) + inputs.options.job_id);
+  plan.variables["FARANDOLE_KEY_IS_DERIVED"] = "1";
   if (plan.node_rank == 0) {
     plan.notes.push_back(
         "the job's key is derived from the launcher's variables and is not a secret: mount a Secret and "

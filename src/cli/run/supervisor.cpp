@@ -11,12 +11,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 
 #include "base/config.h"
 #include "bootstrap/topology/topology.h"
 #include "cli/json_line.h"
 #include "cli/run/consequence.h"
+#include "cli/run/guardian.h"
 #include "cli/run/run_log.h"
 #include "cli/subcommands.h"
 
@@ -84,6 +86,7 @@ Status Supervisor::start(const Rank& rank, int width) {
   std::map<std::string, std::string> environment = rank.variables;
   add_horovod_variables(environment);
   const Environment inherited = Environment::of_process();
+  if (!options_.mark.empty()) environment[Guardian::kVariable] = options_.mark;
   environment.insert(inherited.all().begin(), inherited.all().end());  // the rank's own variables win
   FDL_ASSIGN_OR_RETURN(RankOutput output, RankOutput::open(options_.output, rank.rank, width));
   auto process = ChildProcess::start(options_.command, environment, {.directory = {}, .die_with_parent = true});
@@ -109,8 +112,8 @@ Result<int> Supervisor::run() {
   }
   while (any_left()) {
     std::array<Poller::Ready, 32> ready;
-    const std::size_t count =
-        poller_.wait(ready, options_.job ? escalation_.earlier(options_.job->next()) : escalation_);
+    const Deadline next = escalation_.earlier(stopped_until_);
+    const std::size_t count = poller_.wait(ready, options_.job ? next.earlier(options_.job->next()) : next);
     for (std::size_t i = 0; i < count; ++i) {
       const uint64_t token = ready[i].token;
       if (token == kSignalToken) {
@@ -128,6 +131,7 @@ Result<int> Supervisor::run() {
       return status;
     }
     if (escalation_.passed()) escalate();
+    watch_stopped();
   }
   end_all();
   return exit_code_;
@@ -165,6 +169,13 @@ void Supervisor::read_stream(std::size_t index) {
 // ---- Ends of ranks ----
 
 std::string Supervisor::failure_text(const Child& child, const Ending& ending) const {
+  if (child.given_up) {
+    return fmt::format(
+        "rank {} (process {}){} was stopped by signal {} ({}) when the others had ended, and did not "
+        "continue for {:g} s (FARANDOLE_LOST_AFTER_S): it was killed",
+        child.rank, child.process.id(), run_whereabouts().text(), child.stopped_by, ::strsignal(child.stopped_by),
+        options_.lost_after_s);
+  }
   const std::string consequence = options_.has_peers_elsewhere ? consequence_of(child.output.last_lines()).text : "";
   std::string text = fmt::format("rank {} (process {}){} {}: {}", child.rank, child.process.id(),
                                  run_whereabouts().text(), options_.job ? "was lost" : "failed first", ending.text());
@@ -289,7 +300,12 @@ void Supervisor::read_signals() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     const int signal = static_cast<int>(info.ssi_signo);
-    signal == SIGCHLD ? reap_orphans() : handle_signal(signal);
+    if (signal != SIGCHLD) {
+      handle_signal(signal);
+      continue;
+    }
+    reap_orphans();
+    note_stops();
   }
 }
 
@@ -336,18 +352,77 @@ void Supervisor::reap_orphans() {
   }
 }
 
-// Kills all descendants, including processes in sessions of their own that were orphaned to this process. When a child
-// dies its children become ours, hence the loop.
+// Kills all descendants but the guardian, including processes in sessions of their own that were orphaned to this
+// process. When a child dies its children become ours, hence the loop.
 void Supervisor::end_all() {
   children_.clear();  // kills and reaps the ranks that have not ended
   const std::string list = fmt::format("/proc/self/task/{}/children", ::getpid());
-  while (true) {
-    const pid_t reaped = ::waitpid(-1, nullptr, WNOHANG);
-    if (reaped > 0) continue;
-    if (reaped < 0) return;
+  for (bool any = true; any;) {
+    any = false;
     std::ifstream children(list);
-    for (pid_t child = 0; children >> child;) ::kill(child, SIGKILL);
-    ::waitpid(-1, nullptr, 0);
+    for (pid_t child = 0; children >> child;) {
+      if (child == options_.guardian) continue;
+      any = true;
+      ::kill(child, SIGKILL);
+      ::waitpid(child, nullptr, 0);
+    }
+  }
+}
+
+// ---- Stopped ranks ----
+
+// SIGCHLD also reports a rank that was stopped or has continued. A debugger's stops are not reported here.
+void Supervisor::note_stops() {
+  for (Child& child : children_) {
+    siginfo_t info{};
+    const auto changed = [&] {
+      return ::waitid(P_PID, static_cast<id_t>(child.process.id()), &info, WSTOPPED | WCONTINUED | WNOHANG) == 0 &&
+             info.si_pid != 0;
+    };
+    while (child.running && changed()) {
+      const int before = std::exchange(child.stopped_by, info.si_code == CLD_CONTINUED ? 0 : info.si_status);
+      if (child.stopped_by != 0) {
+        log_line("stopped",
+                 fmt::format("rank {} (process {}){} was stopped by signal {} ({})", child.rank, child.process.id(),
+                             run_whereabouts().text(), child.stopped_by, ::strsignal(child.stopped_by)));
+      } else if (before != 0) {
+        log_line("continued", fmt::format("rank {} (process {}){} continues", child.rank, child.process.id(),
+                                          run_whereabouts().text()));
+      }
+      info = {};
+    }
+  }
+}
+
+// No rank waits for a rank that is stopped after all others have ended, so that only this process can find it lost. A
+// job with ranks elsewhere, or an elastic one, has others that may still wait for it.
+void Supervisor::watch_stopped() {
+  const auto is_stopped = [](const Child& child) { return child.running && child.stopped_by != 0; };
+  const bool any_stopped = std::any_of(children_.begin(), children_.end(), is_stopped);
+  const bool any_ended = !std::all_of(children_.begin(), children_.end(), [](const Child& c) { return c.running; });
+  const bool any_runs = std::any_of(children_.begin(), children_.end(),
+                                    [](const Child& child) { return child.running && child.stopped_by == 0; });
+  if (!any_stopped || !any_ended || any_runs || failed_ || options_.job || options_.has_peers_elsewhere) {
+    stopped_until_ = Deadline::never();
+  } else if (stopped_until_.is_never()) {
+    stopped_until_ = Deadline::after_seconds(options_.lost_after_s);
+    for (const Child& child : children_) {
+      if (!is_stopped(child)) continue;
+      log_line("stopped", fmt::format("rank {} (process {}) is stopped, and all others have ended; it is killed if it "
+                                      "does not continue within {:g} s (FARANDOLE_LOST_AFTER_S)",
+                                      child.rank, child.process.id(), options_.lost_after_s));
+    }
+  } else if (stopped_until_.passed()) {
+    give_up_stopped();
+  }
+}
+
+void Supervisor::give_up_stopped() {
+  stopped_until_ = Deadline::never();
+  for (Child& child : children_) {
+    if (!child.running) continue;
+    child.given_up = true;
+    child.process.signal_group(SIGKILL);
   }
 }
 

@@ -25,10 +25,13 @@ class Supervisor {
     std::vector<Rank> ranks;
     std::unique_ptr<WorkerGroup> job;  // of an elastic job, instead of `ranks`: orders which ranks start
     RankOutput::Options output;
-    std::string report;       // a file for one line of JSON about the rank that failed first; empty: none
-    double grace_s = 3;       // after a failure: until the other ranks get SIGTERM
-    double kill_after_s = 3;  // until SIGKILL, after SIGINT and the like, and after the SIGTERM that follows a failure
-    double term_grace_s = 3;  // until SIGKILL after SIGTERM to this process: time to save
+    std::string mark;          // the value of Guardian::kVariable for the ranks; empty: none
+    pid_t guardian = -1;       // the launcher's other child, which end_all() spares
+    std::string report;        // a file for one line of JSON about the rank that failed first; empty: none
+    double grace_s = 3;        // after a failure: until the other ranks get SIGTERM
+    double kill_after_s = 3;   // until SIGKILL, after SIGINT and the like, and after the SIGTERM that follows a failure
+    double lost_after_s = 10;  // after the end of all other ranks: until stopped ones are killed
+    double term_grace_s = 3;   // until SIGKILL after SIGTERM to this process: time to save
     // Some ranks are on other nodes, so that a failure here may be the consequence of one there.
     bool has_peers_elsewhere = false;
   };
@@ -53,6 +56,8 @@ class Supervisor {
     ChildProcess process;
     RankOutput output;
     bool running = true;
+    int stopped_by = 0;     // the signal that stopped it; 0: it is not stopped
+    bool given_up = false;  // killed because it was stopped for too long
   };
 
   Supervisor(Options options, Poller poller, UniqueFd signals)
@@ -68,6 +73,9 @@ class Supervisor {
   void read_signals();
   void handle_signal(int signal);
   void reap_orphans();
+  void note_stops();
+  void watch_stopped();
+  void give_up_stopped();
   void log_collateral(const Child& child, const Ending& ending) const;
   void escalate();
   void end_all();
@@ -85,8 +93,9 @@ class Supervisor {
   int exit_code_ = 0;
   bool failed_ = false;
   bool was_terminated_ = false;
-  int next_signal_ = 0;                      // the signal that escalate() sends next
-  Deadline escalation_ = Deadline::never();  // when escalate() is called
+  int next_signal_ = 0;                         // the signal that escalate() sends next
+  Deadline escalation_ = Deadline::never();     // when escalate() is called
+  Deadline stopped_until_ = Deadline::never();  // when give_up_stopped() is called
 };
 
 }  // namespace fdl

@@ -102,6 +102,16 @@ void DeviceCollectives::start_or_negotiate(const CollectiveSpec& spec, Completio
   spec_ = spec;
   // The first collective starts the negotiation; dispatch() runs it afterwards.
   if (stage_ == Stage::negotiated) return dispatch();
+  const auto captured = device_.is_captured(spec.stream);
+  if (!captured.ok()) return finish(captured.status());
+  if (*captured) {
+    return finish(Status(
+        Code::unsupported,
+        fmt::format(
+            "{}: the stream is being captured into a graph, and the first collective of a communicator on a device "
+            "prepares it together with the other ranks; run one collective before the capture begins",
+            fdl::name_of(spec.collective))));
+  }
   facts_ = own_facts();
   stage_ = Stage::facts;
   gather(&facts_, sizeof facts_, all_facts_.data());

@@ -7,27 +7,17 @@ namespace fdl {
 
 Result<std::unique_ptr<DeviceWork>> DeviceWork::make(std::shared_ptr<UsedDevice> used) {
   FDL_ASSIGN_OR_RETURN(const Stream stream, used->device().make_stream());
-  auto event = used->event(stream);
-  if (!event.ok()) {
-    used->device().end_stream(stream);
-    return event.status();
-  }
-  return std::unique_ptr<DeviceWork>(new DeviceWork(std::move(used), stream, *event));
+  return std::unique_ptr<DeviceWork>(new DeviceWork(std::move(used), stream));
 }
 
 DeviceWork::~DeviceWork() {
   own_scratch_.give_back();
-  used_->give_back(finished_);
   device().end_stream(stream_);
 }
 
-Status DeviceWork::begin_after(const DevicePlace& place) {
-  return place.stream() == stream_ ? Status() : device().wait(stream_, place.submitted());
-}
+Status DeviceWork::begin_after(const DevicePlace& place) { return device().wait(stream_, place.submitted()); }
 
-Status DeviceWork::finish() { return device().set(finished_, stream_); }
-
-Status DeviceWork::hand_over(const DevicePlace& place) { return device().wait(place.stream(), finished_); }
+Result<std::shared_ptr<DeviceResult>> DeviceWork::finish() { return DeviceResult::make(used_, stream_); }
 
 Result<void*> DeviceWork::own_scratch(std::size_t bytes) {
   if (bytes <= own_scratch_.bytes()) return own_scratch_.get();

@@ -1,6 +1,6 @@
 // DeviceWork queues the work of one group's buckets on their device, before and after their collectives. It uses a
-// stream of the group's own, which waits for the tensors' streams before the work and which they wait for after it.
-// The thread that owns progress makes all calls.
+// stream of the group's own, which waits for the tensors' streams before the work. The thread that owns progress makes
+// all calls, and none of them touches a stream of the caller.
 #pragma once
 
 #include <memory>
@@ -11,6 +11,7 @@
 #include "contract/device.h"
 #include "engine/device/device_memory.h"
 #include "runtime/device/device_packing.h"
+#include "runtime/device/device_result.h"
 #include "runtime/device/devices.h"
 
 namespace fdl {
@@ -28,10 +29,8 @@ class DeviceWork {
 
   // Work that is queued from now on runs after the work that the place's stream had when its operation was submitted.
   Status begin_after(const DevicePlace& place);
-  // finish() records an event behind the work that is queued here so far; hand_over() makes the place's stream wait for
-  // it. Call finish() once for a bucket, then hand_over() for each of its places.
-  Status finish();
-  Status hand_over(const DevicePlace& place);
+  // The result behind the work that is queued here so far. Call once for a bucket.
+  Result<std::shared_ptr<DeviceResult>> finish();
 
   // The scratch buffer in which the tensors of a bucket lie side by side: the last one that the communicator granted,
   // empty before the first request. If it was smaller than requested, the device has no more memory, and no larger one
@@ -43,12 +42,10 @@ class DeviceWork {
   Result<void*> own_scratch(std::size_t bytes);
 
  private:
-  DeviceWork(std::shared_ptr<UsedDevice> used, Stream stream, DeviceEvent finished)
-      : used_(std::move(used)), stream_(stream), finished_(finished) {}
+  DeviceWork(std::shared_ptr<UsedDevice> used, Stream stream) : used_(std::move(used)), stream_(stream) {}
 
   std::shared_ptr<UsedDevice> used_;
   Stream stream_;
-  DeviceEvent finished_;
   DeviceMemory own_scratch_;
 };
 

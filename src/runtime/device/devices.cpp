@@ -10,22 +10,17 @@ UsedDevice::~UsedDevice() {
   for (const DeviceEvent event : free_) device_->end_event(event);
 }
 
-Result<DeviceEvent> UsedDevice::event(Stream stream) {
-  DeviceEvent event = nullptr;
-  {
-    MutexLock lock(mutex_);
-    if (!free_.empty()) {
-      event = free_.back();
-      free_.pop_back();
-    }
+// The lock also covers the record, so that the numbers have the order of the records.
+Result<UsedDevice::Recorded> UsedDevice::record(Stream stream) {
+  MutexLock lock(mutex_);
+  if (free_.empty()) {
+    FDL_ASSIGN_OR_RETURN(const DeviceEvent made, device_->make_event());
+    free_.push_back(made);
   }
-  if (event == nullptr) {
-    FDL_ASSIGN_OR_RETURN(event, device_->make_event());
-  }
-  Status set = device_->set(event, stream);
-  if (set.ok()) return event;
-  give_back(event);
-  return set;
+  FDL_RETURN_IF_ERROR(device_->set(free_.back(), stream));
+  const Recorded recorded{free_.back(), ++recorded_};
+  free_.pop_back();
+  return recorded;
 }
 
 void UsedDevice::give_back(DeviceEvent event) {
@@ -41,7 +36,7 @@ Result<std::shared_ptr<DevicePlace>> DevicePlace::make(std::shared_ptr<UsedDevic
         "the stream is being captured into a graph, and operations by name are agreed upon each time; capture "
         "calls of an ordered communicator, or submit outside of the capture");
   }
-  FDL_ASSIGN_OR_RETURN(const DeviceEvent submitted, used->event(stream));
+  FDL_ASSIGN_OR_RETURN(const UsedDevice::Recorded submitted, used->record(stream));
   return std::shared_ptr<DevicePlace>(new DevicePlace(std::move(used), stream, submitted));
 }
 

@@ -23,36 +23,44 @@ class UsedDevice {
   Device& device() { return *device_; }
   const std::shared_ptr<Device>& shared() const { return device_; }
   // An event of the pool, recorded on `stream` now. The caller gives it back.
-  Result<DeviceEvent> event(Stream stream);
+  struct Recorded {
+    DeviceEvent event = nullptr;
+    uint64_t number = 0;  // of two events on one stream, the one with the higher number was recorded later
+  };
+  Result<Recorded> record(Stream stream);
   void give_back(DeviceEvent event);
 
  private:
   std::shared_ptr<Device> device_;
   Mutex mutex_;
   std::vector<DeviceEvent> free_ FDL_GUARDED_BY(mutex_);
+  uint64_t recorded_ FDL_GUARDED_BY(mutex_) = 0;
 };
 
 // The device and stream of an operation's tensors, and an event behind the work that the stream had when the operation
-// was submitted.
+// was submitted. Only the threads that submit and wait use the stream: it may be destroyed after the last of them, and
+// handle 2 is the default stream of the thread that uses it.
 class DevicePlace {
  public:
   // UNSUPPORTED while the stream is being captured into a graph.
   static Result<std::shared_ptr<DevicePlace>> make(std::shared_ptr<UsedDevice> used, Stream stream);
-  ~DevicePlace() { used_->give_back(submitted_); }
+  ~DevicePlace() { used_->give_back(submitted_.event); }
   DevicePlace(const DevicePlace&) = delete;
   DevicePlace& operator=(const DevicePlace&) = delete;
 
   const std::shared_ptr<UsedDevice>& used() const { return used_; }
   Stream stream() const { return stream_; }
-  DeviceEvent submitted() const { return submitted_; }
+  DeviceEvent submitted() const { return submitted_.event; }
+  // Of two places on one stream, the one with the higher number was submitted later: its event is behind the other's.
+  uint64_t number() const { return submitted_.number; }
 
  private:
-  DevicePlace(std::shared_ptr<UsedDevice> used, Stream stream, DeviceEvent submitted)
+  DevicePlace(std::shared_ptr<UsedDevice> used, Stream stream, UsedDevice::Recorded submitted)
       : used_(std::move(used)), stream_(stream), submitted_(submitted) {}
 
   std::shared_ptr<UsedDevice> used_;
   Stream stream_;
-  DeviceEvent submitted_;
+  UsedDevice::Recorded submitted_;
 };
 
 // From any thread. A failure to open is kept and returned again; it is not retried.

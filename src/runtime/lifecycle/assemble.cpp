@@ -56,7 +56,7 @@ struct Option {
 const std::vector<Option>& options() {
   static const std::vector<Option> all {
 #if FDL_WITH_SHM
-    {"shm", true, [](const Member& a, const Member& b) { return a.host_id == b.host_id; }, connect_shm},
+    {"shm", true, [](const Member& a, const Member& b) { return in_one_memory_group(a, b); }, connect_shm},
 #endif
 #if FDL_WITH_TCP
         {"tcp", true, [](const Member&, const Member&) { return true; }, connect_tcp},
@@ -131,6 +131,10 @@ const Option* joining(const std::vector<const Option*>& chosen, const Member& a,
   return nullptr;
 }
 
+// Whether bytes that this transport moves stay in memory that only the two ranks map. Other transports pass them to a
+// network, or to a library that may do so.
+bool stays_in_memory(const Option& option) { return option.name == "shm" || option.name == "loopback"; }
+
 #if FDL_WITH_SHM
 // True if shared memory joins ranks of one host. The answer is the same on all ranks, because it depends only on the
 // allowed transports.
@@ -141,9 +145,13 @@ bool hosts_share_memory(const std::vector<const Option*>& chosen, const Membersh
 #endif
 
 Status no_way(const Membership& membership, int peer) {
+  const bool one_host = membership.me().host_id == membership.members[static_cast<std::size_t>(peer)].host_id;
+  const std::string why =
+      one_host ? "shared memory joins at most " + std::to_string(kRanksPerMemoryGroup) + " ranks of a host in one group"
+               : "they share no memory";
   return Status(Code::unsupported, membership.name_of(membership.rank) + " and " + membership.name_of(peer) +
-                                       " cannot be joined by transport '" + membership.config->transport +
-                                       "': they share no memory; allow tcp as well");
+                                       " cannot be joined by transport '" + membership.config->transport + "': " + why +
+                                       "; allow tcp as well");
 }
 
 }  // namespace
@@ -248,9 +256,10 @@ std::string transports_between(const std::vector<Member>& members, int rank, con
   return line.empty() ? "none" : line;
 }
 
+// A host of the shape is a memory group: two groups of one host exchange messages as two hosts do.
 GroupShape shape_of(const std::vector<Member>& members) {
-  std::map<std::string, int> per_host;
-  for (const Member& member : members) ++per_host[member.host_id];
+  std::map<std::pair<std::string, int>, int> per_host;
+  for (const Member& member : members) ++per_host[{member.host_id, member.memory_group}];
   GroupShape shape{.ranks = static_cast<int>(members.size()), .hosts = static_cast<int>(per_host.size())};
   shape.ranks_per_host = per_host.begin()->second;
   for (const auto& [host, count] : per_host) {
@@ -259,7 +268,7 @@ GroupShape shape_of(const std::vector<Member>& members) {
   for (std::size_t i = 0; shape.ranks_per_host > 0 && i < members.size(); ++i) {
     const std::size_t first = i - i % static_cast<std::size_t>(shape.ranks_per_host);
     // Ranks of a host must be neighbours; otherwise the shape counts as uneven.
-    if (members[i].host_id != members[first].host_id) shape.ranks_per_host = 0;
+    if (!in_one_memory_group(members[i], members[first])) shape.ranks_per_host = 0;
   }
   return shape;
 }
@@ -371,12 +380,17 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, Sus
                             .members = membership.members,
                             .shape = shape_of(membership.members),
                             .config = membership.config,
+                            .session_key = membership.session_key,
                             .device_library = std::move(find_library),
                             .suspect = std::move(suspect),
                             .waiting = std::move(waiting),
                             .watch = std::move(watch)};
   FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*membership.config));
   if (membership.size() == 1) return Communicator::make(std::move(parts));
+  for (const Member& member : membership.members) {
+    const Option* option = joining(chosen, membership.me(), member);
+    parts.peers_by_memory.push_back(option != nullptr && stays_in_memory(*option));
+  }
   // From the view of the first member, so that all members choose algorithms by the same words.
   parts.shape.transport = transports_between(membership.members, 0, *membership.config);
   parts.shape.table = table;

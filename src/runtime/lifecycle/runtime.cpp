@@ -116,55 +116,6 @@ void Runtime::shut_down() {
 
 // ---- groups ----
 
-Result<std::unique_ptr<Communicator>> Runtime::connect(const std::string& id, const std::vector<Member>& members,
-                                                       int rank, std::function<void()> watch) {
-  FDL_ASSIGN_OR_RETURN(const SetUp set_up, begin_set_up(others(members)));
-  StoreExchange exchange(*coordinator_client_, "comm");
-  const Membership membership{.id = id,
-                              .rank = rank,
-                              .members = members,
-                              .job_key = identity_.job_key,
-                              .config = &config_,
-                              .memory = memory_,
-                              .exchange = &exchange,
-                              .deadline = set_up.deadline};
-  const auto suspect = [this](Communicator& waiting, int64_t waited_ns) {
-    check_interrupt(waiting);
-    on_suspect(waiting, waited_ns);
-  };
-  const auto find_library = [devices = devices_.get()] { return devices->library(); };
-  auto comm = assemble(membership, suspect, &tuning_.table, find_library, std::move(watch), waiting_);
-  if (!comm.ok()) return set_up.outcome(comm.status()).while_doing("connecting " + id);
-  return comm;
-}
-
-// While a set-up is watched, the progress thread probes its ranks, so that one that is stopped is found too.
-Result<Runtime::SetUp> Runtime::begin_set_up(const std::vector<int>& others) {
-  FDL_ASSIGN_OR_RETURN(auto watch, coordinator_client_->watch(others));
-  const Deadline deadline = Deadline::after_seconds(config_.start_timeout_s).interrupted_by(watch->interrupt());
-  progress_thread_->watch();
-  return SetUp{std::move(watch), deadline, config_.suspect_after_s};
-}
-
-// An error that concerns this rank alone stays: the cause is here, and not in the rank that has gone meanwhile. A
-// connection that breaks is often noticed before the coordinator's news of the rank that was at its other end. A rank
-// that left in good order has often failed for a reason that it told the others, so an error of the transport stays.
-Status Runtime::SetUp::outcome(const Status& failure) const {
-  const bool is_own = failure.code() != Code::timeout && failure.code() != Code::transport &&
-                      failure.code() != Code::peer_lost && failure.code() != Code::authentication;
-  if (is_own) return failure;
-  wait_readable(watch->interrupt().fd, Deadline::after_seconds(news_s));
-  const Status gone = watch->why();
-  const bool is_told = gone.code() == Code::shut_down && failure.code() == Code::transport;
-  return gone.ok() || is_told ? failure : gone;
-}
-
-int64_t Runtime::watch_set_ups(int64_t now_ns) {
-  return coordinator_client_->probe_watched()
-             ? now_ns + std::max<int64_t>(seconds_to_ns(config_.suspect_after_s), 1'000'000)
-             : std::numeric_limits<int64_t>::max();
-}
-
 Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world_ranks) {
   std::vector<Member> members;
   int mine = -1;
@@ -172,10 +123,13 @@ Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world
     if (rank == identity_.rank) mine = static_cast<int>(members.size());
     members.push_back(members_[static_cast<std::size_t>(rank)]);
   }
-  FDL_ASSIGN_OR_RETURN(auto comm, connect("group " + id, members, mine));
-  auto group = std::make_shared<Group>(std::move(id), mine, std::move(members), std::move(comm), config_, memory_);
+  FDL_ASSIGN_OR_RETURN(auto connected, connect("group " + id, members, mine));
+  auto group =
+      std::make_shared<Group>(std::move(id), mine, std::move(members), std::move(connected.comm), config_, memory_);
   Group* opened = group.get();
   opened->named().count_with(metrics_of(*opened));
+  opened->named().report_stalls_to(
+      [this, comm = opened->comm().id()](const std::string& text) { report_stall(comm, text); });
   Status added;
   const bool has_run = progress_thread_->call([&] {
     added = progress_thread_->add(*opened);
@@ -183,10 +137,14 @@ Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world
       opened->named().trace_with(traced_by_->trace(opened->id(), opened->rank(), opened->size()));
   });
   if (!has_run) return already_shut_down();
-  MutexLock lock(mutex_);
-  groups_.push_back(std::move(group));
-  if (!added.ok()) return added;
-  return opened;
+  {
+    MutexLock lock(mutex_);
+    groups_.push_back(std::move(group));
+  }
+  const Status made = commit(connected.set_up, opened->comm(), added);
+  if (made.ok()) return opened;
+  withdraw(*opened, made);
+  return made;
 }
 
 Result<Group*> Runtime::make_group(const std::vector<int>& world_ranks) {
@@ -218,13 +176,13 @@ Result<Group*> Runtime::split(Group& group, int color, int key) {
   FDL_RETURN_IF_ERROR(may_wait());
   const std::string id = group.id() + " split " + std::to_string(group.next_number());
   StoreExchange exchange(*coordinator_client_, id);
-  FDL_RETURN_IF_ERROR(
-      exchange.publish(std::to_string(group.rank()), std::to_string(color) + " " + std::to_string(key)));
   std::vector<std::pair<int, int>> chosen;  // (key, rank in the group)
   FDL_ASSIGN_OR_RETURN(const SetUp set_up, begin_set_up(others(group.members())));
+  FDL_RETURN_IF_ERROR(
+      exchange.publish(std::to_string(group.rank()), std::to_string(color) + " " + std::to_string(key)));
   for (int rank = 0; rank < group.size(); ++rank) {
     const auto fetched = exchange.fetch(std::to_string(rank), set_up.deadline);
-    if (!fetched.ok()) return set_up.outcome(fetched.status()).while_doing("splitting group " + group.id());
+    if (!fetched.ok()) return outcome(set_up, fetched.status()).while_doing("splitting group " + group.id());
     const std::string& text = *fetched;
     int their_color = 0;
     int their_key = 0;
@@ -301,6 +259,11 @@ void Runtime::on_event(const CoordinatorEvent& event) {
     case CoordinatorEvent::Kind::answers_again:
       log_warning("rank {}: {}", identity_.rank, event.why.text());
       break;
+    case CoordinatorEvent::Kind::stalled:
+      if (event.rank != identity_.rank)
+        log_info("rank {}: reported by rank {}: {}", identity_.rank, event.rank, event.why.text());
+      if (stalled_) stalled_(std::string(event.why.text()));
+      break;
     case CoordinatorEvent::Kind::progress_query:
       answer_device_query(event);
       break;
@@ -308,11 +271,12 @@ void Runtime::on_event(const CoordinatorEvent& event) {
       take_device_answer(event);
       break;
     case CoordinatorEvent::Kind::coordinator_lost:
-      failure_decisions_.close();
       // After an orderly stop of the coordinator the groups go on: communicators detect lost peers by themselves.
-      if (event.why.code() == Code::shut_down) break;
-      for (const auto& group : groups) group->named().fail_all(event.why);
-      interrupt_comms([](const Communicator&) { return true; }, event.why);
+      if (event.why.code() != Code::shut_down) {
+        for (const auto& group : groups) group->named().fail_all(event.why);
+        interrupt_comms([](const Communicator&) { return true; }, event.why);
+      }
+      failure_decisions_.close();  // last: a rank that waits for a decision gets the one above
       break;
   }
 }
@@ -382,6 +346,7 @@ Result<GroupMemory> Runtime::allocate_symmetric(Group& group, int kind, int inde
   FDL_RETURN_IF_ERROR(submit_and_wait(group, std::move(entries), *handle, Deadline::never()));
   if (!place.ok()) return place.status();
   FDL_RETURN_IF_ERROR(handle->status());
+  FDL_RETURN_IF_ERROR(handle->order_streams());
   SymmetricAllocation& allocation = handle->output(0).symmetric_allocation;
   group.symmetric_places()->add(allocation);
   return GroupMemory{devices_, group.symmetric_places(), std::move(allocation.memory)};

@@ -23,6 +23,7 @@
 #include "runtime/device/devices.h"
 #include "runtime/lifecycle/allocation.h"
 #include "runtime/lifecycle/group.h"
+#include "runtime/lifecycle/group_seals.h"
 #include "runtime/lifecycle/tuning.h"
 #include "runtime/progress/failure_decisions.h"
 #include "runtime/progress/progress_thread.h"
@@ -45,6 +46,8 @@ struct RuntimeOptions {
   // Returns rank 0's word on every rank. Collective over the ranks. Replaces rendezvous and job key; may be empty.
   std::function<Result<std::string>(const std::string& word)> share;
   std::function<void()> waiting;  // called by threads that wait in ordered calls, between short sleeps; may be empty
+  // Called by the thread that owns progress with each stall that a rank of the job reports; may be empty.
+  std::function<void(const std::string& text)> stalled;
 };
 
 struct WorldFacts {
@@ -117,7 +120,7 @@ class Runtime {
   // Ends the communicator with TIMEOUT if a submitted call is in flight at that moment. Replaces the former limit.
   Status limit(OrderedComm& comm, Deadline deadline);
   // Reports a failure of this rank to the coordinator, and returns the decision that all ranks get; `failure` itself if
-  // no decision arrives. Errors of arguments are returned as they are. Blocks up to lost_after_s + suspect_after_s.
+  // no decision arrives. Errors of arguments are returned as they are. Blocks up to decision_deadline().
   Status await_decision(OrderedComm& comm, const Status& failure);
 
   // ---- named operations ----
@@ -133,6 +136,12 @@ class Runtime {
   Result<std::shared_ptr<UsedDevice>> device(int kind, int index) { return devices_->find(kind, index); }
   // Makes the place of an operation of the group on that device that is submitted now.
   Result<std::shared_ptr<DevicePlace>> device_place(Group& group, int kind, int index, Stream stream);
+
+  // ---- messages of the program's own; from any thread ----
+  // OK if bytes of the group's ranks may be trusted to run as code: the job's key is a secret, or all ranks are on this
+  // host, or the configuration says so. Else AUTHENTICATION, with what to do. The same on all members.
+  Status check_trust(const Group& group) const;
+  GroupSeals seals(Group& group) const { return GroupSeals(group, session_key_); }
 
   // Symmetric memory of that device for tensors of the group, zeroed in the stream's order. Collective over the group
   // and blocking; all members must request the same number of bytes, and all get memory or the same error.
@@ -168,31 +177,43 @@ class Runtime {
                       const Status& prepared);
   Status serve_coordinator();
   Status connect_ranks();
+  Status agree_on_session_key(Exchange& exchange, Deadline deadline);
   Status compute_facts();
   Status share_memory();
   EfaAnswer answer_for_efa();
   void choose_network(const std::vector<EfaAnswer>& answers);
   void report_network();
   void report_traffic();
+  void report_security();
   void count_devices(Metrics& metrics);
   Result<Group*> open_group(std::string id, const std::vector<int>& world_ranks);
-  Result<std::unique_ptr<Communicator>> connect(const std::string& id, const std::vector<Member>& members, int rank,
-                                                std::function<void()> watch = {});
   // What a set-up with other ranks waits for: its end, and the news that one of them is gone.
   struct SetUp {
     std::shared_ptr<SetupWatch> watch;
     Deadline deadline;
-    double news_s;  // how long outcome() may wait for the news
-    // The error of the set-up: that of the rank that is gone if there is one, else `failure`.
-    Status outcome(const Status& failure) const;
+    std::string comm;  // the communicator that is made, or empty
   };
-  Result<SetUp> begin_set_up(const std::vector<int>& others);
+  Result<SetUp> begin_set_up(const std::vector<int>& others, const std::string& comm = {});
+  // The error of the set-up: that of the rank that has failed or is gone if there is one, else `failure`.
+  Status outcome(const SetUp& set_up, const Status& failure);
+  Status report_own(const std::string& comm, const Status& failure);
+  // A communicator that is connected on this rank. commit() completes its set-up.
+  struct Connected {
+    std::unique_ptr<Communicator> comm;
+    SetUp set_up;
+  };
+  Result<Connected> connect(const std::string& id, const std::vector<Member>& members, int rank,
+                            std::function<void()> watch = {});
+  // Returns OK on all members, or an error on all: `own` is what this rank has to say.
+  Status commit(const SetUp& set_up, const Communicator& comm, const Status& own);
+  void withdraw(Group& group, const Status& why);
   int64_t watch_set_ups(int64_t now_ns);
   void on_event(const CoordinatorEvent& event);
   void on_failure_report(const std::string& comm, const Status& why);
   void on_suspect(Communicator& comm, int64_t waited_ns);
   void check_interrupt(Communicator& comm);
   void check_stall(Communicator& comm, int64_t waited_ns);
+  void report_stall(const std::string& comm, const std::string& text);
   int64_t watch_devices(int64_t now_ns);
   std::optional<Communicator::DeviceWork> read_device_work(OrderedComm& comm);
   void report(OrderedComm& comm, const Status& failure);
@@ -215,13 +236,15 @@ class Runtime {
   std::atomic<bool>* alive_here_;
   std::atomic<bool> shut_down_{false};
   Config config_;
-  std::function<bool()> interrupted_;  // RuntimeOptions::interrupted
-  std::function<void()> waiting_;      // RuntimeOptions::waiting
+  std::function<bool()> interrupted_;                // RuntimeOptions::interrupted
+  std::function<void()> waiting_;                    // RuntimeOptions::waiting
+  std::function<void(const std::string&)> stalled_;  // RuntimeOptions::stalled
   std::shared_ptr<Devices> devices_;
   Tuning tuning_;
   Identity identity_;
   WorldFacts facts_;
   std::vector<Member> members_;
+  std::string session_key_;  // see Membership
   EfaFacts efa_;
   std::string why_no_efa_;                    // unless a prerequisite is missing on this host
   std::unique_ptr<EfaTraffic> efa_traffic_;   // since the start; null before
@@ -230,6 +253,7 @@ class Runtime {
   std::thread coordinator_thread_;
   std::unique_ptr<CoordinatorClient> coordinator_client_;
   FailureDecisions failure_decisions_;
+  LaunchOrder launch_order_;
   std::unique_ptr<ProgressThread> progress_thread_;
   Group* all_ = nullptr;              // the group of all ranks, one of groups_
   std::shared_ptr<Metrics> metrics_;  // null: metrics are off

@@ -1,4 +1,6 @@
 // Runtime, part 2: ordered communicators, their equal end on all ranks, and the watch over their work on devices.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -19,10 +21,19 @@ Result<std::unique_ptr<OrderedComm>> Runtime::make_comm(Group& group) {
       std::make_unique<DeviceWatch>(id, group.members(), group.rank(),
                                     DeviceWatch::Limits{.warning_ns = seconds_to_ns(config_.stall_warning_s),
                                                         .shutdown_ns = seconds_to_ns(config_.stall_shutdown_s)});
-  FDL_ASSIGN_OR_RETURN(made->comm, connect(id, group.members(), group.rank(), [this] { progress_thread_->watch(); }));
+  FDL_ASSIGN_OR_RETURN(auto connected,
+                       connect(id, group.members(), group.rank(), [this] { progress_thread_->watch(); }));
+  made->comm = std::move(connected.comm);
+  {
+    MutexLock lock(mutex_);
+    comms_.insert(made.get());
+  }
+  const Status complete = commit(connected.set_up, *made->comm, {});
+  if (complete.ok()) return made;
   MutexLock lock(mutex_);
-  comms_.insert(made.get());
-  return made;
+  comms_.erase(made.get());
+  failure_decisions_.forget(id);
+  return complete;
 }
 
 // An error of this rank: "rank 2 (host) has ...".
@@ -68,9 +79,7 @@ Status Runtime::await_decision(OrderedComm& comm, const Status& failure) {
     return ended_earlier(comm.ended_by.during(own.operation, own.phase, comm.group_id));
   }
   report(comm, failure);
-  // The coordinator probes the reported rank first, which takes up to lost_after_s.
-  const auto decision =
-      failure_decisions_.wait(comm.comm->id(), Deadline::after_seconds(config_.lost_after_s + config_.suspect_after_s));
+  const auto decision = failure_decisions_.wait(comm.comm->id(), decision_deadline(config_));
   comm.ended_by =
       decision ? decision->during(failure.error().operation, failure.error().phase, comm.group_id) : failure;
   return with_the_end(comm.ended_by);
@@ -86,8 +95,8 @@ Status Runtime::share(OrderedComm& comm) {
     return Status(Code::invalid_argument, "operations that were started before are in flight on communicator '" +
                                               comm.comm->id() + "': wait for them before the first submitted call");
   }
-  comm.owned_calls =
-      std::make_unique<OrderedCalls>(*comm.comm, comm.group_id, config_, failure_decisions_, comm.metrics);
+  comm.owned_calls = std::make_unique<OrderedCalls>(*comm.comm, comm.group_id, config_, failure_decisions_,
+                                                    launch_order_, comm.metrics);
   comm.calls.store(comm.owned_calls.get(), std::memory_order_release);
   return {};
 }
@@ -144,6 +153,7 @@ void Runtime::on_failure_report(const std::string& id, const Status& why) {
   OrderedComm* comm = comm_of(id);
   if (comm != nullptr) return report(*comm, why);
   coordinator_client_->report(id, why);
+  progress_thread_->watch();
 }
 
 // ---- calls that wait long ----
@@ -176,10 +186,16 @@ void Runtime::check_stall(Communicator& comm, int64_t waited_ns) {
   if (warning_ns <= 0 || waited_ns - ordered->stall_reported_ns < warning_ns) return;
   ordered->stall_reported_ns = waited_ns;
   if (ordered->metrics) ordered->metrics->stalled(1);
-  log_warning(
-      "rank {}: {}, since {} s; see the log of that rank, and whether all ranks make the same calls in the same "
-      "order",
-      identity_.rank, comm.late_ranks().error().text, waited_ns / 1'000'000'000);
+  report_stall(comm.id(), fmt::format("rank {}: {}, since {} s; see the log of that rank, and whether all ranks make "
+                                      "the same calls in the same order",
+                                      identity_.rank, comm.late_ranks().error().text, waited_ns / 1'000'000'000));
+}
+
+// This rank's log has it at once. The coordinator passes it to the launcher and to all ranks, because the log of one
+// rank is easily missed.
+void Runtime::report_stall(const std::string& comm, const std::string& text) {
+  log_warning("{}", text);
+  if (coordinator_client_) coordinator_client_->report_stall(comm, text, 2 * seconds_to_ns(config_.stall_warning_s));
 }
 
 std::vector<int> Runtime::others(const std::vector<Member>& members) const {
@@ -245,9 +261,12 @@ std::optional<Communicator::DeviceWork> Runtime::check_device_work(OrderedComm& 
   return work;
 }
 
-// Each communicator reports one failure; the coordinator's decision on it is final.
+// Each communicator reports one failure; the coordinator's decision on it is final. Until then the progress thread
+// probes the coordinator.
 void Runtime::report(OrderedComm& comm, const Status& failure) {
-  if (!comm.failure_reported.exchange(true)) coordinator_client_->report(comm.comm->id(), failure);
+  if (comm.failure_reported.exchange(true)) return;
+  coordinator_client_->report(comm.comm->id(), failure);
+  progress_thread_->watch();
 }
 
 OrderedComm* Runtime::comm_of(const std::string& id) {

@@ -1,4 +1,4 @@
-// Runtime, part 4: whether `auto` means EFA, and what the log says about the network at the start and at the end.
+// Runtime, part 5: whether `auto` means EFA, and what the log says about the network at the start and at the end.
 #include <algorithm>
 
 #include "base/log.h"

@@ -9,13 +9,16 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "bootstrap/launcher_service/launcher_service.h"
+#include "bootstrap/rendezvous/job_key.h"
 #include "bootstrap/rendezvous/rendezvous.h"
 #include "bootstrap/topology/topology.h"
+#include "contract/security.h"
 #include "runtime/lifecycle/assemble.h"
 #include "runtime/lifecycle/compatibility_settings.h"
 #include "runtime/lifecycle/runtime.h"
 #include "runtime/lifecycle/store_exchange.h"
 #include "system/handshake.h"
+#include "system/seal.h"
 
 namespace fdl {
 namespace {
@@ -41,8 +44,8 @@ Result<Identity> explicit_identity(const RuntimeOptions& options, const Config& 
                     .local_rank = options.local_rank,
                     .local_size = options.local_size,
                     .source = "options",
-                    .rendezvous = config.rendezvous,
-                    .job_key = config.job_key};
+                    .rendezvous = config.rendezvous};
+  FDL_ASSIGN_OR_RETURN(identity.job_key, given_job_key(config));
   if (options.share) {
     // Ranks of one host need no port.
     identity.rendezvous = options.local_size == options.size ? "unix" : std::string(kLauncherPlace) + "program";
@@ -112,6 +115,7 @@ Status Runtime::start(const RuntimeOptions& options) {
          identity_.line(), facts_.transports, facts_.local_rank, facts_.local_size, describe_machine(),
          config_.fusion_bytes >> 20);
   report_network();
+  report_security();
   return {};
 }
 
@@ -123,9 +127,11 @@ Status Runtime::prepare(const RuntimeOptions& options, const Environment& enviro
   FDL_ASSIGN_OR_RETURN(config_, Config::read(environment, knobs));
   interrupted_ = options.interrupted;
   waiting_ = options.waiting;
+  stalled_ = options.stalled;
   devices_ = std::make_shared<Devices>(config_);
   FDL_ASSIGN_OR_RETURN(tuning_, load_tuning(config_, environment));
   FDL_ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(config_.log_level));
+  FDL_RETURN_IF_ERROR(check_security(config_));
   set_log_level(level);
   if (options.rank >= 0) {
     FDL_ASSIGN_OR_RETURN(identity_, explicit_identity(options, config_));
@@ -142,6 +148,10 @@ Status Runtime::prepare(const RuntimeOptions& options, const Environment& enviro
 void Runtime::start_metrics() {
   if (config_.metrics_port == 0) return;
   const int64_t port = config_.metrics_port + facts_.local_rank;
+  const Result<std::string> token = given_metrics_token(config_);
+  if (!token.ok()) {
+    return log_warning("{}; the job goes on without the metrics of rank {}", token.status().text(), facts_.rank);
+  }
   auto metrics = std::make_shared<Metrics>(Metrics::Labels{{"rank", std::to_string(facts_.rank)},
                                                            {"size", std::to_string(facts_.size)},
                                                            {"local_rank", std::to_string(facts_.local_rank)},
@@ -150,10 +160,11 @@ void Runtime::start_metrics() {
                                                            {"transports", facts_.transports},
                                                            {"version", std::string(kVersion)}});
   count_devices(*metrics);
-  auto server = port > 65535 ? Status(Code::invalid_argument, "FARANDOLE_METRICS_PORT = '" +
-                                                                  std::to_string(config_.metrics_port) +
-                                                                  "' and the local rank are more than 65535")
-                             : serve_metrics(metrics, static_cast<int>(port));
+  auto server =
+      port > 65535
+          ? Status(Code::invalid_argument, "FARANDOLE_METRICS_PORT = '" + std::to_string(config_.metrics_port) +
+                                               "' and the local rank are more than 65535")
+          : serve_metrics(metrics, {.host = config_.metrics_address, .port = static_cast<int>(port), .token = *token});
   if (!server.ok())
     return log_warning("{}; the job goes on without the metrics of rank {}", server.status().text(), facts_.rank);
   metrics_ = std::move(metrics);
@@ -273,9 +284,21 @@ Status Runtime::connect_ranks() {
   }
   FDL_ASSIGN_OR_RETURN(set_up, begin_set_up(others));
   auto members = find_hosts(identity_.rank, facts, identity_.job_key, exchange, set_up.deadline);
-  if (!members.ok()) return set_up.outcome(members.status());
+  if (!members.ok()) return outcome(set_up, members.status());
   members_ = members.take();
+  const Status agreed = agree_on_session_key(exchange, set_up.deadline);
+  if (!agreed.ok()) return outcome(set_up, agreed);
   choose_network(answers);
+  return {};
+}
+
+// Rank 0 draws a random salt for each world, so that no message of an earlier world of the same job key is valid in
+// this one. The salt travels in the sealed frames of the coordinator.
+Status Runtime::agree_on_session_key(Exchange& exchange, Deadline deadline) {
+  constexpr std::string_view kSalt = "session";
+  if (identity_.rank == 0) FDL_RETURN_IF_ERROR(exchange.publish(kSalt, random_hex(32)));
+  FDL_ASSIGN_OR_RETURN(const std::string salt, exchange.fetch(kSalt, deadline));
+  session_key_ = derive_session_key(identity_.job_key, salt, "farandole session");
   return {};
 }
 
@@ -320,7 +343,7 @@ Status Runtime::share_memory() {
                                  .config = &config_,
                                  .exchange = &exchange,
                                  .deadline = set_up.deadline});
-  if (!memory.ok()) return set_up.outcome(memory.status());
+  if (!memory.ok()) return outcome(set_up, memory.status());
   memory_ = memory.take();
   return {};
 }

@@ -1,9 +1,13 @@
 // ControlChannel carries messages of any length between a group's root and its members, over the point-to-point
 // messages of the group's communicator.
 //
-// A message is a frame of fixed size, so that a receive for it can always be posted: 8 bytes of length, then the body.
-// A body that does not fit into the frame follows as a second message of exactly its length. The usual message (a few
-// positions in the request cache) is one frame. The thread that owns progress makes all calls.
+// A message is a frame of fixed size, so that a receive for it can always be posted: 8 bytes of length, a tag, then the
+// body. A body that does not fit into the frame follows as a second message: the body and a tag of its own. The usual
+// message (a few positions in the request cache) is one frame. The thread that owns progress makes all calls.
+//
+// The tags authenticate what leaves the memory of a host. Their keys belong to one direction between two ranks of one
+// communicator, and each tag covers the number of the message (system/seal.h). So a message that was changed, repeated,
+// lost or sent by a stranger ends the channel with AUTHENTICATION. Without a session key the tags are zero and unread.
 #pragma once
 
 #include <array>
@@ -11,11 +15,13 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/status.h"
 #include "engine/communicator.h"
+#include "system/seal.h"
 
 namespace fdl {
 
@@ -33,7 +39,8 @@ class ControlChannel {
 
  private:
   static constexpr std::size_t kFrameBytes = 256;
-  static constexpr std::size_t kInlineBytes = kFrameBytes - sizeof(uint64_t);
+  static constexpr std::size_t kHeadBytes = sizeof(uint64_t) + kTagBytes;
+  static constexpr std::size_t kInlineBytes = kFrameBytes - kHeadBytes;
   using Frame = std::array<std::byte, kFrameBytes>;
 
   struct Outgoing {
@@ -52,9 +59,16 @@ class ControlChannel {
     std::vector<std::byte> body;
     Message incoming;
     std::deque<std::unique_ptr<Outgoing>> outgoing;  // Messages stay in place until done
+    std::optional<Seal> sends;                       // empty: bytes for this peer stay in memory
+    std::optional<Seal> receives;
   };
 
+  void make_seals(Peer& peer);
+  static void seal(Seal& seal, Outgoing& out);
   void post_receive(Peer& peer, std::byte* data, std::size_t bytes);
+  Status check_frame(Peer& peer);
+  Status check_rest(Peer& peer);
+  Status tampered(const Peer& peer) const;
   bool receive(Peer& peer, const std::function<void(int, ConstBytes)>& on_message, Status& failure);
 
   Communicator& comm_;

@@ -1,13 +1,15 @@
 // GroupFailure keeps the first failure of each state.
 #include "runtime/named/group_failure.h"
 
+#include "runtime/progress/failure_decisions.h"
+
 namespace fdl {
 
 void GroupFailure::report(const Status& why) {
   if (!report_.ok()) return;
   report_ = why;
   unsent_report_ = why;
-  decision_due_ = Deadline::after_seconds(config_.lost_after_s + config_.suspect_after_s);
+  decision_due_ = decision_deadline(config_);
 }
 
 void GroupFailure::strand(Entries& entries) {

@@ -36,7 +36,7 @@ class GroupFailure {
   const Status& reported() const { return report_; }
   // Returns the report, once; OK if there is none that was not returned before.
   Status take_report() { return std::exchange(unsent_report_, {}); }
-  // Whether no decision has arrived for lost_after_s + suspect_after_s. The report then becomes the final failure.
+  // Whether no decision has arrived by decision_deadline(). The report then becomes the final failure.
   bool decision_is_overdue() const { return decision_due_.passed(); }
   // The clock time in ns at which that becomes true. INT64_MAX: never.
   int64_t next_alarm_ns() const { return decision_due_.moment_ns(); }

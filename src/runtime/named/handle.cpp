@@ -41,6 +41,24 @@ void Handle::finish_one(const Status& status) {
   if (callback) callback();
 }
 
+Status Handle::order_streams(std::optional<Stream> stream) {
+  if (!status_.ok()) return {};
+  for (Output& output : outputs_) {
+    if (!output.ready) continue;
+    FDL_RETURN_IF_ERROR(output.ready->order_before(stream.value_or(output.stream)));
+    if (stream && output.memory) output.memory.get_deleter().stream = *stream;
+  }
+  return {};
+}
+
+bool Handle::is_done_on_device() const {
+  return std::all_of(outputs_.begin(), outputs_.end(), [](const Output& output) {
+    if (!output.ready) return true;
+    const auto reached = output.ready->reached();
+    return !reached.ok() || *reached;
+  });
+}
+
 void Handle::abandon() {
   if (!names_.any()) return;  // as after a wait: no lock is taken
   {

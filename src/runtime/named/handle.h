@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -13,6 +14,7 @@
 #include "base/status.h"
 #include "contract/device.h"
 #include "engine/device/symmetric_memory.h"
+#include "runtime/device/device_result.h"
 #include "runtime/named/names_in_flight.h"
 
 namespace fdl {
@@ -37,6 +39,9 @@ class Handle {
     std::vector<int64_t> received_splits;
     int last_joined = -1;
     SymmetricAllocation symmetric_allocation;  // of an entry that requests symmetric memory instead of a result
+    // On a device: the point after which the result is valid, and the stream of the tensors. Set before the end.
+    std::shared_ptr<DeviceResult> ready;
+    Stream stream = nullptr;
   };
 
   explicit Handle(std::size_t operations) : outputs_(operations), unfinished_(operations) {}
@@ -67,6 +72,12 @@ class Handle {
   // Only once done: the release of done_ publishes it.
   const Status& status() const { return status_; }
   std::size_t operation_count() const { return outputs_.size(); }
+  // Only once done, from the thread that has waited. Orders later work of the tensors' streams, or of `stream` if there
+  // is one, after the results; the library's outputs then belong to that stream. Does nothing on the CPU, and for
+  // operations that have failed.
+  Status order_streams(std::optional<Stream> stream = std::nullopt);
+  // Only once done: whether the device has finished, too. A device that has failed does no more work.
+  bool is_done_on_device() const;
   // Sets the only callback. It runs in the thread that completes the handle, or at once if the handle is done already;
   // never under a lock. The names are free before it runs.
   void notify(std::function<void()> function);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/log.h"
+
 namespace fdl {
 
 NamedOperations::NamedOperations(Communicator& comm, const Config& config, const std::vector<std::string>& rank_names,
@@ -99,7 +101,19 @@ void NamedOperations::take_plan(Plan&& plan) {
   if (!plan.locked.empty()) order_.lock(std::move(plan.locked));
 }
 
+void NamedOperations::report_stall(const std::string& text) {
+  if (on_stall_) return on_stall_(text);
+  log_warning("{}", text);
+}
+
 // ---- Departures and failures ----
+
+// A message that was tampered with is a failure at once, also on a rank that waits for nothing: the other ranks may
+// wait for the answer to it.
+void NamedOperations::end_peer(const Status& why) {
+  if (why.code() == Code::authentication) return failure_.report(why);
+  failure_.peer_is_gone(why);
+}
 
 // Buckets that were agreed on before a rank left still finish, because that rank finishes them too. Requests that wait
 // for the rank fail on all ranks at the same place among the plans, because the root sends the error in a plan. The

@@ -12,6 +12,7 @@
 // failure. Only the thread that owns progress calls this class. The exception is names(), which any thread may use.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -64,6 +65,8 @@ class NamedOperations final : private PlanExchange::Receiver {
 
   // Null ends tracing. On the root the timeline also shows when the request of each rank arrives.
   void trace_with(std::unique_ptr<Trace> trace);
+  // On the root: called with the text of each stall. Without it a stall is logged here.
+  void report_stalls_to(std::function<void(const std::string& text)> function) { on_stall_ = std::move(function); }
   // Null disables metrics. Call before the first submit().
   void count_with(std::shared_ptr<GroupMetrics> metrics) { operations_.telemetry().count_with(std::move(metrics)); }
 
@@ -79,9 +82,11 @@ class NamedOperations final : private PlanExchange::Receiver {
  private:
   void take_plan(Plan&& plan) override;
   void fail_exchange(const Status& why) override { fail_all(why); }
-  void end_peer(const Status& why) override { failure_.peer_is_gone(why); }
+  void end_peer(const Status& why) override;
+  void report_stall(const std::string& text) override;
 
   Communicator& comm_;
+  std::function<void(const std::string&)> on_stall_;
   OperationsInFlight operations_;
   GroupFailure failure_;
   Submissions<Entry> submissions_;

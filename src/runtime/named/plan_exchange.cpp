@@ -144,10 +144,10 @@ void PlanExchange::take_plan(ConstBytes bytes) {
   receiver_.take_plan(plan.take());
 }
 
-// Logs the tensors that wait for some ranks, with the names of these ranks. Only the root has this information.
+// Reports the tensors that wait for some ranks, with the names of these ranks. Only the root has this information.
 void PlanExchange::warn_of_stalls() {
   for (const Stall& stall : root_->stalls(now_ns())) {
-    log_warning("{}", stall.text);
+    receiver_.report_stall(stall.text);
     telemetry_.stalled(stall.names.size());
   }
 }

@@ -32,6 +32,8 @@ class PlanExchange {
     virtual void fail_exchange(const Status& why) = 0;
     // No further message of a peer can arrive.
     virtual void end_peer(const Status& why) = 0;
+    // Operations wait for ranks; on the root only.
+    virtual void report_stall(const std::string& text) = 0;
 
    protected:
     ~Receiver() = default;

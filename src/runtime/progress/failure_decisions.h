@@ -6,10 +6,19 @@
 #include <optional>
 #include <string>
 
+#include "base/config.h"
 #include "base/mutex.h"
 #include "base/status.h"
 
 namespace fdl {
+
+// When a rank ends the wait for a decision that it has requested now. The coordinator decides within lost_after_s, in
+// which it probes the reported rank, and its own silence ends the wait within lost_after_s too. The margin is for a
+// loaded machine: a rank that ends its wait too early may accuse a healthy one.
+inline Deadline decision_deadline(const Config& config) {
+  constexpr double kMargin_s = 10;
+  return Deadline::after_seconds(2 * config.lost_after_s + config.suspect_after_s + kMargin_s);
+}
 
 // From any thread. Communicators are named by their id.
 class FailureDecisions {

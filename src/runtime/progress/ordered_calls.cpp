@@ -41,9 +41,31 @@ void OrderedCalls::start(Call call) {
     messages_.push_back(std::move(call));
     return;
   }
+  const CollectiveSpec& spec = std::get<Operation>(call->work).spec;
+  if (spec.device != nullptr && comm_.launches_on_device(spec))
+    call->ticket = launch_order_.enter(*spec.device);
+  if (!held_.empty() || !call->ticket.is_first()) return held_.push_back(std::move(call));
+  begin(std::move(call));
+}
+
+void OrderedCalls::begin(Call call) {
   comm_.start(std::get<Operation>(call->work));
+  // Usually it is queued on the device already, and the next communicator may launch.
+  if (call->completion().done) call->ticket.leave();
   collectives_.push_back(std::move(call));
   if (collectives_.size() == 1) find_due();
+}
+
+// A communicator that has failed ends its collectives at once, so these do not wait for their turns.
+bool OrderedCalls::begin_held() {
+  bool begun = false;
+  while (!held_.empty() && (held_.front()->ticket.is_first() || comm_.has_failed())) {
+    Call call = std::move(held_.front());
+    held_.pop_front();
+    begin(std::move(call));
+    has_fresh_ = begun = true;
+  }
+  return begun;
 }
 
 void OrderedCalls::limit(Deadline deadline) {
@@ -62,7 +84,8 @@ void OrderedCalls::find_due() {
 }
 
 bool OrderedCalls::progress() {
-  bool moved = comm_.progress();
+  bool moved = !held_.empty() && begin_held();
+  moved |= comm_.progress();
   if (!moved) comm_.answer_late_query();
   if (!due_.is_never() && (!moved || ++rounds_ % kRoundsPerDueCheck == 0)) check_due();
   if (moved || has_fresh_ || comm_.has_failed()) moved |= collect();
@@ -82,6 +105,7 @@ void OrderedCalls::check_due() {
 bool OrderedCalls::collect() {
   has_fresh_ = false;
   while (!collectives_.empty() && collectives_.front()->completion().done) {
+    collectives_.front()->ticket.leave();
     done_.push_back(std::move(collectives_.front()));
     collectives_.pop_front();
   }
@@ -108,7 +132,7 @@ void OrderedCalls::finish(Call call) {
   failed_.push_back(std::move(call));
   if (std::exchange(is_reported_, true)) return;
   unsent_report_ = status;
-  decision_due_ = Deadline::after_seconds(config_.lost_after_s + config_.suspect_after_s);
+  decision_due_ = decision_deadline(config_);
 }
 
 // All ranks report the same error: the decision, or where none arrives in time their own.
@@ -140,6 +164,7 @@ void OrderedCalls::end(const Status& why) {
     comm_.interrupt(why);
     comm_.progress();  // carries out the interrupt
   }
+  begin_held();
   collect();
   while (!failed_.empty()) {
     Call call = std::move(failed_.front());

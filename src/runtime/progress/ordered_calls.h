@@ -3,6 +3,9 @@
 // Any thread submits a call; the owner of progress starts the calls in the order of submission, advances them, and
 // publishes each outcome in the call's handle. So a call progresses whether or not a thread waits for it.
 //
+// A collective on a device starts when it is its turn at the device (LaunchOrder); those behind it on the same
+// communicator wait with it.
+//
 //   submitted -> in flight -> succeeded -----------------------------------> handle done
 //                          -> failed, waits for the coordinator's decision -> handle done
 #pragma once
@@ -19,6 +22,7 @@
 #include "runtime/named/handle.h"
 #include "runtime/progress/driven.h"
 #include "runtime/progress/failure_decisions.h"
+#include "runtime/progress/launch_order.h"
 #include "runtime/telemetry/metrics.h"
 
 namespace fdl {
@@ -30,13 +34,15 @@ struct OrderedCall {
   // Copies of the caller's arrays: the operation's spec has spans of them until it completes.
   std::vector<std::size_t> counts;
   std::vector<std::size_t> recv_counts;
-  std::string algorithm;             // so does its algorithm
-  int64_t timeout_ns = 0;            // how long it may run; 0: without a limit
-  uint64_t bytes = 0;                // for the metrics: what this rank contributes
-  int64_t began_ns = 0;              // for the metrics; 0: not counted
-  bool may_never_come = false;       // its failure is not reported to the coordinator
-  std::shared_ptr<Handle> handle;    // of a submitted call
-  Deadline due = Deadline::never();  // set by OrderedCalls: the end of timeout_ns
+  std::string algorithm;           // so does its algorithm
+  int64_t timeout_ns = 0;          // how long it may run; 0: without a limit
+  uint64_t bytes = 0;              // for the metrics: what this rank contributes
+  int64_t began_ns = 0;            // for the metrics; 0: not counted
+  bool may_never_come = false;     // its failure is not reported to the coordinator
+  std::shared_ptr<Handle> handle;  // of a submitted call
+  // Set by OrderedCalls: the end of timeout_ns, and the turn of a collective on a device.
+  Deadline due = Deadline::never();
+  LaunchOrder::Ticket ticket = {};
 
   Completion& completion() {
     return std::visit([](auto& one) -> Completion& { return one.completion; }, work);
@@ -52,8 +58,13 @@ class OrderedCalls final : public Driven {
  public:
   // `group` names the communicator's group in errors. The arguments outlive this object.
   OrderedCalls(Communicator& comm, std::string group, const Config& config, const FailureDecisions& decisions,
-               std::shared_ptr<GroupMetrics> metrics)
-      : comm_(comm), group_(std::move(group)), config_(config), decisions_(decisions), metrics_(std::move(metrics)) {}
+               LaunchOrder& launch_order, std::shared_ptr<GroupMetrics> metrics)
+      : comm_(comm),
+        group_(std::move(group)),
+        config_(config),
+        decisions_(decisions),
+        launch_order_(launch_order),
+        metrics_(std::move(metrics)) {}
 
   // Starts the call. Its handle is done in a later progress(), or here after end().
   void start(std::unique_ptr<OrderedCall> call);
@@ -64,7 +75,9 @@ class OrderedCalls final : public Driven {
 
   Communicator& comm() override { return comm_; }
   bool progress() override;
-  bool has_work() const override { return !collectives_.empty() || !messages_.empty() || !failed_.empty(); }
+  bool has_work() const override {
+    return !collectives_.empty() || !held_.empty() || !messages_.empty() || !failed_.empty();
+  }
   bool waits() const override { return has_work() && !comm_.has_failed(); }
   int64_t next_alarm_ns() const override;
   Status take_failure_report() override { return std::exchange(unsent_report_, {}); }
@@ -72,6 +85,8 @@ class OrderedCalls final : public Driven {
  private:
   using Call = std::unique_ptr<OrderedCall>;
 
+  void begin(Call call);
+  bool begin_held();
   void find_due();
   void check_due();
   bool collect();
@@ -83,8 +98,10 @@ class OrderedCalls final : public Driven {
   const std::string group_;
   const Config& config_;
   const FailureDecisions& decisions_;
+  LaunchOrder& launch_order_;
   const std::shared_ptr<GroupMetrics> metrics_;
 
+  std::deque<Call> held_;         // collectives that wait for their turn at a device
   std::deque<Call> collectives_;  // in flight; the communicator runs them one after the other
   std::vector<Call> messages_;    // in flight, in the order of submission
   std::vector<Call> done_;        // reused by collect()

@@ -1,17 +1,11 @@
-// The metrics module serves metrics over HTTP with prometheus-cpp. It links nothing else of the library.
-#include <arpa/inet.h>
-#include <poll.h>
-#include <prometheus/collectable.h>
-#include <prometheus/exposer.h>
+// The metrics module serves metrics over HTTP. prometheus-cpp writes their text. It links nothing else of the library.
 #include <prometheus/metric_family.h>
-#include <sys/socket.h>
+#include <prometheus/text_serializer.h>
 
-#include <atomic>
-#include <exception>
-#include <thread>
+#include <utility>
 
 #include "runtime/telemetry/metrics_server.h"
-#include "system/fd.h"
+#include "runtime/telemetry/page_server.h"
 
 namespace fdl {
 namespace {
@@ -41,12 +35,12 @@ ClientMetric counter_of(uint64_t value) {
   return metric;
 }
 
-// Builds the page at each scrape, in a thread of prometheus-cpp.
-class Page final : public prometheus::Collectable {
+// Builds the page at each scrape, in the server's thread.
+class Page {
  public:
   explicit Page(std::shared_ptr<const Metrics> metrics) : metrics_(std::move(metrics)) {}
 
-  std::vector<MetricFamily> Collect() const override {
+  std::vector<MetricFamily> collect() const {
     std::vector<MetricFamily> families{
         {"farandole_operations_total", "Collectives of this rank that have ended.", MetricType::Counter, {}},
         {"farandole_bytes_total", "Bytes that this rank gave to them.", MetricType::Counter, {}},
@@ -98,56 +92,23 @@ class Page final : public prometheus::Collectable {
     if (waited.histogram.sample_count > 0) put(families[4], waited, labels);
   }
 
-  const std::shared_ptr<const Metrics> metrics_;
+  std::shared_ptr<const Metrics> metrics_;
 };
-
-// The HTTP server's thread checks only every two seconds whether it must end. A connection wakes it at once.
-void connect_once(int port) {
-  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  static_cast<void>(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address));
-  ::poll(nullptr, 0, 5);
-}
 
 class Server final : public MetricsServer {
  public:
-  Server(std::shared_ptr<const Metrics> metrics, const std::string& address, int port)
-      : port_(port),
-        page_(std::make_shared<Page>(std::move(metrics))),
-        exposer_(std::make_unique<prometheus::Exposer>(address)) {
-    exposer_->RegisterCollectable(page_);
-  }
-  ~Server() override {
-    std::atomic<bool> ended{false};
-    std::thread waking([&] {
-      while (!ended) connect_once(port_);
-    });
-    exposer_.reset();
-    ended = true;
-    waking.join();
-  }
+  explicit Server(std::unique_ptr<PageServer> server) : server_(std::move(server)) {}
 
  private:
-  const int port_;
-  std::shared_ptr<Page> page_;
-  std::unique_ptr<prometheus::Exposer> exposer_;  // with threads of its own
+  std::unique_ptr<PageServer> server_;
 };
 
 }  // namespace
 }  // namespace fdl
 
 extern "C" __attribute__((visibility("default"))) fdl::MetricsServer* fdl_metrics_serve(
-    const std::shared_ptr<const fdl::Metrics>& metrics, int port, std::string& why) {
-  // "+" listens on IPv4 and IPv6; it fails on a machine that has only one of them.
-  for (const char* address : {"+", "0.0.0.0:", "[::]:"}) {
-    try {
-      return new fdl::Server(metrics, address + std::to_string(port), port);
-    } catch (const std::exception& error) {
-      why = error.what();
-    }
-  }
-  return nullptr;
+    const std::shared_ptr<const fdl::Metrics>& metrics, const fdl::MetricsAddress& address, std::string& why) {
+  const auto page = [rows = fdl::Page(metrics)] { return prometheus::TextSerializer().Serialize(rows.collect()); };
+  auto server = fdl::PageServer::open(address, page, why);
+  return server ? new fdl::Server(std::move(server)) : nullptr;
 }

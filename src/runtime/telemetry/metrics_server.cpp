@@ -25,29 +25,30 @@ Status cannot(int port, const std::string& why) {
 
 }  // namespace
 
-Result<std::unique_ptr<MetricsServer>> serve_metrics(const std::shared_ptr<const Metrics>& metrics, int port) {
+Result<std::unique_ptr<MetricsServer>> serve_metrics(const std::shared_ptr<const Metrics>& metrics,
+                                                     const MetricsAddress& address) {
+  const int port = address.port;
   void* module = ::dlopen((own_folder() + kMetricsModule).c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed
   if (module == nullptr) {
     const char* why = ::dlerror();
     return cannot(port,
                   std::string(why == nullptr ? "no module" : why) +
-                      "; the module needs Debian's libprometheus-cpp-pull1.0, and FARANDOLE_METRICS when it is built");
+                      "; the module needs Debian's libprometheus-cpp-core1.0, and FARANDOLE_METRICS when it is built");
   }
   const auto entry_point = reinterpret_cast<MetricsEntryPoint>(::dlsym(module, kMetricsEntryPoint));
   if (entry_point == nullptr) return cannot(port, std::string(kMetricsModule) + " is of another version");
-  // The server's threads inherit the mask and so take no signals. Its HTTP library sets SIGPIPE; that is undone,
-  // because the disposition belongs to the application.
+  // The server's thread inherits the mask and so takes no signals.
   sigset_t all;
   sigset_t before;
-  struct sigaction pipe {};
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  ::sigaction(SIGPIPE, nullptr, &pipe);
   std::string why;
-  std::unique_ptr<MetricsServer> server(entry_point(metrics, port, why));
-  ::sigaction(SIGPIPE, &pipe, nullptr);
+  std::unique_ptr<MetricsServer> server(entry_point(metrics, address, why));
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (server == nullptr) return cannot(port, why + " (is the port taken?); set FARANDOLE_METRICS_PORT to a free one");
+  if (server == nullptr)
+    return cannot(port, why +
+                            "; set FARANDOLE_METRICS_PORT to a free port, and FARANDOLE_METRICS_ADDRESS to an address "
+                            "of this host or *");
   return server;
 }
 

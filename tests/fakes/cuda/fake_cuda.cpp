@@ -1,7 +1,5 @@
 // This file implements the functions of the fake libcuda: those of the driver that cuda/ uses, and a few more, on host
-// memory and threads.
-#include "tests/fakes/cuda/fake_cuda.h"
-
+// memory and threads. fake_cuda_streams.cpp has those for streams, events and captures.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -14,75 +12,9 @@
 #include <fstream>
 #include <thread>
 
-#include "tests/fakes/cuda/fake_cuda_machine.h"
-
-using namespace fdl::cuda;
-using namespace fake;
-
-#define EXPORT extern "C" FAKE_EXPORT
-
-// The definitions below are checked against these.
-extern "C" {
-#define ROW(name, parameters) FAKE_EXPORT Outcome name parameters;
-FDL_CUDA_FUNCTIONS(ROW)
-#undef ROW
-}
+#include "tests/fakes/cuda/fake_cuda_call.h"
 
 namespace {
-
-thread_local std::vector<fake::Device*> current_contexts;
-thread_local int capture_mode = kCaptureModeGlobal;
-
-fake::Device* current_device() { return current_contexts.empty() ? nullptr : current_contexts.back(); }
-Context context_of(fake::Device* device) { return reinterpret_cast<Context>(device); }
-
-// Every function begins with a Call, which takes the lock and returns a planned failure.
-struct Call {
-  explicit Call(const char* function) : lock(machine.mutex), refused(machine.enter(function)) {
-    if (refused == 0 && !machine.initialized) refused = kNotInitialized;
-  }
-
-  Machine& machine = Machine::get();
-  std::unique_lock<std::mutex> lock;
-  Outcome refused;
-
-  // Checks a call that is forbidden while any stream is captured, unless the thread has relaxed its capture mode.
-  Outcome unsafe() {
-    if (machine.captures.empty() || capture_mode == kCaptureModeRelaxed) return kSuccess;
-    for (const auto& capture : machine.captures) capture->invalid = true;
-    return kCaptureUnsupported;
-  }
-  Outcome context() const {
-    if (current_device() == nullptr) return kInvalidContext;
-    return current_device()->fallen;
-  }
-  Outcome find(void* handle, std::shared_ptr<fake::Stream>* stream) const {
-    if (reinterpret_cast<std::uintptr_t>(handle) <= 2) {
-      if (current_device() == nullptr) return kInvalidContext;
-      *stream = current_device()->default_stream;
-    } else {
-      const auto found = machine.streams.find(handle);
-      if (found == machine.streams.end()) return kInvalidHandle;
-      *stream = found->second;
-    }
-    return (*stream)->device->fallen;
-  }
-  Outcome find(void* handle, fake::Event** event) const {
-    const auto found = machine.events.find(handle);
-    if (found == machine.events.end()) return kInvalidHandle;
-    *event = found->second.get();
-    return (*event)->device->fallen;
-  }
-};
-
-// Leaves the function with the code unless it is success.
-#define TRY(expression)                                               \
-  do {                                                                \
-    if (const Outcome code_ = (expression); code_ != 0) return code_; \
-  } while (false)
-#define ENTER(call)    \
-  Call call(__func__); \
-  TRY(call.refused)
 
 // Runs work that touches device memory, on a stream's thread.
 template <class Work>
@@ -162,6 +94,12 @@ constexpr ErrorText kErrors[] = {
     {kCaptureUnsupported, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
     {kCaptureInvalidated, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
      "operation failed due to a previous error during capture"},
+    {kCaptureMerge, "CUDA_ERROR_STREAM_CAPTURE_MERGE",
+     "operation would result in a merge of separate capture sequences"},
+    {kCaptureIsolation, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+     "dependency created on uncaptured work in another stream"},
+    {kCaptureImplicit, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+     "operation would make the legacy stream depend on a capturing blocking stream"},
     {kCapturedEvent, "CUDA_ERROR_CAPTURED_EVENT",
      "operation not permitted on an event last recorded in a capturing stream"},
     {kUnknown, "CUDA_ERROR_UNKNOWN", "unknown error"},
@@ -388,137 +326,12 @@ EXPORT Outcome cuPointerGetAttribute(void* value, int attribute, Pointer pointer
   return kSuccess;
 }
 
-// ---- Streams ----
-
-EXPORT Outcome cuStreamCreateWithPriority(void** handle, unsigned flags, int) {
-  ENTER(call);
-  TRY(call.context());
-  auto stream = std::make_shared<fake::Stream>();
-  stream->device = current_device();
-  stream->blocking = (flags & kStreamNonBlocking) == 0;
-  *handle = stream.get();
-  call.machine.streams[*handle] = std::move(stream);
-  return kSuccess;
-}
-
-EXPORT Outcome cuStreamCreate(void** handle, unsigned flags) { return cuStreamCreateWithPriority(handle, flags, 0); }
-
-EXPORT Outcome cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  ENTER(call);
-  *least = 0;
-  *greatest = -5;
-  return kSuccess;
-}
-
-EXPORT Outcome cuStreamDestroy_v2(void* handle) {
-  ENTER(call);
-  const auto found = call.machine.streams.find(handle);
-  if (found == call.machine.streams.end()) return kInvalidHandle;
-  const fake::Device* const device = found->second->device;
-  call.machine.end(handle);  // queued work still runs; then the thread ends
-  return device->fallen;
-}
-
-EXPORT Outcome cuStreamIsCapturing(void* handle, int* status) {
-  ENTER(call);
-  std::shared_ptr<fake::Stream> stream;
-  TRY(call.find(handle, &stream));
-  *status = kCaptureNone;
-  if (stream->capture != nullptr) *status = stream->capture->invalid ? kCaptureInvalid : kCaptureActive;
-  return kSuccess;
-}
-
-EXPORT Outcome cuStreamSynchronize(void* handle) {
-  ENTER(call);
-  std::shared_ptr<fake::Stream> stream;
-  TRY(call.find(handle, &stream));
-  if (stream->capture != nullptr) return kCaptureUnsupported;
-  TRY(call.unsafe());
-  const std::shared_ptr<Flag> tail = stream->tail;
-  call.machine.changed.wait(call.lock, [&] { return tail == nullptr || tail->set || stream->device->fallen != 0; });
-  return stream->device->fallen;
-}
-
-EXPORT Outcome cuStreamQuery(void* handle) {
-  ENTER(call);
-  std::shared_ptr<fake::Stream> stream;
-  TRY(call.find(handle, &stream));
-  if (stream->capture != nullptr) return kCaptureUnsupported;
-  return stream->tail == nullptr || stream->tail->set ? kSuccess : kNotReady;
-}
-
-// ---- Events ----
-
-EXPORT Outcome cuEventCreate(void** handle, unsigned) {
-  ENTER(call);
-  TRY(call.context());
-  auto event = std::make_unique<fake::Event>();
-  event->device = current_device();
-  *handle = event.get();
-  call.machine.events[*handle] = std::move(event);
-  return kSuccess;
-}
-
-EXPORT Outcome cuEventDestroy_v2(void* handle) {
-  ENTER(call);
-  return call.machine.events.erase(handle) == 1 ? kSuccess : kInvalidHandle;
-}
-
-EXPORT Outcome cuEventRecord(void* event_handle, void* stream_handle) {
-  ENTER(call);
-  std::shared_ptr<fake::Stream> stream;
-  fake::Event* event = nullptr;
-  TRY(call.find(stream_handle, &stream));
-  TRY(call.find(event_handle, &event));
-  event->capture = stream->capture;
-  event->recorded = nullptr;
-  if (stream->capture != nullptr) return stream->capture->invalid ? kCaptureInvalidated : kSuccess;
-  event->recorded = std::make_shared<Flag>();
-  return call.machine.queue(
-      stream, [] { return kSuccess; }, event->recorded);
-}
-
-EXPORT Outcome cuEventQuery(void* handle) {
-  ENTER(call);
-  fake::Event* event = nullptr;
-  TRY(call.find(handle, &event));
-  if (event->capture != nullptr) return kCapturedEvent;
-  TRY(call.unsafe());
-  return event->recorded == nullptr || event->recorded->set ? kSuccess : kNotReady;
-}
-
-EXPORT Outcome cuEventSynchronize(void* handle) {
-  ENTER(call);
-  fake::Event* event = nullptr;
-  TRY(call.find(handle, &event));
-  TRY(call.unsafe());
-  const std::shared_ptr<Flag> flag = event->recorded;
-  fake::Device* const device = event->device;
-  call.machine.changed.wait(call.lock, [&] { return flag == nullptr || flag->set || device->fallen != 0; });
-  return device->fallen;
-}
-
-EXPORT Outcome cuStreamWaitEvent(void* stream_handle, void* event_handle, unsigned) {
-  ENTER(call);
-  std::shared_ptr<fake::Stream> stream;
-  fake::Event* event = nullptr;
-  TRY(call.find(stream_handle, &stream));
-  TRY(call.find(event_handle, &event));
-  if (event->capture != nullptr && stream->capture == nullptr) {
-    if (!call.machine.captures.contains(event->capture)) return kSuccess;
-    stream->capture = event->capture;  // the stream joins the capture; the order of calls is a valid order
-    return kSuccess;
-  }
-  if (stream->capture != nullptr || event->recorded == nullptr) return kSuccess;
-  return call.machine.queue(stream, [] { return kSuccess; }, std::make_shared<Flag>(), {event->recorded});
-}
-
 // ---- Work ----
 
 EXPORT Outcome cuLaunchHostFunc(void* handle, HostFunction function, void* argument) {
   ENTER(call);
   std::shared_ptr<fake::Stream> stream;
-  TRY(call.find(handle, &stream));
+  TRY(call.find_for_work(handle, &stream));
   return call.machine.queue(stream, [=] {
     in_host_function = true;
     function(argument);
@@ -530,14 +343,14 @@ EXPORT Outcome cuLaunchHostFunc(void* handle, HostFunction function, void* argum
 EXPORT Outcome cuMemcpyAsync(Pointer target, Pointer source, std::size_t bytes, void* handle) {
   ENTER(call);
   std::shared_ptr<fake::Stream> stream;
-  TRY(call.find(handle, &stream));
+  TRY(call.find_for_work(handle, &stream));
   return call.machine.queue(stream, copying(address(target), address(source), bytes));
 }
 
 EXPORT Outcome cuMemsetD8Async(Pointer target, unsigned char value, std::size_t bytes, void* handle) {
   ENTER(call);
   std::shared_ptr<fake::Stream> stream;
-  TRY(call.find(handle, &stream));
+  TRY(call.find_for_work(handle, &stream));
   return call.machine.queue(stream, [=] {
     if (!accessible(address(target), bytes)) return kIllegalAddress;
     return with_memory([&] {
@@ -578,7 +391,7 @@ EXPORT Outcome cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_
                               unsigned block_y, unsigned block_z, unsigned, void* handle, void** parameters, void**) {
   ENTER(call);
   std::shared_ptr<fake::Stream> stream;
-  TRY(call.find(handle, &stream));
+  TRY(call.find_for_work(handle, &stream));
   if (grid_x == 0 || grid_y * grid_z != 1 || block_x == 0 || block_x > 1024 || block_y * block_z != 1)
     return kInvalidValue;
   const Kernel* const kernel = reinterpret_cast<const Kernel*>(function);
@@ -691,7 +504,7 @@ EXPORT size_t fake_cuda_calls(const char* function) {
 EXPORT int fake_cuda_queue(void* handle, void (*function)(void*), void* argument) {
   ENTER(call);
   std::shared_ptr<fake::Stream> stream;
-  TRY(call.find(handle, &stream));
+  TRY(call.find_for_work(handle, &stream));
   return call.machine.queue(stream, [=] {
     function(argument);
     return kSuccess;
@@ -704,36 +517,4 @@ EXPORT void fake_cuda_close_memory(void) { Machine::get().close_memory(); }
 EXPORT int fake_cuda_fallen(void) {
   Call call("fake_cuda_fallen");
   return current_device() == nullptr ? kInvalidContext : current_device()->fallen;
-}
-
-EXPORT int fake_cuda_begin_capture(void* handle) {
-  ENTER(call);
-  std::shared_ptr<fake::Stream> stream;
-  TRY(call.find(handle, &stream));
-  if (stream == stream->device->default_stream || stream->capture != nullptr) return kCaptureUnsupported;
-  stream->capture = std::make_shared<Capture>();
-  call.machine.captures.insert(stream->capture);
-  return kSuccess;
-}
-
-EXPORT int fake_cuda_end_capture(void* handle) {
-  Call call("fake_cuda_end_capture");
-  std::shared_ptr<fake::Stream> stream;
-  if (call.find(handle, &stream) != kSuccess || stream->capture == nullptr) return -1;
-  const std::shared_ptr<Capture> capture = stream->capture;
-  call.machine.captures.erase(capture);
-  for (const auto& [other_handle, other] : call.machine.streams) {
-    if (other->capture == capture) other->capture = nullptr;
-  }
-  call.machine.last_capture = capture;
-  return capture->invalid ? -1 : static_cast<int>(capture->operations.size());
-}
-
-EXPORT int fake_cuda_launch_captured(void* handle) {
-  ENTER(call);
-  std::shared_ptr<fake::Stream> stream;
-  TRY(call.find(handle, &stream));
-  if (call.machine.last_capture == nullptr || call.machine.last_capture->invalid) return kInvalidHandle;
-  for (const auto& operation : call.machine.last_capture->operations) TRY(call.machine.queue(stream, operation));
-  return kSuccess;
 }

@@ -151,6 +151,7 @@ Outcome Machine::queue(const std::shared_ptr<Stream>& stream, std::function<Outc
   if (stream->capture != nullptr) {
     if (stream->capture->invalid) return kCaptureInvalidated;
     stream->capture->operations.push_back(std::move(run));
+    ++stream->captured[stream.get()];
     return kSuccess;
   }
   const auto follow = [&after](const Stream& other) {
@@ -168,6 +169,13 @@ Outcome Machine::queue(const std::shared_ptr<Stream>& stream, std::function<Outc
   start(stream);
   changed.notify_all();
   return kSuccess;
+}
+
+bool Machine::waits_for_capture(const Stream& stream) const {
+  if (stream.device->default_stream.get() != &stream) return false;
+  return std::any_of(streams.begin(), streams.end(), [&](const auto& each) {
+    return each.second->blocking && each.second->device == stream.device && each.second->capture != nullptr;
+  });
 }
 
 void Machine::start(const std::shared_ptr<Stream>& stream) {

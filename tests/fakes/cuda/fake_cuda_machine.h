@@ -46,12 +46,15 @@ struct Stream {
   std::deque<Operation> queue{};
   std::shared_ptr<Flag> tail{};
   std::shared_ptr<Capture> capture{};
+  // In a capture: how many operations of each of its streams precede what is captured here next.
+  std::map<const Stream*, long> captured{};
 };
 
 struct Event {
   Device* device = nullptr;
   std::shared_ptr<Flag> recorded{};
   std::shared_ptr<Capture> capture{};
+  std::map<const Stream*, long> captured{};  // of the stream, when the event was recorded
 };
 
 struct Device {
@@ -108,6 +111,8 @@ class Machine {
   bool within_allocation(const void* memory, std::size_t bytes);
   Outcome queue(const std::shared_ptr<Stream>& stream, std::function<Outcome()> run,
                 std::shared_ptr<Flag> done = std::make_shared<Flag>(), std::vector<std::shared_ptr<Flag>> after = {});
+  // Whether the stream is a default stream whose work would wait for a stream that is captured.
+  bool waits_for_capture(const Stream& stream) const;
   void end(void* handle);
   void fall(Device& device, Outcome code);
   void wait_idle(std::unique_lock<std::mutex>& lock, Device& device);

@@ -52,7 +52,11 @@ class OwnDevice {
     for (void* memory : std::exchange(memory_, {})) device_->release(memory);
   }
   // Waits until all work on the stream has run.
-  void synchronize() { synchronize_stream(*device_, stream_, notifier_); }
+  void synchronize() { synchronize(stream_); }
+  void synchronize(fdl::Stream stream) { synchronize_stream(*device_, stream, notifier_); }
+  fdl::Device& device() { return *device_; }
+  fdl::Stream stream() const { return stream_; }
+  int index() const { return index_; }
   void queue_copy(int32_t* target, const int32_t* source, std::size_t count) {
     EXPECT_TRUE(device_->copy(stream_, target, source, count * 4).ok());
   }

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -72,7 +73,7 @@ struct Settings {
         {"version", number("FAKE_NCCL_VERSION", 23203)}, {"defer_us", number("FAKE_NCCL_DEFER_US", 0)},
         {"delay_us", number("FAKE_NCCL_DELAY_US", 0)},   {"hang_at_start", number("FAKE_NCCL_HANG_AT_START", 0)},
         {"error_at", number("FAKE_NCCL_ERROR_AT", 0)},   {"multi_rank_gpu", number("NCCL_MULTI_RANK_GPU_ENABLE", 0)},
-        {"windows", number("NCCL_WIN_ENABLE", 1)}};
+        {"windows", number("NCCL_WIN_ENABLE", 1)},       {"kernels", number("FAKE_NCCL_KERNELS", 0)}};
     calls.clear();
     plans.clear();
     groups = 0;
@@ -144,7 +145,41 @@ struct Core;
 struct Work {
   Core* core;
   std::vector<Call> calls;
-  long turn = -1;  // its number among the works that were queued; -1: in a graph
+  long turn = -1;    // its number among the works that were queued; -1: in a graph
+  long launch = -1;  // its number among those of all communicators of the device
+};
+
+// The room of a device for kernels of NCCL, which is given in the order of the launches.
+class Room {
+ public:
+  static Room& of(int device) {
+    static auto* rooms = new std::map<int, Room>;
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    return (*rooms)[device];
+  }
+  long launch() {
+    const std::lock_guard lock(mutex_);
+    launched_.insert(++last_);
+    return last_;
+  }
+  // Waits until fewer than `most` kernels that were launched before have not ended. 0: without a limit.
+  void enter(long number, long most, const std::function<bool()>& stopped) {
+    std::unique_lock lock(mutex_);
+    const auto has_room = [&] { return std::distance(launched_.begin(), launched_.find(number)) < most; };
+    while (most > 0 && !has_room() && !stopped()) changed_.wait_for(lock, 20ms);  // a stop is noticed within this time
+  }
+  void leave(long number) {
+    const std::lock_guard lock(mutex_);
+    launched_.erase(number);
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<long> launched_;
+  long last_ = 0;
 };
 
 struct Core {
@@ -195,6 +230,26 @@ struct Cores {
 Cores& cores() {
   static Cores* made = new Cores;
   return *made;
+}
+
+// NCCL saves the current device and restores it. Where there is none, that is device 0, on which every rank of the host
+// would then leave a context.
+int current_device(const char* function) {
+  int device = 0;
+  if (cuCtxGetDevice(&device) != 0) misuse(std::string("nccl") + function + " is called without a current device");
+  return device;
+}
+
+// The communicator of a call, whose device must be current.
+Core& core_of(fdl::nccl::Comm comm, const char* function) {
+  if (comm == nullptr) misuse("no communicator");
+  Core& core = *reinterpret_cast<Core*>(comm);
+  const int device = current_device(function);
+  if (device != core.device) {
+    misuse(std::string("nccl") + function + " is called with device " + std::to_string(device) +
+           " as the current one, on a communicator of device " + std::to_string(core.device));
+  }
+  return core;
 }
 
 fdl::Dtype dtype_of(Type type) {
@@ -393,6 +448,8 @@ void run_on_stream(void* argument) {
     ++core.running;
     core.changed.wait(lock, [&] { return core.stopped.load() || work.turn < 0 || core.turn == work.turn; });
   }
+  Room& room = Room::of(core.device);
+  if (work.launch >= 0) room.enter(work.launch, setting("kernels"), [&] { return core.stopped.load(); });
   if (!core.stopped.load()) std::this_thread::sleep_for(std::chrono::microseconds(setting("delay_us")));
   if (!core.stopped.load() && is_planned_to_fail()) {
     fail_asynchronously(core, Outcome::remote_error, "the network has failed");
@@ -412,6 +469,7 @@ void run_on_stream(void* argument) {
       wait_stopped(core);
     }
   }
+  if (work.launch >= 0) room.leave(work.launch);
   std::lock_guard lock(core.mutex);
   --core.running;
   if (work.turn >= 0) ++core.turn;
@@ -426,7 +484,10 @@ Outcome put_on_stream(Core& core, Work& work) {
   cuCtxPushCurrent_v2(context);
   int capturing = 0;
   cuStreamIsCapturing(work.calls.front().stream, &capturing);
-  if (capturing == 0) work.turn = core.queued++;
+  if (capturing == 0) {
+    work.turn = core.queued++;
+    work.launch = Room::of(core.device).launch();
+  }
   const int code = fake_cuda_queue(work.calls.front().stream, run_on_stream, &work);
   cuCtxPopCurrent_v2(&context);
   return code == 0 ? Outcome::success : refuse(Outcome::cuda_error, "the stream takes no work");
@@ -468,18 +529,13 @@ Outcome end_of_group() {
 }
 
 Outcome add(fdl::nccl::Comm comm, const Call& call) {
-  Core* core = reinterpret_cast<Core*>(comm);
+  Core* core = &core_of(comm, call.name);
   if (call.count == 0) return Outcome::success;
   pending[core].push_back(call);
   return depth > 0 ? Outcome::success : end_of_group();
 }
 
 // ---- Creation and end ----
-
-Core& core_of(fdl::nccl::Comm comm) {
-  if (comm == nullptr) misuse("no communicator");
-  return *reinterpret_cast<Core*>(comm);
-}
 
 Outcome poll_devices(Core& core) {
   auto& shared = core.rendezvous->state();
@@ -707,12 +763,12 @@ EXPORT Outcome ncclCommInitRankConfig(Comm* comm, int size, UniqueId id, int ran
 }
 EXPORT Outcome ncclCommSplit(Comm comm, int color, int key, Comm* made, ConfigOf218* config) {
   ENTER("CommSplit", 21800);
-  Core& core = core_of(comm);
+  Core& core = core_of(comm, "CommSplit");
   if (color != 0 || key != core.rank) misuse("a split that the fake does not support");
   const std::string name = core.rendezvous->name() + "-" + std::to_string(++core.splits);
   const Outcome outcome = begin(made, name, key, core.size, false, core.device);
   if (outcome != Outcome::success && outcome != Outcome::in_progress) return outcome;
-  Core& child = core_of(*made);
+  Core& child = core_of(*made, "CommSplit");
   std::lock_guard lock(child.mutex);
   child.blocking = config->blocking != 0;
   child.joined = true;  // the exchange waits for ranks that come late
@@ -720,7 +776,7 @@ EXPORT Outcome ncclCommSplit(Comm comm, int color, int key, Comm* made, ConfigOf
 }
 EXPORT Outcome ncclCommFinalize(Comm comm) {
   ENTER("CommFinalize");
-  Core& core = core_of(comm);
+  Core& core = core_of(comm, "CommFinalize");
   {
     std::lock_guard lock(core.mutex);
     if (core.stopped.load()) return refuse(Outcome::invalid_usage, "it was revoked");
@@ -731,32 +787,34 @@ EXPORT Outcome ncclCommFinalize(Comm comm) {
 }
 EXPORT Outcome ncclCommDestroy(Comm comm) {
   ENTER("CommDestroy");
-  return release(core_of(comm), false);
+  return release(core_of(comm, "CommDestroy"), false);
 }
 EXPORT Outcome ncclCommAbort(Comm comm) {
   ENTER("CommAbort");
-  return release(core_of(comm), true);
+  return release(core_of(comm, "CommAbort"), true);
 }
 EXPORT Outcome ncclCommRevoke(Comm comm, int flags) {
   ENTER("CommRevoke", 22807);
   if (flags != 0) misuse("flags of a revoke");
-  stop(core_of(comm));
+  stop(core_of(comm, "CommRevoke"));
   return Outcome::in_progress;
 }
 EXPORT Outcome ncclCommGetAsyncError(Comm comm, Outcome* state) {
   ENTER("CommGetAsyncError");
-  Core& core = core_of(comm);
+  Core& core = core_of(comm, "CommGetAsyncError");
   std::lock_guard lock(core.mutex);
   *state = state_of(core);
   return Outcome::success;
 }
 EXPORT Outcome ncclGroupStart() {
   ENTER("GroupStart");
+  current_device("GroupStart");
   ++depth;
   return Outcome::success;
 }
 EXPORT Outcome ncclGroupEnd() {
   if (depth == 0) misuse("the end of no group");
+  current_device("GroupEnd");
   --depth;
   if (const Outcome planned = enter("GroupEnd"); planned != Outcome::success) group_error = planned;
   return depth > 0 ? Outcome::success : end_of_group();
@@ -783,8 +841,8 @@ EXPORT Outcome ncclReduceScatter(const void* from, void* to, std::size_t n, Type
   ENTER("ReduceScatter");
   const auto* start = static_cast<const std::byte*>(from);
   const std::size_t bytes = n * fdl::size_of(dtype_of(type));
-  const auto own = start + static_cast<std::size_t>(core_of(comm).rank) * bytes;
-  if (to >= start && to < start + static_cast<std::size_t>(core_of(comm).size) * bytes && to != own) {
+  const auto own = start + static_cast<std::size_t>(core_of(comm, "ReduceScatter").rank) * bytes;
+  if (to >= start && to < start + static_cast<std::size_t>(core_of(comm, "ReduceScatter").size) * bytes && to != own) {
     misuse("a reduce_scatter in place that is not at its own place");
   }
   return add(comm, {"ReduceScatter", kReduceScatter, from, to, n, type, op, 0, stream});
@@ -827,7 +885,7 @@ EXPORT Outcome ncclRedOpCreatePreMulSum(RedOp* op, void* scalar, Type type, int 
   } else {
     misuse("a factor of another type");
   }
-  Core& core = core_of(comm);
+  Core& core = core_of(comm, "RedOpCreatePreMulSum");
   std::lock_guard lock(core.mutex);
   core.factors[core.next_operation] = {type, factor};
   *op = static_cast<RedOp>(core.next_operation++);
@@ -836,7 +894,7 @@ EXPORT Outcome ncclRedOpCreatePreMulSum(RedOp* op, void* scalar, Type type, int 
 }
 EXPORT Outcome ncclRedOpDestroy(RedOp op, Comm comm) {
   ENTER("RedOpDestroy");
-  Core& core = core_of(comm);
+  Core& core = core_of(comm, "RedOpDestroy");
   std::lock_guard lock(core.mutex);
   if (core.factors.erase(static_cast<int>(op)) == 0) misuse("an operation that is none");
   count("operations", -1);
@@ -866,7 +924,7 @@ EXPORT Outcome ncclMemFree(void* memory) {
 }
 EXPORT Outcome ncclCommRegister(Comm comm, void* memory, std::size_t, void** handle) {
   ENTER("CommRegister", 21900);
-  Core& core = core_of(comm);
+  Core& core = core_of(comm, "CommRegister");
   {
     std::lock_guard lock(core.mutex);
     *handle = reinterpret_cast<void*>(core.next_handle);
@@ -877,7 +935,7 @@ EXPORT Outcome ncclCommRegister(Comm comm, void* memory, std::size_t, void** han
 }
 EXPORT Outcome ncclCommDeregister(Comm comm, void* handle) {
   ENTER("CommDeregister", 21900);
-  Core& core = core_of(comm);
+  Core& core = core_of(comm, "CommDeregister");
   {
     std::lock_guard lock(core.mutex);
     const auto known = core.registered.find(reinterpret_cast<std::size_t>(handle));
@@ -891,7 +949,7 @@ EXPORT Outcome ncclCommDeregister(Comm comm, void* handle) {
 EXPORT Outcome ncclCommWindowRegister(Comm comm, void* memory, std::size_t bytes, Window* window, int flags) {
   ENTER("CommWindowRegister", 22700);
   if (flags != fdl::nccl::kWindowSymmetric || bytes % fdl::nccl::kWindowAlignment != 0) misuse("a strange window");
-  Core& core = core_of(comm);
+  Core& core = core_of(comm, "CommWindowRegister");
   if (setting("windows") == 0) {
     *window = nullptr;
     return Outcome::success;
@@ -910,7 +968,7 @@ EXPORT Outcome ncclCommWindowRegister(Comm comm, void* memory, std::size_t bytes
 }
 EXPORT Outcome ncclCommWindowDeregister(Comm comm, Window window) {
   ENTER("CommWindowDeregister", 22700);
-  Core& core = core_of(comm);
+  Core& core = core_of(comm, "CommWindowDeregister");
   {
     std::lock_guard lock(core.mutex);
     const void* memory = window;

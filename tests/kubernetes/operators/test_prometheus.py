@@ -91,7 +91,8 @@ def scraped():
 
 def test_prometheus_scrapes_all_ranks_of_two_pods_and_answers(simulate, scraped):
     run = [*starter(2, "$(JOB_COMPLETION_INDEX)", "train-0.train:29500"), "--steps", "2000", "--step-seconds", "0.02"]
-    sim = simulate([*builders.indexed_job(2, run, env={"FARANDOLE_METRICS_PORT": PORT}), *prometheus()])
+    served = {"FARANDOLE_METRICS_PORT": PORT, "FARANDOLE_METRICS_ADDRESS": "*"}
+    sim = simulate([*builders.indexed_job(2, run, env=served), *prometheus()])
     pod = sim.pod("prometheus")
     sim.wait(40, lambda: pod.main.pid and len(ask(pod, "farandole_rank_info == 1")) == 4)
     # 1. Which ranks run, and where?

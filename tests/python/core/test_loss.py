@@ -103,6 +103,36 @@ def test_a_lost_rank_is_named_by_all_others(transport, what, how, victim):
     assert not _shared_memory_names()
 
 
+# Each survivor counts the silence of rank 0's coordinator for itself. One of them gives up first and leaves.
+@pytest.mark.parametrize("what", [ordered, named, groups])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_survivor_that_gives_up_first_is_not_blamed_by_the_other(transport, what):
+    with _job_with_one_impatient_rank(transport, what) as job:
+        for rank in job.ranks:
+            _wait_for(rank, "READY")
+        stopped, *survivors = job.ranks
+        stopped.process.send_signal(signal.SIGSTOP)
+        for rank in survivors:
+            _wait_for(rank, "TEXT")
+            assert rank.process.wait(20) == 0
+        stopped.process.send_signal(signal.SIGKILL)
+        for rank in survivors:
+            code, culprit, host = _field(rank, "LOST")[1:]
+            (text,) = _field(rank, "TEXT")
+            assert (code, culprit) == ("PEER_LOST", "0") and host in text, rank.output
+            assert "rank 0 on " in text and "was lost: it served the rendezvous" in text, rank.output
+
+
+def _job_with_one_impatient_rank(transport, what):
+    environment = {"FARANDOLE_TRANSPORT": transport, "WHAT": what.__name__}
+    return Launched(3, impatient.__module__, [impatient.__name__], environment)
+
+
+def impatient():
+    os.environ["FARANDOLE_LOST_AFTER_S"] = "1" if os.environ["FARANDOLE_RANK"] == "1" else "2.5"
+    globals()[os.environ["WHAT"]]()
+
+
 def _steps():
     farandole.init()
     values = np.ones(1000, dtype=np.float32)

@@ -200,6 +200,78 @@ def test_run_names_the_signal_and_leaves_nothing_behind():
     assert subprocess.run(["pgrep", "-f", mark], capture_output=True).returncode == 1
 
 
+def _until_gone(mark):
+    # The zombie of a process that no one has reaped yet has no command line any more.
+    end = time.monotonic() + 20
+    while subprocess.run(["pgrep", "-f", mark], capture_output=True).returncode == 0:
+        assert time.monotonic() < end, f"{mark} still runs"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+def test_run_that_is_killed_leaves_nothing_behind(elastic):
+    mark = f"farandole-orphan-{os.getpid()}-{elastic}"
+    script = f"setsid bash -c 'exec -a {mark} sleep 300' & (setsid bash -c 'sleep 300; : {mark}' &); echo ready; wait"
+    options = ["--min-np", "1"] if elastic else []
+    with subprocess.Popen([FARANDOLE, "run", "-np", "2", *options, "--", "bash", "-c", script], stdout=subprocess.PIPE,
+                          text=True) as job:  # fmt: skip
+        assert {job.stdout.readline() for _ in range(2)} == {"[0] ready\n", "[1] ready\n"}
+        assert subprocess.run(["pgrep", "-f", mark], capture_output=True).returncode == 0
+        job.kill()
+        job.wait(10)
+        _until_gone(mark)
+
+
+def test_run_ends_a_rank_that_is_stopped_after_all_others_have_ended():
+    script = "if [ $FARANDOLE_RANK = 1 ]; then kill -STOP $$; echo continued; fi"
+    done = farandole("run", "-np", "3", "--", "sh", "-c", script, environment={"FARANDOLE_LOST_AFTER_S": "0.5"})
+    assert done.returncode == 137, done.stderr
+    assert "farandole run: rank 1 (process " in done.stderr and "was stopped by signal 19 (Stopped" in done.stderr
+    assert "is stopped, and all others have ended; it is killed if it does not continue within 0.5 s" in done.stderr
+    assert "did not continue for 0.5 s (FARANDOLE_LOST_AFTER_S): it was killed" in done.stderr
+    assert "memory limit" not in done.stderr and "continued" not in done.stdout
+
+
+def test_run_waits_for_a_stopped_rank_that_continues():
+    script = "if [ $FARANDOLE_RANK = 1 ]; then (sleep 1; kill -CONT $$) & kill -STOP $$; sleep 1; echo done; fi"
+    done = farandole("run", "-np", "2", "--", "bash", "-c", script, environment={"FARANDOLE_LOST_AFTER_S": "60"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[1] done\n"
+    assert "is stopped, and all others have ended" in done.stderr and ") continues\n" in done.stderr
+
+
+STALLS = """
+import farandole, numpy, threading, warnings
+warned = threading.Event()
+texts = []
+def show(message, category, *_):
+    texts.append(f"{category.__name__}: {message}")
+    warned.set()
+warnings.simplefilter("always")
+warnings.showwarning = show
+farandole.init()
+if farandole.rank() == 1:
+    assert warned.wait(30)
+assert farandole.allreduce(numpy.ones(1), name="late", op=farandole.Op.SUM)[0] == 3
+assert warned.wait(30)
+print(texts[0])
+"""
+
+
+def test_a_stall_is_printed_by_run_and_is_a_warning_in_all_ranks():
+    done = farandole("run", "-np", "3", *python(STALLS), environment={"FARANDOLE_STALL_WARNING_S": "0.3"})
+    assert done.returncode == 0, done.stderr
+    printed = [
+        line
+        for line in done.stderr.splitlines()
+        if line.startswith("farandole run: 'allreduce.late' (allreduce) has been")
+    ]
+    assert printed and len(set(printed)) == len(printed), done.stderr
+    text = printed[0].removeprefix("farandole run: ")
+    assert "missing: rank 1 (" in text
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] StallWarning: {text}" for rank in range(3)]
+
+
 def test_run_forwards_signals():
     script = "trap 'echo got it; exit 3' TERM; echo ready; while true; do sleep 0.05; done"
     with subprocess.Popen([FARANDOLE, "run", "-np", "2", "--", "bash", "-c", script], stdout=subprocess.PIPE,

@@ -105,14 +105,15 @@ TEST(Alive, ResumedRankReadsTheSameLossAsTheOthers) {
 
 const Status kStuck = Status::blame(2, "host-c", Code::transport, "rank 2 on host-c closed its channel");
 
+std::string name_and_text(const Status& why) { return std::string(name_of(why.code())) + ": " + why.text(); }
+
 std::vector<std::string> decisions(std::vector<std::unique_ptr<Rank>>& ranks, const std::vector<int>& of) {
   std::vector<std::string> texts;
   for (const int rank : of) {
     while (true) {
       const auto event = ranks[static_cast<std::size_t>(rank)]->next_event();
       if (event && event->kind != CoordinatorEvent::Kind::comm_failed) continue;
-      texts.push_back(event ? event->comm + ": " + std::string(name_of(event->why.code())) + ": " + event->why.text()
-                            : "no event");
+      texts.push_back(event ? event->comm + ": " + name_and_text(event->why) : "no event");
       break;
     }
   }
@@ -130,7 +131,9 @@ TEST(Reports, PresentReportedRankGivesOneDecisionForAllRanks) {
   EXPECT_TRUE(texts[0] == "all/1: TRANSPORT: rank 2 on host-c closed its channel; both processes are alive" ||
               texts[0] == "all/1: TIMEOUT: another failure, which arrives second or first")
       << texts[0];
-  for (auto& rank : ranks) EXPECT_EQ(rank->waiting_events(), 0u) << "one decision for one communicator";
+  for (auto& rank : ranks) {
+    for (const auto& again : rank->take_events()) EXPECT_EQ("all/1: " + name_and_text(again.why), texts[0]);
+  }
 }
 
 TEST(Reports, LostReportedRankIsTheDecision) {
@@ -300,6 +303,12 @@ class Child {
   }
   ~Child() { kill_now(); }
   int pid() const { return pid_; }
+  // Returns when the process has stopped.
+  void stop() {
+    signal(SIGSTOP);
+    siginfo_t info{};
+    EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED), 0);
+  }
   void signal(int number) { ::kill(pid_, number); }
   int exit_code() {
     int status = 0;
@@ -412,6 +421,33 @@ TEST(Processes, StopOfTheServingRankZeroIsAWarningThenALossWithOneText) {
   EXPECT_EQ(server.exit_code(), 0);
 }
 
+// A rank whose communicator has failed waits for the decision and for nothing else.
+TEST(Processes, RankThatWaitsForADecisionFindsTheStopOfTheServingRank) {
+  const std::string rendezvous = fresh_name();
+  Child server(0, 2, rendezvous, true, 0.6);
+  auto rank = join_with({.silence_warning_s = 0.2, .lost_after_s = 0.6, .suspect_after_s = 0.01}, rendezvous, 1, 2);
+  ASSERT_TRUE(rank);
+  ASSERT_TRUE((*rank)->wait_for_all(Deadline::after_seconds(60)).ok());
+  EXPECT_FALSE((*rank)->probe_watched()) << "there is nothing to wait for";
+  (*rank)->report("a", Status(Code::transport, "decided"));
+  ASSERT_EQ(first_text(rank->next_event()), "decided");
+  EXPECT_FALSE((*rank)->probe_watched()) << "the decision has arrived";
+  server.stop();
+  (*rank)->report("b", Status(Code::transport, "a peer has left"));
+  EXPECT_TRUE((*rank)->has_open_probe());
+  for (int i = 0; i < 1000 && rank->waiting_events() < 2 && (*rank)->probe_watched(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(rank->next_event()->kind, CoordinatorEvent::Kind::silent);
+  const auto lost = rank->next_event();
+  ASSERT_TRUE(lost);
+  EXPECT_EQ(lost->kind, CoordinatorEvent::Kind::lost);
+  EXPECT_EQ(lost->rank, 0);
+  EXPECT_EQ(rank->next_event()->kind, CoordinatorEvent::Kind::coordinator_lost);
+  EXPECT_FALSE((*rank)->probe_watched());
+  EXPECT_FALSE((*rank)->has_open_probe());
+}
+
 TEST(Processes, ServingRankThatContinuesInTimeIsNotLost) {
   const std::string rendezvous = fresh_name();
   Child server(0, 2, rendezvous, true);
@@ -487,6 +523,20 @@ TEST(Processes, LossOfTheServingRankZeroHasTheSameTextOnAllRanks) {
     EXPECT_EQ(coordinator->kind, CoordinatorEvent::Kind::coordinator_lost);
     EXPECT_EQ(coordinator->why.text(), lost->why.text());
   }
+}
+
+TEST(SetUps, FailureOfAMemberEndsTheWaitOfTheOthers) {
+  RunningCoordinator coordinator(options_for(3));
+  auto ranks = join_all(coordinator->address(), 3);
+  const auto watch = (*ranks[0])->watch({1, 2}, "c").take();
+  const auto other = (*ranks[0])->watch({1, 2}, "another").take();
+  (*ranks[1])->report("c", Status::blame(1, "host-b", Code::resource, "rank 1 is short of descriptors"));
+  ASSERT_TRUE(wait_readable(watch->interrupt().fd, Deadline::after_seconds(20)));
+  EXPECT_EQ(watch->why().text(), "rank 1 is short of descriptors");
+  EXPECT_TRUE(other->why().ok());
+  // Rank 2 begins when the decision has arrived there.
+  ASSERT_TRUE(ranks[2]->next_event());
+  EXPECT_EQ((*ranks[2])->watch({0, 1}, "c").take()->why().text(), "rank 1 is short of descriptors");
 }
 
 }  // namespace

@@ -47,28 +47,41 @@ struct Place {
   std::string container;
 };
 
-// Returns the host of each rank as the lowest rank on it, and checks that all ranks find the same hosts.
-std::vector<int> hosts_of(const std::vector<Place>& places) {
+// Returns the host and the memory group of each rank, and checks that all ranks find the same ones.
+std::vector<Member> world_of(const std::vector<Place>& places) {
   MapExchange exchange;
   std::vector<HostFacts> facts;
   for (const Place& place : places) facts.push_back({"name of " + place.kernel, place.kernel, 100});
-  std::vector<std::vector<int>> answers(places.size());
+  std::vector<std::vector<Member>> answers(places.size());
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < places.size(); ++rank) {
     threads.emplace_back([&, rank] {
       const auto world = find_hosts(static_cast<int>(rank), facts, "the key of container " + places[rank].container,
                                     exchange, Deadline::after_seconds(60));
       ASSERT_TRUE(world.ok()) << world.status().text();
-      std::map<std::string, int> lowest;
-      for (const Member& member : *world) {
-        EXPECT_EQ(member.host_name, "name of " + places[static_cast<std::size_t>(member.world_rank)].kernel);
-        answers[rank].push_back(lowest.emplace(member.host_id, member.world_rank).first->second);
-      }
+      answers[rank] = *world;
     });
   }
   for (std::thread& thread : threads) thread.join();
-  for (const auto& answer : answers) EXPECT_EQ(answer, answers.front());
+  for (const std::vector<Member>& answer : answers) {
+    EXPECT_EQ(answer.size(), places.size());
+    for (std::size_t i = 0; i < answer.size(); ++i) {
+      EXPECT_EQ(answer[i].host_name, "name of " + places[i].kernel);
+      EXPECT_EQ(answer[i].host_id, answers.front()[i].host_id);
+      EXPECT_EQ(answer[i].memory_group, answers.front()[i].memory_group);
+    }
+  }
   return answers.front();
+}
+
+// Returns the host of each rank as the lowest rank on it.
+std::vector<int> hosts_of(const std::vector<Place>& places) {
+  std::vector<int> hosts;
+  std::map<std::string, int> lowest;
+  for (const Member& member : world_of(places)) {
+    hosts.push_back(lowest.emplace(member.host_id, member.world_rank).first->second);
+  }
+  return hosts;
 }
 
 TEST(Hosts, RanksOfOneMachineShareAHost) {
@@ -94,6 +107,22 @@ TEST(Hosts, MixturesOfMachinesAndContainers) {
     expected.push_back(rank % 6);
   }
   EXPECT_EQ(hosts_of(places), expected);
+}
+
+// 64 ranks have a bit each in the masks of shared memory. Groups of equal size can reduce inside first.
+TEST(Hosts, WithMoreRanksThanAMemoryGroupAreDividedEvenlyAndInOrder) {
+  for (const auto& [ranks, expected] :
+       {std::pair{64, std::vector{64}}, {65, {33, 32}}, {96, {48, 48}}, {130, {44, 43, 43}}}) {
+    const std::vector<Member> world = world_of(std::vector<Place>(static_cast<std::size_t>(ranks), {"a", "x"}));
+    std::vector<int> sizes;
+    for (const Member& member : world) {
+      EXPECT_EQ(member.host_id, world.front().host_id);
+      if (member.memory_group == static_cast<int>(sizes.size())) sizes.push_back(0);
+      ASSERT_EQ(member.memory_group, static_cast<int>(sizes.size()) - 1);
+      ++sizes.back();
+    }
+    EXPECT_EQ(sizes, expected);
+  }
 }
 
 TEST(Hosts, AreFoundOverTheCoordinator) {

@@ -99,6 +99,7 @@ class JobMembershipTest : public ::testing::Test {
         line += " " + message.key + std::to_string(message.id) + " of " + std::to_string(message.rank) + ": " +
                 std::to_string(message.number) + message.value;
       }
+      if (message.kind == Kind::stalled) line += " " + message.value;
       if (one.message.kind == Kind::ping) line += " " + std::to_string(one.message.id);
       if (!one.message.why.ok()) line += " " + one.message.why.text();
       lines.push_back(line);
@@ -123,6 +124,8 @@ class JobMembershipTest : public ::testing::Test {
         return "relayed";
       case Kind::answer:
         return "answer";
+      case Kind::stalled:
+        return "stalled";
       case Kind::silent:
         return "silent";
       case Kind::answers_again:
@@ -225,7 +228,7 @@ TEST_F(JobMembershipTest, RankThatGivesUpOnAStoppedCoordinatorReportsTheLossOfIt
   CoordinatorMessage message{.kind = Kind::gives_up};
   message.why = Status::blame(0, "h0", Code::peer_lost, "rank 0 was lost: silence");
   EXPECT_TRUE(receive(1, message, 20 * kSecond).ok());
-  EXPECT_THAT(sent(), ElementsAre("0:left rank 0 was lost: silence", "2:left rank 0 was lost: silence",
+  EXPECT_THAT(sent(), ElementsAre("2:left rank 0 was lost: silence", "0:left rank 0 was lost: silence",
                                   "2:lost rank 0 was lost: silence", "0:lost rank 0 was lost: silence"));
   EXPECT_THAT(membership_.take_hang_ups(), ElementsAre(peer(0)));
 }
@@ -239,8 +242,18 @@ TEST_F(JobMembershipTest, RankThatGivesUpOnACoordinatorThatRanWasCutOff) {
   message.why = Status::blame(0, "h0", Code::peer_lost, "rank 0 was lost: silence");
   EXPECT_TRUE(receive(1, message, 20 * kSecond).ok());
   const std::string lost = "lost rank 1 on h1 (process 101) was lost: it was cut off from the coordinator";
-  EXPECT_THAT(sent(), ElementsAre("0:" + lost, "2:" + lost));
+  EXPECT_THAT(sent(), ElementsAre("2:" + lost, "0:" + lost));
   EXPECT_FALSE(receive(2, {.kind = Kind::gives_up}, 20 * kSecond).ok()) << "without a reason";
+}
+
+// Its program may end the process, and the coordinator, at once.
+TEST_F(JobMembershipTest, RankThatServesTheCoordinatorIsToldLast) {
+  serve_from_rank_0();
+  all_arrive();
+  membership_.closed(peer(1));
+  report(2, "c", 1, 0);
+  const std::string why = "rank 1 on h1 (process 101) was lost: its process ended or its connection broke";
+  EXPECT_THAT(sent(), ElementsAre("2:lost " + why, "0:lost " + why, "2:comm_failed " + why, "0:comm_failed " + why));
 }
 
 TEST_F(JobMembershipTest, LimitOfTheStartCountsFromTheFirstArrival) {
@@ -253,6 +266,31 @@ TEST_F(JobMembershipTest, LimitOfTheStartCountsFromTheFirstArrival) {
   EXPECT_THAT(sent(), IsEmpty());
   membership_.tick(130 * kSecond);
   EXPECT_EQ(sent().size(), 1u);
+}
+
+TEST_F(JobMembershipTest, OneReportOfAStallReachesAllRanksAndTheServer) {
+  std::vector<std::string> printed;
+  CoordinatorOptions with_printer = options(3);
+  with_printer.on_stall = [&](const std::string& text) { printed.push_back(text); };
+  membership_ = JobMembership(with_printer, "here", {});
+  all_arrive();
+  const auto stall = [&](int from, const std::string& text, int64_t now) {
+    CoordinatorMessage message{.kind = Kind::stall};
+    message.key = "c";
+    message.value = text;
+    message.number = 20 * kSecond;
+    return receive(from, message, now);
+  };
+  EXPECT_TRUE(stall(1, "rank 1: waits for rank 2", 0).ok());
+  EXPECT_TRUE(stall(0, "rank 0: waits for rank 2", 1).ok());
+  EXPECT_THAT(sent(), ElementsAre("0:stalled rank 1: waits for rank 2", "1:stalled rank 1: waits for rank 2",
+                                  "2:stalled rank 1: waits for rank 2"));
+  EXPECT_TRUE(stall(1, "again", 10 * kSecond).ok());
+  EXPECT_EQ(sent().size(), 3u);
+  EXPECT_TRUE(stall(0, "another stall, later", 30 * kSecond).ok());
+  EXPECT_EQ(sent().size(), 3u);
+  EXPECT_THAT(printed, ElementsAre("rank 1: waits for rank 2", "again", "another stall, later"));
+  EXPECT_FALSE(stall(0, std::string(kMostStall + 1, 'x'), 0).ok());
 }
 
 TEST_F(JobMembershipTest, EarlierPongDoesNotDecideAReport) {
@@ -276,8 +314,8 @@ TEST_F(JobMembershipTest, PongDecidesAllEarlierReports) {
   pong(1, 2, 1);
   const std::string why = "comm_failed stuck; both processes are alive";
   EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why, "0:" + why, "1:" + why, "2:" + why));
-  report(0, "a", 1, 2);
-  EXPECT_THAT(sent(), IsEmpty()) << "one decision for one communicator";
+  report(0, "a", 2, 2);
+  EXPECT_THAT(sent(), ElementsAre("0:" + why)) << "one decision for one communicator: its reporter gets it again";
 }
 
 TEST_F(JobMembershipTest, ReportedRankThatLeavesBeforeItsPongHasShutDown) {

@@ -303,6 +303,17 @@ INSTANTIATE_TEST_SUITE_P(
              "INVALID_ARGUMENT: SLURM_PROCID = '0' \\(Slurm, but .*"}),
     [](const auto& one) { return one.param.name; });
 
+// The starter of a pod may have derived the key that it passes on.
+TEST(LauncherKeyTest, APassedKeyMayBeDerived) {
+  const Vars started{{"FARANDOLE_RANK", "0"},
+                     {"FARANDOLE_SIZE", "2"},
+                     {"FARANDOLE_RENDEZVOUS", "tcp://a:1"},
+                     {"FARANDOLE_JOB_KEY", "0123456789abcdef"}};
+  EXPECT_THAT(answer(started), ::testing::Not(HasSubstr("key=derived")));
+  EXPECT_THAT(answer(started + Vars{{"FARANDOLE_KEY_IS_DERIVED", "1"}}), HasSubstr("key=derived"));
+  EXPECT_THAT(answer(started + Vars{{"FARANDOLE_KEY_IS_DERIVED", ""}}), ::testing::Not(HasSubstr("key=derived")));
+}
+
 // ---- The launcher's own service ----
 
 // A host whose launchers serve PMIx and PMI.
@@ -317,6 +328,13 @@ const Vars kHydraOnTwoHosts = kHydra + Vars{{"MPI_LOCALNRANKS", "1"}};
 TEST(LauncherServiceOfRanksTest, PassesTheAddressBetweenHosts) {
   EXPECT_EQ(answer(kOpenMpiOnTwoHosts, kServed), "rank 1/2 local 0/1 source=openmpi rendezvous=launcher://pmix");
   EXPECT_EQ(answer(kHydraOnTwoHosts, kServed), "rank 0/2 local 0/1 source=pmi rendezvous=launcher://pmi");
+}
+
+// The service gives a random key. A key of the user's needs none, and the address is known without the service.
+TEST(LauncherServiceOfRanksTest, GivesSlurmTasksOnSeveralHostsAKey) {
+  EXPECT_EQ(answer(kSlurm, kServed), "rank 2/3 local 0/1 node 1/2 source=slurm rendezvous=launcher://pmix");
+  EXPECT_THAT(answer(kSlurm + Vars{{"FARANDOLE_JOB_KEY", "0123456789abcdef"}}, kServed),
+              HasSubstr("rendezvous=tcp://n07:"));
 }
 
 TEST(LauncherServiceOfRanksTest, IsNotUsedOnOneHost) {

@@ -51,6 +51,27 @@ TEST(DeviceSchedules, EveryAlgorithmIsExactOverChannels) {
   }
 }
 
+// The error reaches every rank, and the communicator stays usable.
+TEST(DeviceSchedules, RefuseACapturedStream) {
+  HostLibrary library;
+  run_device_ranks(2, with_library(library), [&](DeviceRank& me) {
+    const CollectiveCase c = make_case(Collective::allreduce, Dtype::int32, 2, 300, true, false, 3);
+    run_case(c, me, "ring");
+    CaseOnDevice on_device(c, me);
+    Operation operation;
+    operation.spec = on_device.spec();
+    operation.spec.algorithm = "ring";
+    operation.buffers = on_device.buffers();
+    me.device.capture(me.stream, true);
+    me.comm.start(operation);
+    const Status refused = me.comm.wait(operation.completion, Deadline::after_seconds(60));
+    me.device.capture(me.stream, false);
+    EXPECT_EQ(refused.code(), Code::unsupported);
+    EXPECT_THAT(refused.text(), HasSubstr("being captured into a graph"));
+    run_case(c, me, "ring");
+  });
+}
+
 TEST(DeviceSchedules, RankOrderGivesTheBitsOfTheHost) {
   HostLibrary library;
   run_device_ranks(4, with_library(library), [&](DeviceRank& me) {

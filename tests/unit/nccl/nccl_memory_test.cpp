@@ -70,6 +70,8 @@ TEST_F(Nccl, WorksIfNcclMakesNoWindows) {
     me.library.release(me.gpu.device(), memory);
   });
   EXPECT_EQ(fake_nccl_calls("CommWindowDeregister"), 0);
+  EXPECT_EQ(fake_nccl_calls("CommRegister"), 2);  // on each rank the ordinary way instead
+  EXPECT_EQ(fake_nccl_calls("CommDeregister"), 2);
 }
 
 TEST_F(Nccl, WorksIfARegistrationFails) {

@@ -41,6 +41,22 @@ TEST_F(Nccl, SleepsWhileNcclIsBusy) {
   });
 }
 
+// NCCL has queued a small group within microseconds. A timer would cost more than that.
+TEST_F(Nccl, DoesNotSleepForAGroupThatIsQueuedSoon) {
+  fake_nccl_set("defer_us", 10);
+  run_gpu_group(2, [&](GpuRank& me) {
+    float* memory = me.gpu.put(std::vector<float>(10, 1));
+    ASSERT_TRUE(me.sum(memory, memory, 10).ok());  // the first waits until all ranks have joined
+    for (int i = 0; i < 20; ++i) {
+      Completion completion;
+      me.collectives->start(me.on_stream({.count = 10}), {memory, memory}, completion);
+      EXPECT_TRUE(completion.done);
+      require(wait(*me.collectives, completion));
+    }
+    me.gpu.synchronize();
+  });
+}
+
 TEST_F(Nccl, CausesNoWakeUpOnceAllIsDone) {
   const Config watching = fake_config({{"suspect_after_s", "0.02"}});
   run_gpu_group(
@@ -106,6 +122,28 @@ TEST_F(Nccl, CanBeCapturedIntoAGraph) {
       EXPECT_EQ(me.gpu.get(output, 20), std::vector<float>(20, op == Op::sum ? 3 : 2));
     });
   }
+}
+
+// The device has no work inside a graph to wait for, and asking for the state of a captured event would end the
+// capture.
+TEST_F(Nccl, ReleasesMemoryDuringACapture) {
+  run_gpu_group(2, [&](GpuRank& me) {
+    float* memory = me.gpu.put(std::vector<float>(20, static_cast<float>(me.rank + 1)));
+    require(me.call({.reduction = {Op::max}, .count = 20}, memory, memory));
+    me.gpu.synchronize();
+    Device& device = me.gpu.device();
+    void* const before = require(device.allocate(100'000));
+    const Stream other = require(device.make_stream());
+    require(device.copy(other, before, memory, 80));
+    ASSERT_EQ(fake_cuda_begin_capture(me.gpu.stream()), 0);
+    require(me.call({.reduction = {Op::max}, .count = 20}, memory, memory));
+    device.release(before);
+    void* const during = require(device.allocate(100'000));
+    device.release(during);
+    device.release(require(device.allocate(5000)));
+    EXPECT_GE(fake_cuda_end_capture(me.gpu.stream()), 1);
+    device.end_stream(other);
+  });
 }
 
 }  // namespace

@@ -71,6 +71,34 @@ TEST(Assemble, JoinsRanksBySharedMemoryInsideHostsAndTheNetworkBetween) {
   }
 }
 
+// A host with more than 64 ranks has several memory groups. Here they are small.
+TEST(Assemble, JoinsMemoryGroupsOfOneHostByTheNetwork) {
+  const auto in_groups = [](Participant& participant, int rank, int ranks_of_group) {
+    Membership membership = participant.membership(rank);
+    for (std::size_t i = 0; i < membership.members.size(); ++i) {
+      membership.members[i].memory_group = static_cast<int>(i) / ranks_of_group;
+    }
+    return membership;
+  };
+  for (const int ranks : {5, 6}) {  // groups of 3 and 2, and of 3 and 3
+    Participant participant(ranks);
+    std::latch others_are_done(ranks - 1);
+    run_ranks(ranks, [&](int rank) {
+      auto comm = require(assemble(in_groups(participant, rank, 3), {}));
+      for (const std::size_t count : {1, 7, 100'000}) expect_sums(*comm, count);
+      const std::string phase = how_it_runs(*comm, others_are_done);
+      EXPECT_EQ(phase.find("inside hosts") != std::string::npos, ranks == 6 && rank < ranks - 1) << phase;
+    });
+  }
+  Participant participant(4);
+  participant.config().transport = "shm";
+  run_ranks(4, [&](int rank) {
+    const Status refused = assemble(in_groups(participant, rank, 2), {}).status();
+    EXPECT_EQ(refused.code(), Code::unsupported);
+    EXPECT_THAT(refused.text(), HasSubstr("shared memory joins at most 64 ranks of a host"));
+  });
+}
+
 // Schedules and the hierarchy share the connections between hosts; their slices must not be mixed up.
 TEST(Assemble, HierarchyAndSchedulesMayAlternate) {
   Participant participant(4);

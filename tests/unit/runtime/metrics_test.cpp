@@ -75,16 +75,24 @@ int free_ports(int count) {
   }
 }
 
-std::string page_of(int port) {
+// A connection to this host's address 127.0.0.<last>; -1 if nothing listens there.
+int connect_to(int port, uint32_t last = 1) {
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_addr.s_addr = htonl(0x7f000000 + last);
+  if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return fd;
+  ::close(fd);
+  return -1;
+}
+
+std::string page_of(int port, const std::string& headers = "", const std::string& line = "GET /metrics HTTP/1.0") {
+  const int fd = connect_to(port);
   std::string page;
-  if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
-    constexpr std::string_view kRequest = "GET /metrics HTTP/1.0\r\n\r\n";
-    EXPECT_EQ(::send(fd, kRequest.data(), kRequest.size(), MSG_NOSIGNAL), static_cast<ssize_t>(kRequest.size()));
+  if (fd >= 0) {
+    const std::string request = line + "\r\n" + headers + "\r\n";
+    EXPECT_EQ(::send(fd, request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));
     char some[4096];
     for (ssize_t got = 0; (got = ::recv(fd, some, sizeof some, 0)) > 0;)
       page.append(some, static_cast<std::size_t>(got));
@@ -214,6 +222,65 @@ TEST(MetricsPage, CountersNeverDecreaseWhileOperationsRun) {
     reader.join();
     EXPECT_EQ(value(page_of(port + me.rank), row("farandole_operations_total", "allreduce")), 600);
     FDL_EXPECT_OK(fdl_barrier(me.comm));
+  });
+}
+
+// ---- who may read it ----
+
+TEST(MetricsPage, IsOnLoopbackUnlessAnAddressIsSet) {
+  const int port = free_ports(2);
+  run_ranks(1, {{"metrics_port", std::to_string(port)}}, [port](World&) {
+    EXPECT_NE(page_of(port), "");
+    EXPECT_EQ(connect_to(port, 2), -1);
+  });
+  run_ranks(1, {{"metrics_port", std::to_string(port)}, {"metrics_address", "*"}}, [port](World&) {
+    EXPECT_NE(page_of(port), "");
+    const int other = connect_to(port, 2);
+    EXPECT_GE(other, 0);
+    ::close(other);
+  });
+}
+
+TEST(MetricsPage, NeedsTheToken) {
+  const int port = free_ports(1);
+  run_ranks(1, {{"metrics_port", std::to_string(port)}, {"metrics_token", "a secret"}}, [port](World&) {
+    for (const char* headers : {"", "Authorization: Bearer another\r\n", "Authorization: a secret\r\n",
+                                "X-Authorization: Bearer a secret\r\n", "Authorization: Bearer a secret1\r\n"}) {
+      const std::string page = page_of(port, headers);
+      EXPECT_NE(page.find("401 Unauthorized"), std::string::npos) << headers;
+      EXPECT_EQ(page.find("farandole_rank_info"), std::string::npos) << headers;
+    }
+    const std::string page = page_of(port, "Host: x\r\nauthorization:  Bearer a secret \r\n");
+    EXPECT_NE(page.find("200 OK"), std::string::npos) << page;
+    EXPECT_NE(page.find("farandole_rank_info"), std::string::npos);
+  });
+}
+
+TEST(MetricsPage, RefusesOtherRequests) {
+  const int port = free_ports(1);
+  run_ranks(1, {{"metrics_port", std::to_string(port)}}, [port](World&) {
+    EXPECT_NE(page_of(port, "", "GET / HTTP/1.1").find("404 Not Found"), std::string::npos);
+    EXPECT_NE(page_of(port, "", "POST /metrics HTTP/1.1").find("405 Method Not Allowed"), std::string::npos);
+    EXPECT_NE(page_of(port, "X: " + std::string(20'000, 'x')).find("431 "), std::string::npos);
+    EXPECT_NE(page_of(port).find("200 OK"), std::string::npos);
+  });
+}
+
+// More connections than the server keeps, all of which send half of a request.
+TEST(MetricsPage, HalfOpenRequestsDelayNoScrape) {
+  const int port = free_ports(1);
+  run_ranks(1, {{"metrics_port", std::to_string(port)}}, [port](World&) {
+    std::vector<int> half_open;
+    for (int i = 0; i < 100; ++i) {
+      half_open.push_back(connect_to(port));
+      ASSERT_GE(half_open.back(), 0);
+      static_cast<void>(::send(half_open.back(), "GET /met", i % 2 == 0 ? 8 : 0, MSG_NOSIGNAL));
+    }
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_NE(page_of(port).find("200 OK"), std::string::npos);
+    // Half of the limit of a connection: nothing waited for one of the others to end.
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
+    for (const int fd : half_open) ::close(fd);
   });
 }
 

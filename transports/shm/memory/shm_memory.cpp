@@ -155,7 +155,7 @@ std::size_t physical_bytes() {
 
 Result<std::shared_ptr<HostMemory>> share_memory(const Membership& membership) {
   const std::shared_ptr<HostMemory> none;
-  const std::vector<int> members = members_of_my_host(membership);
+  const std::vector<int> members = members_of_my_memory_group(membership);
   if (members.size() < 2) return none;
   constexpr std::size_t kGrain = 2_MiB;
   const std::size_t requested = std::min(membership.config->memory_bytes, physical_bytes()) / kGrain * kGrain;

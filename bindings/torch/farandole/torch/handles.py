@@ -5,7 +5,6 @@ import itertools
 import torch
 
 from .. import _native, errors
-from .tensors import catch_up
 
 
 class _Pending:
@@ -19,17 +18,27 @@ class _Pending:
         self.keep = keep
         self.stream = stream
 
-    def result(self):
+    def wait(self):
+        """Waits for the operation. On a device, the current stream waits for it, and until then no stream does."""
         if self.stream is None:
-            return self.finish(self.native)
+            return self.native.wait()
         now = torch.cuda.current_stream(self.stream.device)
-        catch_up(now, self.stream)
-        made = self.finish(self.native)
+        self.native.wait(stream=now.cuda_stream)
         if now.cuda_stream != self.stream.cuda_stream:
-            for one in made if isinstance(made, (list, tuple)) else (made,):
-                if not one.is_cpu:
-                    one.record_stream(now)  # its memory belongs to the other stream
-        return made
+            # The memory belongs to the other stream, which does not wait for the operation.
+            for one in {id(one): one for one in _tensors_in(self.keep) if not one.is_cpu}.values():
+                one.record_stream(now)
+
+    def result(self):
+        return self.finish(self.native)
+
+
+def _tensors_in(keep):
+    for one in keep if isinstance(keep, (list, tuple)) else (keep,):
+        if isinstance(one, torch.Tensor):
+            yield one
+        elif isinstance(one, (list, tuple)):
+            yield from _tensors_in(one)
 
 
 _numbers = itertools.count()
@@ -67,7 +76,7 @@ def synchronize(handle):
     if pending is None:
         return None
     try:
-        pending.native.wait()
+        pending.wait()
     except errors.Error as error:
         _pending.pop(handle, None)
         raise errors.as_horovod(error) from None

@@ -160,6 +160,7 @@ def _add_zero_gradients(optimizer):
 
 
 def _broadcast(optimizer, root, root_rank, group):
+    group.member().check_trust()
     is_root = group.rank == root
     data, tensors, skeleton = None, [], None
     with _Agreed(group, "state") as agreed:

@@ -131,11 +131,11 @@ Status DeviceRun::pack_round() {
 Status DeviceRun::unpack_round() {
   record(Activity::unpack);
   FDL_RETURN_IF_ERROR(packing_->unpack(device_.device(), device_.stream()));
-  return packing_->done() ? hand_over() : pack_round();
+  return packing_->done() ? publish() : pack_round();
 }
 
-Status DeviceRun::hand_over() {
-  FDL_RETURN_IF_ERROR(hand_over_results(device_, entries_));
+Status DeviceRun::publish() {
+  FDL_RETURN_IF_ERROR(publish_results(device_, entries_));
   finish({});
   return {};
 }
@@ -154,7 +154,7 @@ bool DeviceRun::advance() {
 }
 
 void DeviceRun::continue_after_collective() {
-  const Status queued = packing_ ? unpack_round() : hand_over();
+  const Status queued = packing_ ? unpack_round() : publish();
   if (!queued.ok()) fail_here(queued);
 }
 

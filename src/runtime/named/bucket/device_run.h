@@ -1,5 +1,5 @@
 // DeviceRun executes a bucket of tensors on a device. It queues all work on the group's stream there, and is done for
-// the host once everything is queued; finally the tensors' streams wait for the results.
+// the host once everything is queued; the streams of the threads that wait for the operations wait for the results.
 //
 // Several tensors are reduced side by side in the scratch buffer of the device. If that buffer is too small, the run
 // requests a larger one. If the device has no more memory, the tensors go through the buffer in rounds. All ranks have
@@ -34,7 +34,7 @@ class DeviceRun final : public BucketRun {
   Status begin_packing(DevicePacking::Scratch scratch);
   Status pack_round();
   Status unpack_round();
-  Status hand_over();
+  Status publish();
   void start_on_device();
 
   DeviceWork& device_;

@@ -33,7 +33,7 @@ void SymmetricAllocationRun::continue_after_collective() {
 Status SymmetricAllocationRun::take_allocation() {
   FDL_RETURN_IF_ERROR(device_->device().fill_zero(device_->stream(), allocation_.memory->get(), allocation_.bytes));
   entries_.front()->result().symmetric_allocation = std::move(allocation_);
-  return hand_over_results(*device_, entries_);
+  return publish_results(*device_, entries_);
 }
 
 }  // namespace fdl

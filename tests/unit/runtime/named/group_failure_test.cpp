@@ -37,8 +37,9 @@ TEST_F(GroupFailureTest, DecisionIsDueOnlyAfterAReport) {
   EXPECT_FALSE(failure_.decision_is_overdue());
   const int64_t before = now_ns();
   failure_.report(kFirst);
-  EXPECT_GE(failure_.next_alarm_ns(), before + seconds_to_ns(7200));
-  EXPECT_LE(failure_.next_alarm_ns(), now_ns() + seconds_to_ns(7200));
+  // The coordinator may be silent, and the reported rank after it.
+  EXPECT_GE(failure_.next_alarm_ns(), before + seconds_to_ns(3 * 3600));
+  EXPECT_LE(failure_.next_alarm_ns(), now_ns() + seconds_to_ns(4 * 3600));
   EXPECT_FALSE(failure_.decision_is_overdue());
 }
 

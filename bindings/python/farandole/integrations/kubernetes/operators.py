@@ -33,7 +33,7 @@ def _mpirun(o):
     passed = [
         "FARANDOLE_PORT_BASE",
         "FARANDOLE_JOB_KEY",
-        *(["FARANDOLE_METRICS_PORT"] if o.monitoring else []),
+        *(["FARANDOLE_METRICS_PORT", "FARANDOLE_METRICS_ADDRESS"] if o.monitoring else []),
         *(["FARANDOLE_EXPECT_EFA"] if o.efa else []),
         *o.env,
     ]

@@ -114,6 +114,13 @@ def variables(o, nodes=None, rank_from=None):
                 why="Local rank n serves metrics on this port plus n.",
             )
         )
+        made.append(
+            Item(
+                name="FARANDOLE_METRICS_ADDRESS",
+                value="*",
+                why="Prometheus is in another pod; without this the metrics are on loopback only.",
+            )
+        )
     if o.json_logs:
         made.append(Item(name="FARANDOLE_RUN_JSON_LOGS", value="1", why="Each line is one JSON object."))
     if o.efa:

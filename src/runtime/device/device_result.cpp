@@ -1,0 +1,35 @@
+// DeviceResult makes one call of the driver for each stream that has to wait.
+#include "runtime/device/device_result.h"
+
+#include <cstdint>
+#include <utility>
+
+namespace fdl {
+namespace {
+
+// The handle of CUDA for the default stream of the calling thread: another stream on each thread.
+constexpr uintptr_t kOfThisThread = 2;
+
+}  // namespace
+
+Result<std::shared_ptr<DeviceResult>> DeviceResult::make(std::shared_ptr<UsedDevice> used, Stream stream) {
+  FDL_ASSIGN_OR_RETURN(const UsedDevice::Recorded finished, used->record(stream));
+  return std::shared_ptr<DeviceResult>(new DeviceResult(std::move(used), finished.event));
+}
+
+Status DeviceResult::order_before(Stream stream) {
+  const auto handle = reinterpret_cast<uintptr_t>(stream);
+  // Acquire: the stream's wait was queued by the thread that stored its handle.
+  if (ordered_.load(std::memory_order_acquire) == handle && handle != kOfThisThread) return {};
+  FDL_ASSIGN_OR_RETURN(const bool captured, used_->device().is_captured(stream));
+  if (captured) {
+    return Status(Code::unsupported,
+                  "the stream is being captured into a graph, and the operation is not a part of the graph; wait for "
+                  "it before the capture begins, or on another stream");
+  }
+  FDL_RETURN_IF_ERROR(used_->device().wait(stream, finished_));
+  ordered_.store(handle, std::memory_order_release);
+  return {};
+}
+
+}  // namespace fdl

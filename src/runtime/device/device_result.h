@@ -1,0 +1,37 @@
+// DeviceResult is the point in a group's stream after which the results of one bucket are valid. The operations of the
+// bucket share it, and the threads that wait for them order their own streams behind it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "base/status.h"
+#include "runtime/device/devices.h"
+
+namespace fdl {
+
+class DeviceResult {
+ public:
+  // Records the event behind everything that is queued on `stream` now.
+  static Result<std::shared_ptr<DeviceResult>> make(std::shared_ptr<UsedDevice> used, Stream stream);
+  ~DeviceResult() { used_->give_back(finished_); }
+  DeviceResult(const DeviceResult&) = delete;
+  DeviceResult& operator=(const DeviceResult&) = delete;
+
+  // Makes work that is queued on `stream` from now on run after the bucket. Any thread may call; the stream must exist.
+  // A second call for the stream of the first one does nothing. UNSUPPORTED while the stream is being captured.
+  Status order_before(Stream stream);
+  // Whether the device has finished the bucket, or its failure. Any thread may call.
+  Result<bool> reached() const { return used_->device().reached(finished_); }
+
+ private:
+  DeviceResult(std::shared_ptr<UsedDevice> used, DeviceEvent finished) : used_(std::move(used)), finished_(finished) {}
+
+  const std::shared_ptr<UsedDevice> used_;
+  const DeviceEvent finished_;
+  // The stream that waits already. The tensors of a bucket are usually waited for one after the other on one stream.
+  static constexpr uintptr_t kNone = ~uintptr_t{0};
+  std::atomic<uintptr_t> ordered_{kNone};
+};
+
+}  // namespace fdl

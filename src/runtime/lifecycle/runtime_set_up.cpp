@@ -1,0 +1,126 @@
+// Runtime, part 7: set-ups of communicators with other ranks, which succeed on all of them or on none.
+#include <algorithm>
+#include <limits>
+
+#include "runtime/lifecycle/assemble.h"
+#include "runtime/lifecycle/runtime.h"
+#include "runtime/lifecycle/store_exchange.h"
+#include "system/poller.h"
+
+namespace fdl {
+namespace {
+
+std::string name_of(const Member& member) {
+  return "rank " + std::to_string(member.world_rank) + " (" + member.host_name + ")";
+}
+
+// The error of a wait for a word of another rank.
+Status in_time(const Status& wait, const std::string& who) {
+  return wait.code() == Code::timeout ? Status(Code::timeout, who + " has not finished its part in time") : wait;
+}
+
+}  // namespace
+
+Result<Runtime::Connected> Runtime::connect(const std::string& id, const std::vector<Member>& members, int rank,
+                                            std::function<void()> watch) {
+  auto begun = begin_set_up(others(members), id);
+  if (!begun.ok()) return report_own(id, begun.status()).while_doing("connecting " + id);
+  SetUp set_up = begun.take();
+  StoreExchange exchange(*coordinator_client_, "comm");
+  const Membership membership{.id = id,
+                              .rank = rank,
+                              .members = members,
+                              .job_key = identity_.job_key,
+                              .session_key = session_key_,
+                              .key_is_secret = !identity_.job_key_is_derived,
+                              .config = &config_,
+                              .memory = memory_,
+                              .exchange = &exchange,
+                              .deadline = set_up.deadline};
+  const auto suspect = [this](Communicator& waiting, int64_t waited_ns) {
+    check_interrupt(waiting);
+    on_suspect(waiting, waited_ns);
+  };
+  const auto find_library = [devices = devices_.get()] { return devices->library(); };
+  auto comm = assemble(membership, suspect, &tuning_.table, find_library, std::move(watch), waiting_);
+  if (!comm.ok()) return outcome(set_up, comm.status()).while_doing("connecting " + id);
+  return Connected{comm.take(), std::move(set_up)};
+}
+
+// A rank that has connected must not go on if another one fails in the rest of its set-up. The first member collects
+// the others' words and answers all of them, so that the number of messages is that of the members.
+Status Runtime::commit(const SetUp& set_up, const Communicator& comm, const Status& own) {
+  StoreExchange exchange(*coordinator_client_, set_up.comm + " made");
+  const auto all_have = [&]() -> Status {
+    FDL_RETURN_IF_ERROR(own);
+    if (comm.rank() > 0) {
+      FDL_RETURN_IF_ERROR(exchange.publish(std::to_string(comm.rank()), "1"));
+      return in_time(exchange.fetch("all", set_up.deadline).status(), "some rank");
+    }
+    for (int rank = 1; rank < comm.size(); ++rank) {
+      const Status other = exchange.fetch(std::to_string(rank), set_up.deadline).status();
+      FDL_RETURN_IF_ERROR(in_time(other, name_of(comm.members()[static_cast<std::size_t>(rank)])));
+    }
+    return comm.size() == 1 ? ok_status() : exchange.publish("all", "1");
+  };
+  const Status status = all_have();
+  return status.ok() ? status : outcome(set_up, status).while_doing("connecting " + set_up.comm);
+}
+
+// While a set-up is watched, the progress thread probes its ranks, so that one that is stopped is found too.
+Result<Runtime::SetUp> Runtime::begin_set_up(const std::vector<int>& others, const std::string& comm) {
+  FDL_ASSIGN_OR_RETURN(auto watch, coordinator_client_->watch(others, comm));
+  const Deadline deadline = Deadline::after_seconds(config_.start_timeout_s).interrupted_by(watch->interrupt());
+  progress_thread_->watch();
+  return SetUp{std::move(watch), deadline, comm};
+}
+
+// The other ranks, which wait for this one in the set-up, get its error as the failure decision.
+Status Runtime::report_own(const std::string& comm, const Status& failure) {
+  const Member& me = members_[static_cast<std::size_t>(identity_.rank)];
+  coordinator_client_->report(comm, Status::blame(me.world_rank, me.host_name, failure.code(),
+                                                  name_of(me) + ": " + std::string(failure.text())));
+  return failure;
+}
+
+// An error that concerns this rank alone stays: the cause is here, and not in the rank that has gone meanwhile. A
+// connection that breaks is often noticed before the coordinator's news of the rank that was at its other end. A rank
+// that left in good order has often failed for a reason that it told the others, so an error of the transport stays.
+// While the coordinator does not answer, it may be the cause: another rank that finds this first leaves first.
+Status Runtime::outcome(const SetUp& set_up, const Status& failure) {
+  const bool is_own = failure.code() != Code::timeout && failure.code() != Code::transport &&
+                      failure.code() != Code::peer_lost && failure.code() != Code::authentication;
+  if (is_own) return set_up.comm.empty() ? failure : report_own(set_up.comm, failure);
+  const Deadline limit = decision_deadline(config_);
+  coordinator_client_->probe({});
+  do {
+    wait_readable(set_up.watch->interrupt().fd, limit.earlier(Deadline::after_seconds(config_.suspect_after_s)));
+  } while (set_up.watch->why().ok() && coordinator_client_->has_open_probe() && !limit.passed());
+  const Status gone = set_up.watch->why();
+  const bool is_told = gone.code() == Code::shut_down && failure.code() == Code::transport;
+  return gone.ok() || is_told ? failure : gone;
+}
+
+int64_t Runtime::watch_set_ups(int64_t now_ns) {
+  return coordinator_client_->probe_watched()
+             ? now_ns + std::max<int64_t>(seconds_to_ns(config_.suspect_after_s), 1'000'000)
+             : std::numeric_limits<int64_t>::max();
+}
+
+// Ends a group that some member could not make. Nothing has been submitted to it.
+void Runtime::withdraw(Group& group, const Status& why) {
+  std::shared_ptr<Group> kept;
+  {
+    MutexLock lock(mutex_);
+    const auto found = std::ranges::find(groups_, &group, &std::shared_ptr<Group>::get);
+    if (found == groups_.end()) return;
+    kept = std::move(*found);
+    groups_.erase(found);
+  }
+  static_cast<void>(progress_thread_->call([&] {
+    kept->named().fail_all(why);
+    progress_thread_->remove(*kept);
+  }));
+}
+
+}  // namespace fdl

@@ -1,0 +1,252 @@
+// Tests that operations by name on devices run beside the caller's computation until the caller waits for them, and
+// that only the caller's own calls touch its streams. Ranks are threads, on the fakes.
+#include <barrier>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "tests/fakes/device/own_device.h"
+#include "tests/fakes/nccl/fake_nccl.h"
+
+namespace world_test {
+namespace {
+
+const Knobs kNccl{{"cuda_library", FDL_FAKE_CUDA}, {"nccl_library", FDL_FAKE_NCCL}};
+constexpr std::size_t kCount = 500;
+constexpr int64_t kShape = kCount;
+
+class Overlap : public testing::TestWithParam<Knobs> {
+ protected:
+  void SetUp() override { fake_nccl_reset(); }
+};
+
+// Work that holds a stream until it is let go.
+class Gate {
+ public:
+  explicit Gate(OwnDevice& device) : device_(device) {
+    // The fake finds the default streams by the current device; this stream is none of them.
+    EXPECT_EQ(fake_cuda_queue(
+                  device.stream(), [](void* gate) { static_cast<Gate*>(gate)->opened_.get_future().wait(); }, this),
+              0);
+  }
+  ~Gate() {
+    open();
+    device_.synchronize();
+  }
+  void open() {
+    if (!std::exchange(is_open_, true)) opened_.set_value();
+  }
+
+ private:
+  OwnDevice& device_;
+  std::promise<void> opened_;
+  bool is_open_ = false;
+};
+
+fdl_operation sum_of(const OwnDevice& device, const char* name, int32_t* memory, void* stream) {
+  fdl_operation operation;
+  fdl_operation_init(&operation);
+  operation.name = name;
+  operation.input = device.tensor(memory, FDL_INT32, &kShape);
+  operation.input.stream = stream;
+  operation.output = memory;
+  return operation;
+}
+
+fdl_handle* submit(World& me, const fdl_operation& operation) {
+  fdl_handle* handle = nullptr;
+  FDL_EXPECT_OK(fdl_submit(me.all, &operation, 1, &handle));
+  return handle;
+}
+
+void wait_until_done(fdl_handle* handle) {
+  for (int done = 0; done == 0; std::this_thread::yield()) FDL_EXPECT_OK(fdl_poll(handle, &done));
+}
+
+bool is_done_on_device(fdl_handle* handle) {
+  int done = 0;
+  FDL_EXPECT_OK(fdl_poll_device(handle, &done));
+  return done != 0;
+}
+
+std::vector<int32_t> total(std::size_t count) {
+  std::vector<int32_t> sums = numbers(0, count);
+  for (std::size_t i = 0; i < count; ++i) sums[i] += numbers(1, count)[i];
+  return sums;
+}
+
+// A first operation makes the group's communicator, for which ranks wait.
+void warm_up(World& me, OwnDevice& device) {
+  int32_t* memory = device.put(numbers(me.rank, kCount));
+  const fdl_operation operation = sum_of(device, "first", memory, device.stream());
+  FDL_ASSERT_OK(fdl_run(me.all, &operation, 1, -1, nullptr));
+  EXPECT_EQ(device.get(memory, kCount), total(kCount));
+}
+
+// The collective cannot end before rank 1's gate opens. Everything else on rank 0's stream runs before that.
+TEST_P(Overlap, TheCallersStreamComputesDuringTheCollective) {
+  std::barrier both(2);
+  run_ranks(2, GetParam(), [&](World& me) {
+    OwnDevice device(me.rank);
+    warm_up(me, device);
+    int32_t* memory = device.put(numbers(me.rank, kCount));
+    int32_t* other = device.put(std::vector<int32_t>(kCount, 0));
+    const int32_t* values = device.put(numbers(7, kCount));
+    std::optional<Gate> gate;
+    if (me.rank == 1) gate.emplace(device);
+    fdl_handle* handle = submit(me, sum_of(device, "gradient", memory, device.stream()));
+    if (me.rank == 0) {
+      wait_until_done(handle);
+      device.queue_copy(other, values, kCount);
+      EXPECT_EQ(device.get(other, kCount), numbers(7, kCount));  // waits for the whole stream
+      EXPECT_FALSE(is_done_on_device(handle));
+    }
+    both.arrive_and_wait();
+    gate.reset();
+    FDL_EXPECT_OK(fdl_wait_handle(handle, -1));
+    device.queue_copy(other, memory, kCount);
+    EXPECT_EQ(device.get(other, kCount), total(kCount));
+    EXPECT_TRUE(is_done_on_device(handle));
+    fdl_handle_free(handle);
+  });
+}
+
+// The stream of the tensors is gone when the collective ends; another stream uses the results.
+TEST_P(Overlap, TheTensorsStreamMayBeDestroyedBeforeTheEnd) {
+  std::barrier both(2);
+  run_ranks(2, GetParam(), [&](World& me) {
+    OwnDevice device(me.rank);
+    warm_up(me, device);
+    int32_t* memory = device.put(numbers(me.rank, kCount));
+    int32_t* other = device.put(std::vector<int32_t>(kCount, 0));
+    void* const shortlived = device.device().make_stream().take();
+    const fdl_operation operation = sum_of(device, "gradient", memory, shortlived);
+    // Rank 1 comes late, so that the stream is gone before the operation is agreed on.
+    if (me.rank == 1) both.arrive_and_wait();
+    fdl_handle* handle = submit(me, operation);
+    device.device().end_stream(shortlived);
+    if (me.rank == 0) both.arrive_and_wait();
+    FDL_EXPECT_OK(fdl_wait_handle_on(handle, -1, device.stream()));
+    device.queue_copy(other, memory, kCount);
+    EXPECT_EQ(device.get(other, kCount), total(kCount));
+    fdl_handle_free(handle);
+    warm_up(me, device);  // the group has not failed
+  });
+}
+
+// A capture that begins while the operation is in flight is not disturbed, and refuses to wait for it.
+TEST_P(Overlap, ACaptureThatBeginsMeanwhileStaysValid) {
+  std::barrier both(2);
+  static std::mutex turn;  // the fake keeps only the last capture
+  run_ranks(2, GetParam(), [&](World& me) {
+    OwnDevice device(me.rank);
+    warm_up(me, device);
+    int32_t* memory = device.put(numbers(me.rank, kCount));
+    int32_t* other = device.put(std::vector<int32_t>(kCount, 0));
+    if (me.rank == 1) both.arrive_and_wait();
+    fdl_handle* handle = submit(me, sum_of(device, "gradient", memory, device.stream()));
+    if (me.rank == 0) {
+      const std::lock_guard lock(turn);
+      ASSERT_EQ(fake_cuda_begin_capture(device.stream()), 0);
+      both.arrive_and_wait();
+      wait_until_done(handle);
+      EXPECT_EQ(fdl_wait_handle(handle, -1), FDL_UNSUPPORTED);
+      EXPECT_NE(std::string(fdl_last_error()->text).find("being captured"), std::string::npos)
+          << fdl_last_error()->text;
+      EXPECT_EQ(fake_cuda_end_capture(device.stream()), 0);  // valid, and empty
+    }
+    FDL_EXPECT_OK(fdl_wait_handle(handle, -1));
+    device.queue_copy(other, memory, kCount);
+    EXPECT_EQ(device.get(other, kCount), total(kCount));
+    fdl_handle_free(handle);
+  });
+}
+
+// Handle 2 is the default stream of the calling thread. The progress thread has another one.
+TEST_P(Overlap, TheDefaultStreamOfTheThreadIsOrdered) {
+  std::barrier both(2);
+  run_ranks(2, GetParam(), [&](World& me) {
+    OwnDevice device(me.rank);
+    warm_up(me, device);
+    void* const mine = reinterpret_cast<void*>(uintptr_t{2});
+    int32_t* memory = device.put(std::vector<int32_t>(kCount, -1));
+    int32_t* much = device.put(std::vector<int32_t>(2, 0));
+    int32_t* other = device.put(std::vector<int32_t>(kCount, 0));
+    const int32_t* values = device.put(numbers(me.rank, kCount));
+    fake_cuda_delay_us(300);
+    for (int i = 0; i < 20; ++i) EXPECT_TRUE(device.device().copy(mine, much, much + 1, 4).ok());
+    EXPECT_TRUE(device.device().copy(mine, memory, values, kCount * 4).ok());
+    fdl_handle* handle = submit(me, sum_of(device, "gradient", memory, mine));
+    FDL_EXPECT_OK(fdl_wait_handle(handle, -1));
+    EXPECT_TRUE(device.device().copy(mine, other, memory, kCount * 4).ok());
+    device.synchronize(mine);
+    both.arrive_and_wait();
+    fake_cuda_delay_us(0);
+    EXPECT_EQ(device.get(other, kCount), total(kCount));
+    fdl_handle_free(handle);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Overlap, testing::Values(kNccl, kStaged),
+                         [](const auto& knobs) { return knobs.param == kStaged ? "staged" : "nccl"; });
+
+fdl_call in_place_sum(const OwnDevice& device, int32_t* memory, void* stream) {
+  fdl_call call;
+  fdl_call_init(&call);
+  call.input = call.output = memory;
+  call.count = kCount;
+  call.dtype = FDL_INT32;
+  call.device_kind = FDL_DEVICE_CUDA;
+  call.device_index = device.index();
+  call.stream = stream;
+  return call;
+}
+
+// A device that runs one kernel of NCCL at a time hangs if two ranks launch the kernels of two communicators in
+// different orders. Rank 0 submits while NCCL is still busy with an earlier collective of the first communicator, rank
+// 1 does not.
+TEST(LaunchOrder, IsThatOfTheProgramOnAllRanks) {
+  fake_nccl_reset();
+  run_ranks(2, kNccl, [&](World& me) {
+    OwnDevice device(me.rank);
+    std::vector<fdl_comm*> comms(2);
+    std::vector<void*> streams(2);
+    int32_t* memory[3];
+    for (auto& each : memory) each = device.put(numbers(me.rank, kCount));
+    for (std::size_t i = 0; i < 2; ++i) {
+      FDL_ASSERT_OK(fdl_comm_create(me.all, &comms[i]));
+      FDL_ASSERT_OK(fdl_comm_share(comms[i]));
+      streams[i] = device.device().make_stream().take();
+      const fdl_call first = in_place_sum(device, device.put(numbers(me.rank, kCount)), streams[i]);
+      FDL_ASSERT_OK(fdl_call_ex(comms[i], &first, nullptr, nullptr));
+    }
+    static std::barrier both(2);
+    both.arrive_and_wait();
+    fake_nccl_set("kernels", 1);
+    fake_nccl_set("defer_us", 3000);
+    both.arrive_and_wait();
+    fdl_handle* handles[3] = {};
+    const std::size_t comm_of[3] = {0, 0, 1};
+    for (std::size_t i = 0; i < 3; ++i) {
+      const fdl_call call = in_place_sum(device, memory[i], streams[comm_of[i]]);
+      FDL_ASSERT_OK(fdl_call_submit(comms[comm_of[i]], &call, nullptr, &handles[i]));
+      if (me.rank == 0) continue;
+      FDL_ASSERT_OK(fdl_wait_handle(handles[i], -1));
+    }
+    for (fdl_handle* handle : handles) {
+      FDL_EXPECT_OK(fdl_wait_handle(handle, -1));
+      fdl_handle_free(handle);
+    }
+    for (void* stream : streams) device.synchronize(stream);
+    for (int32_t* each : memory) EXPECT_EQ(device.get(each, kCount), total(kCount));
+    both.arrive_and_wait();
+    for (std::size_t i = 0; i < 2; ++i) {
+      fdl_comm_destroy(comms[i]);
+      device.device().end_stream(streams[i]);
+    }
+  });
+  fake_nccl_reset();
+}
+
+}  // namespace
+}  // namespace world_test

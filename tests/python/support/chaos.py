@@ -1,0 +1,329 @@
+"""Seeded trials: a job of three processes, and one process that is killed, stopped or ends at a random moment.
+
+    python tests/python/support/chaos.py --trials 1000 --seed 1
+
+A trial is right if all survivors end in time, each sum is exact, no healthy rank is named, all survivors report one
+text, and no process and no shared memory is left. A wrong trial prints its seed, and `--trials 1 --seed N` repeats it.
+The seed determines what happens; how the scheduler interleaves the processes differs each time.
+"""
+
+import argparse
+import collections
+import dataclasses
+import os
+import random
+import re
+import secrets
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+RANKS = 3
+LOST_AFTER_S = 3
+START_TIMEOUT_S = 6
+DEADLINE_S = 60
+PHASES = ("start", "groups", "ordered", "named", "locked", "shutdown")
+# "exit": the process calls exit. "pause": it is stopped for a second, and nothing may be lost.
+HOWS = ("KILL", "STOP", "SEGV", "exit", "pause")
+LAUNCHER = -1  # as a victim
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    seed: int
+    launcher: str  # "run": farandole run; "none": rank 0 serves the coordinator, as under torchrun
+    transport: str
+    phase: str
+    how: str
+    victim: int
+    delay_s: float  # from the moment when all ranks are in the phase
+
+    @staticmethod
+    def of(seed):
+        chance = random.Random(seed)
+        launcher = chance.choice(("run", "none"))
+        how = chance.choice(HOWS)
+        victims = list(range(RANKS)) + ([LAUNCHER] if launcher == "run" and how in ("KILL", "pause") else [])
+        return Trial(seed, launcher, chance.choice(("shm", "tcp")), chance.choice(PHASES), how, chance.choice(victims),
+                     chance.random() * 0.3)  # fmt: skip
+
+    def kind(self):
+        victim = "launcher" if self.victim == LAUNCHER else "rank 0" if self.victim == 0 else "rank"
+        return f"{self.how} of {victim}"
+
+
+# ---- A rank ----------------------------------------------------------------------------------------------------------
+
+
+def _say(*fields):
+    # One write for each line, because the ranks share a file or a pipe.
+    os.write(1, ("\t".join(map(str, fields)) + "\n").encode())
+
+
+def _exact(values, expected):
+    if not (values == expected).all():
+        _say("WRONG", values[:4], expected)
+        os._exit(9)
+
+
+def _step_of(phase):
+    """Returns a function that runs one step. Its argument counts the steps."""
+    import farandole
+    import numpy
+
+    ranks = farandole.size()
+
+    def groups(turn):
+        with farandole.Communicator() as comm:
+            _exact(comm.allreduce(numpy.full(10, turn)), turn * ranks)
+
+    def named(turn):
+        _exact(farandole.allreduce(numpy.full(1000, turn), name=f"values {turn}", op=farandole.Op.SUM), turn * ranks)
+
+    def locked(turn):
+        names = ("a", "b", "c")
+        handles = [farandole.allreduce_async(numpy.full(1000, turn), name=name, op=farandole.Op.SUM) for name in names]
+        for handle in handles:
+            _exact(handle.wait(), turn * ranks)
+
+    if phase == "groups":
+        return groups
+    if phase == "named":
+        return named
+    if phase == "locked":
+        return locked
+    comm = farandole.Communicator()
+    return lambda turn: _exact(comm.allreduce(numpy.full(50_000, turn)), turn * ranks)
+
+
+def run_rank(phase):
+    import farandole
+    import numpy
+
+    me = os.environ["FARANDOLE_RANK"]
+    exits_after_s = os.environ.get("CHAOS_EXIT_AFTER_S") if os.environ["CHAOS_VICTIM"] == me else None
+
+    def is_in_phase():
+        _say("READY", me, os.getpid())
+        if exits_after_s:
+            threading.Timer(float(exits_after_s), os._exit, (3,)).start()
+
+    try:
+        if phase == "start":
+            is_in_phase()
+        farandole.init()
+        step = _step_of(phase)
+        for turn in range(10_000_000):
+            step(turn)
+            if turn == 20 and phase != "start":
+                is_in_phase()
+            over = os.path.exists(os.environ["CHAOS_END"]) or (phase == "shutdown" and turn == 40)
+            if turn % 10 == 0 and farandole.allreduce(numpy.array([over]), name="over", op=farandole.Op.MAX)[0]:
+                break
+        farandole.shutdown()
+        _say("DONE", me)
+    except farandole.Error as error:
+        _say("FAILED", me, time.monotonic(), error.code, error.culprit_rank, error.text)
+        os._exit(1)
+
+
+# ---- A job -----------------------------------------------------------------------------------------------------------
+
+
+class Job:
+    def __init__(self, trial, folder, program):
+        self.trial, self.folder = trial, folder
+        self.mark = f"farandole-chaos-{secrets.token_hex(8)}"
+        self.end_file = os.path.join(folder, "end")
+        self.signalled = None
+        command = [sys.executable, os.path.abspath(__file__), "--rank", trial.phase, "--mark", self.mark]
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("FARANDOLE_")}
+        variables.update(FARANDOLE_TRANSPORT=trial.transport, FARANDOLE_LOST_AFTER_S=str(LOST_AFTER_S),
+                         FARANDOLE_START_TIMEOUT_S=str(START_TIMEOUT_S), OMP_NUM_THREADS="1", CHAOS_END=self.end_file,
+                         CHAOS_VICTIM=str(trial.victim), PYTHONUNBUFFERED="1")  # fmt: skip
+        if trial.how == "exit":
+            variables["CHAOS_EXIT_AFTER_S"] = str(trial.delay_s)
+        self.processes = []
+        if trial.launcher == "run":
+            self._start([program, "run", "-np", str(RANKS), "--no-prefix", "--", *command], variables)
+            return
+        variables.update(FARANDOLE_RENDEZVOUS=f"file://{folder}/rendezvous", FARANDOLE_JOB_KEY=secrets.token_hex(16),
+                         FARANDOLE_SIZE=str(RANKS))  # fmt: skip
+        for rank in range(RANKS):
+            self._start(command, {**variables, "FARANDOLE_RANK": str(rank)})
+
+    def _start(self, command, variables):
+        number = len(self.processes)
+        with open(os.path.join(self.folder, f"{number}.out"), "w") as output:
+            self.processes.append(subprocess.Popen(command, env=variables, stdout=output, stderr=subprocess.STDOUT,
+                                                   stdin=subprocess.DEVNULL, start_new_session=True))  # fmt: skip
+
+    def output(self):
+        text = ""
+        for number in range(len(self.processes)):
+            with open(os.path.join(self.folder, f"{number}.out"), errors="replace") as file:
+                text += file.read()
+        return text
+
+    def lines(self, word):
+        """{rank: the fields after it}"""
+        found = {}
+        for line in self.output().splitlines():
+            fields = line.split("\t")
+            if fields[0] == word:
+                found[int(fields[1])] = fields[2:]
+        return found
+
+    def processes_left(self):
+        listed = subprocess.run(["pgrep", "-f", self.mark], capture_output=True, text=True).stdout.split()
+        return [int(pid) for pid in listed]
+
+    def strike(self):
+        """Waits until the victim is in its phase, and does what the trial says."""
+        trial = self.trial
+        needed = {trial.victim} if trial.phase == "start" and trial.victim != LAUNCHER else set(range(RANKS))
+        end = time.monotonic() + DEADLINE_S
+        while not needed <= set(self.lines("READY")):
+            if time.monotonic() > end:
+                return f"ranks are not in the phase after {DEADLINE_S} s"
+            time.sleep(0.005)
+        ready = self.lines("READY")
+        victim = self.processes[0].pid if trial.victim == LAUNCHER else int(ready[trial.victim][0])
+        time.sleep(trial.delay_s)
+        self.signalled = time.monotonic()
+        try:
+            if trial.how == "pause":
+                os.kill(victim, signal.SIGSTOP)
+                time.sleep(1)
+                os.kill(victim, signal.SIGCONT)
+                open(self.end_file, "w").close()
+            elif trial.how != "exit":
+                os.kill(victim, getattr(signal, f"SIG{trial.how}"))
+        except ProcessLookupError:
+            pass  # it had ended: trials of the phase "shutdown"
+        return None
+
+    def wait_for_survivors(self):
+        """Returns the ranks that have not ended in time."""
+        trial = self.trial
+        ranks = set(range(RANKS)) - ({trial.victim} if trial.how != "pause" else set())
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            if trial.victim == LAUNCHER and trial.how == "KILL":
+                late = self.processes_left()
+            else:
+                late = sorted(ranks - set(self.lines("FAILED")) - set(self.lines("DONE")))
+                # The launcher ends ranks that wait for one that never arrives. In other phases faults_of() finds them.
+                if trial.launcher == "run" and self.processes[0].poll() is not None:
+                    late = []
+            if not late or time.monotonic() > end:
+                return late
+            time.sleep(0.01)
+
+    def close(self):
+        """Ends a stopped victim, and all that is left. Returns what a job must not leave."""
+        victim = self.lines("READY").get(self.trial.victim)
+        if self.trial.how == "STOP" and victim:
+            try:
+                os.kill(int(victim[0]), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        left = []
+        for process in self.processes:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                left.append(f"process {process.pid} still runs")
+        end = time.monotonic() + 5
+        while self.processes_left() and time.monotonic() < end:
+            time.sleep(0.02)
+        for pid in self.processes_left():
+            left.append(f"process {pid} is left")
+            os.kill(pid, signal.SIGKILL)
+        return left
+
+
+def faults_of(job):
+    """What is wrong with the survivors' reports."""
+    trial = job.trial
+    faults = [line for line in job.output().splitlines() if line.startswith(("WRONG", "farandole: check failed"))]
+    failed = job.lines("FAILED")
+    if trial.how == "pause":
+        faults += [f"rank {rank} failed although nobody was lost: {fields}" for rank, fields in failed.items()]
+        return faults
+    failed.pop(trial.victim, None)
+    for rank, (_, code, culprit, text) in failed.items():
+        # A rank that never arrived is in the text of the time limit and not a culprit.
+        if int(culprit) not in ((trial.victim, -1) if trial.phase == "start" else (trial.victim,)):
+            faults.append(f"rank {rank} names rank {culprit}: {code}: {text}")
+    if trial.phase not in ("start", "shutdown"):
+        faults += [f"rank {rank} has not noticed" for rank in range(RANKS)
+                   if rank != trial.victim and rank not in failed and trial.victim != LAUNCHER]  # fmt: skip
+        # Of a communicator that is being made some ranks are ready, and begin the next one.
+        texts = {re.sub(r", while connecting all comm \d+$", "", fields[3]) for fields in failed.values()}
+        if len(texts) > 1:
+            faults.append(f"several texts: {texts}")
+    return faults
+
+
+def memory_names():
+    return {name for name in os.listdir("/dev/shm") if "farandole" in name}
+
+
+def run(trial, program):
+    """Returns (faults, seconds until the last survivor knew, or None)."""
+    before = memory_names()
+    with tempfile.TemporaryDirectory(prefix="farandole-chaos-") as folder:
+        job = Job(trial, folder, program)
+        try:
+            trouble = job.strike()
+            late = job.wait_for_survivors() if trouble is None else []
+            faults = [trouble] if trouble else faults_of(job)
+            if late:
+                faults.append(f"ranks or processes {late} have not ended {DEADLINE_S} s after it")
+        finally:
+            left = job.close()
+        faults += left
+        if memory_names() - before:
+            faults.append(f"shared memory is left: {memory_names() - before}")
+        knew = [float(fields[0]) for rank, fields in job.lines("FAILED").items() if rank != trial.victim]
+        if faults:
+            faults.append(job.output()[-6000:])
+    seconds = max(knew) - job.signalled if knew and job.signalled and trial.how not in ("pause", "exit") else None
+    return faults, seconds
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1, help="of the first trial; the others follow")
+    parser.add_argument("--program", default=os.path.join(os.path.dirname(__file__), "../../../build/bin/farandole"))
+    parser.add_argument("--rank", help=argparse.SUPPRESS)
+    parser.add_argument("--mark", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank:
+        return run_rank(options.rank)
+    times, wrong = collections.defaultdict(list), 0
+    for seed in range(options.seed, options.seed + options.trials):
+        trial = Trial.of(seed)
+        faults, seconds = run(trial, options.program)
+        wrong += bool(faults)
+        if faults:
+            print(trial, *faults, sep="\n  ", flush=True)
+        if seconds is not None:
+            times[trial.kind()].append(seconds)
+    print(f"{options.trials} trials from seed {options.seed}: {wrong} wrong")
+    for kind, values in sorted(times.items()):
+        values.sort()
+        p99 = values[min(len(values) - 1, int(len(values) * 0.99))]
+        print(f"  {kind}: {len(values)} trials, all survivors knew after {statistics.median(values):.3f} s (median), "
+              f"{p99:.3f} s (p99), {values[-1]:.3f} s (largest)")  # fmt: skip
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

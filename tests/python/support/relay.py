@@ -1,0 +1,84 @@
+"""A relay on the first of the two hosts of two_hosts.py: it takes connections of the other host and edits their bytes.
+
+    python relay.py EDIT        prints "ready" and relays until it is killed
+
+The kernel redirects every connection from the other host, except those to the coordinator, to the relay (nftables). An
+edit changes what a relay can change without the job's key:
+
+    nothing             all bytes pass
+    flip:N              one bit of byte N of each direction of each connection
+    repeat:N drop:N     the piece that holds byte N comes twice, or 7 of its bytes are missing
+    exchange:OLD:NEW    one text for another of the same length
+    agreement           one bit of each agreement message
+"""
+
+import socket
+import struct
+import subprocess
+import sys
+import threading
+
+PORT, COORDINATOR = 7777, 29500
+RULES = f"""
+table ip relay {{
+  chain incoming {{
+    type nat hook prerouting priority -100;
+    tcp dport != {COORDINATOR} redirect to :{PORT}
+  }}
+}}
+"""
+SO_ORIGINAL_DST = 80
+
+
+def edited(edit, data, before):
+    """`data` follows `before` bytes of this direction."""
+    name, *rest = edit.split(":")
+    if name == "exchange":
+        return data.replace(rest[0].encode(), rest[1].encode())
+    if name == "agreement":
+        changed = bytearray(data)
+        for mark in (b"FDRQ", b"FDPL"):
+            at = data.find(mark)
+            while at >= 0:
+                changed[at + 8] ^= 1
+                at = data.find(mark, at + 1)
+        return bytes(changed)
+    at = int(rest[0]) - before if rest else -1
+    if not 0 <= at < len(data):
+        return data
+    if name == "flip":
+        return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    return data + data if name == "repeat" else data[:at] + data[at + 7 :]
+
+
+def carry(edit, source, target):
+    before = 0
+    try:
+        while data := source.recv(65536):
+            target.sendall(edited(edit, data, before))
+            before += len(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        for end in (source, target):
+            end.close()
+
+
+def relay(edit, caller):
+    _, port, address = struct.unpack("!HH4s8x", caller.getsockopt(socket.SOL_IP, SO_ORIGINAL_DST, 16))
+    called = socket.create_connection((socket.inet_ntoa(address), port))
+    for end in (caller, called):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for ends in ((caller, called), (called, caller)):
+        threading.Thread(target=carry, args=(edit, *ends), daemon=True).start()
+
+
+def main(edit):
+    listener = socket.create_server(("0.0.0.0", PORT))
+    subprocess.run(["nft", "-f", "-"], input=RULES, text=True, check=True)
+    print("ready", flush=True)
+    while True:
+        relay(edit, listener.accept()[0])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
