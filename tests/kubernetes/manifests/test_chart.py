@@ -77,7 +77,13 @@ VALUES = {
     ),
     "configMaps": ([{"name": "script", "path": "/script"}], ["--config-map", "script:/script"]),
 }
-ELASTIC = ("job", "deployment", "pytorchjob", "rayjob")
+NEEDS = {
+    "requiredTopology": "queue",
+    "preferredTopology": "queue",
+    "allowEgress": "networkPolicy",
+    "deviceClass": "gpus",
+    "computeDomain": "gpus",
+}
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +139,23 @@ def of_gen(line, values, name="train"):
     return by_name(generated([*line.split(), "--image", "farandole:0.1.0", *words, "--", *command]))
 
 
+def repair(values):
+    """Makes most random values ones that `gen` accepts together; the others are to be refused by both."""
+    for key, needed in NEEDS.items():
+        if key in values and needed not in values:
+            del values[key]
+    if "gang" in values or "preferredTopology" in values:
+        values.pop("requiredTopology", None)
+    if "gang" in values:
+        values.pop("queue", None)
+        values.pop("preferredTopology", None)
+    if "hostNetwork" in values:
+        values.pop("networkPolicy", None)
+        values.pop("allowEgress", None)
+    if "computeDomain" in values:
+        values["nnodes"] = VALUES["nnodes"][0]
+
+
 def accepted(line, values):
     """(the documents of `gen`, None), or (None, why it refuses these values)"""
     try:
@@ -156,6 +179,8 @@ def test_helm_renders_what_gen_prints_for_each_value_and_for_many_together(chart
             values |= {"nnodes": 5, "minNodes": 3}
         if number % 3 == 0:
             values |= {"command": ["python", "-c", "print(1)"] if line != "rayjob" else ["python", "other.py"]}
+        if number % 4 < 3:
+            repair(values)
         if "shm" in values:
             values["memory"] = VALUES["memory"][0]  # which must be larger
         if not values.get("monitoring"):
