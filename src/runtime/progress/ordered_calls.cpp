@@ -42,8 +42,7 @@ void OrderedCalls::start(Call call) {
     return;
   }
   const CollectiveSpec& spec = std::get<Operation>(call->work).spec;
-  if (spec.device != nullptr && comm_.launches_on_device(spec))
-    call->ticket = launch_order_.enter(*spec.device);
+  if (spec.device != nullptr && comm_.launches_on_device(spec)) call->ticket = launch_order_.enter(*spec.device);
   if (!held_.empty() || !call->ticket.is_first()) return held_.push_back(std::move(call));
   begin(std::move(call));
 }
