@@ -229,10 +229,10 @@ class Setup {
       if (!fd) return {};
       if (is_of_another_user(fd.get())) continue;
       if (callers.size() >= kMostCallers) callers.pop_front();
+      // The next turn sends the greeting. Here the handshake could complete unseen if the caller is quick, and a caller
+      // that has nothing more to send would not be looked at again.
       callers.push_back({std::move(fd), Introduction(Introduction::Role::server, membership_.job_key, purpose_, "0"),
                          Deadline::after_seconds(kHandshakeSeconds), std::nullopt});
-      // The greeting is sent at once.
-      if (!callers.back().introduction.advance(callers.back().fd.get()).ok()) callers.pop_back();
     }
   }
 
