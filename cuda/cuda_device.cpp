@@ -167,7 +167,12 @@ Status CudaDevice::begin() {
   Uuid uuid{};
   FDL_RETURN_IF_ERROR(calls_.status(driver_.cuDeviceGetUuid_v2(&uuid, number_), "cuDeviceGetUuid"));
   std::memcpy(identity_.data(), uuid.bytes, identity_.size());
-  return context_.retain(calls_, number_);
+  FDL_RETURN_IF_ERROR(context_.retain(calls_, number_));
+  // Now rather than at the first launch: loading waits for the device, on which another group's kernels may by then
+  // wait for a peer. The first launch reports a failure.
+  const Scope scope(calls_);
+  (void)launches_.load();
+  return ok_status();
 }
 
 // ---- Memory ----

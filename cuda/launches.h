@@ -1,5 +1,5 @@
-// Launches chooses the kernel for a request, fills its table and launches it. The module with the kernels is loaded at
-// the first launch.
+// Launches chooses the kernel for a request, fills its table and launches it. The module with the kernels is loaded
+// when the device is opened.
 #pragma once
 
 #include <array>

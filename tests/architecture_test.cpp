@@ -166,13 +166,14 @@ TEST(Architecture, TransportsAreComposedInOnePlace) {
 }
 
 TEST(Architecture, ThreadsLiveInTheRuntime) {
-  expect_nowhere_but(
-      library(), std::regex("std::(j)?thread\\b(?!::id)|pthread_create|std::async"),
-      {"runtime",
-       // The launcher serves the coordinator beside its ranks; over loopback, threads are ranks. Name
-       // resolution blocks, and a launcher must react to signals meanwhile.
-       "src/cli/run/coordinator_thread.h", "src/cli/local_ranks.cpp", "src/cli/elastic/elastic_member.h"},
-      "give the work to the runtime's progress thread");
+  expect_nowhere_but(library(), std::regex("std::(j)?thread\\b(?!::id)|pthread_create|std::async"),
+                     {"runtime",
+                      // The launcher serves the coordinator beside its ranks; over loopback, threads are ranks. Name
+                      // resolution blocks, and a launcher must react to signals meanwhile.
+                      "src/cli/run/coordinator_thread.h", "src/cli/local_ranks.cpp", "src/cli/elastic/elastic_member.h",
+                      // A direct call of NCCL blocks the progress thread, so another thread limits its time.
+                      "transports/nccl/nccl_watchdog.h", "transports/nccl/nccl_watchdog.cpp"},
+                     "give the work to the runtime's progress thread");
 }
 
 TEST(Architecture, PureModulesNeitherWaitNorReadTheClock) {

@@ -625,7 +625,8 @@ FDL_API fdl_result fdl_poll(fdl_handle* handle, int* done);
  * FDL_UNSUPPORTED: one of them is being captured into a graph; wait again after the capture. */
 FDL_API fdl_result fdl_wait_handle(fdl_handle* handle, int64_t timeout_ns);
 /* The same, for operations on devices of which `stream` uses the results: it waits for them, in place of the streams of
- * the tensors, and the outputs that the library has allocated belong to it. */
+ * the tensors, and the outputs that the library has allocated belong to it. It waits for a submitted collective without
+ * waiting for what is queued on that one's stream behind it. */
 FDL_API fdl_result fdl_wait_handle_on(fdl_handle* handle, int64_t timeout_ns, void* stream);
 /* Sets *done to 1 if the operation is done and the device has finished it, or it has failed; else to 0. Without
  * waiting, from any thread. A handle that is freed without a wait orders no stream: until *done is 1, the device may

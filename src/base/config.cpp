@@ -117,8 +117,8 @@ std::string meant(const std::string& value) { return value; }
 // Settings that both ends of a message or all ranks of a choice depend on; they must be equal on all ranks. Ranks can
 // differ in the others, which affect only decisions of a group's root or a rank's own memory and timeouts.
 constexpr std::string_view kAlike[] = {
-    "transport",   "algorithm",          "deterministic",        "cache_capacity", "slice_bytes",      "shm_bytes",
-    "numa_levels", "device_collectives", "device_staging_bytes", "security",       "trust_derived_key"};
+    "transport",   "algorithm",          "deterministic",        "cache_capacity", "slice_bytes",       "shm_bytes",
+    "numa_levels", "device_collectives", "device_staging_bytes", "security",       "trust_derived_key", "nccl_calls"};
 
 struct Given {
   std::string value;
@@ -288,6 +288,9 @@ Result<Config> Config::read(const Environment& environment, const std::map<std::
   FDL_KNOBS(KNOB)
 #undef KNOB
   FDL_RETURN_IF_ERROR(check_ports(config));
+  if (config.nccl_calls != "deferred" && config.nccl_calls != "direct") {
+    return Status(Code::invalid_argument, "nccl_calls = '" + config.nccl_calls + "' is neither deferred nor direct");
+  }
   config.without_meaning = horovod_variables_without_meaning(environment.all());
   for (std::string& line : misspelt_variables(config, environment)) config.without_meaning.push_back(std::move(line));
   return config;

@@ -102,6 +102,11 @@
   KNOB(device_collectives,     Text,    "auto", "",                                                                    \
        "Backend of collectives on devices: nccl; staged: through pinned memory of the host; hierarchical: NCCL "       \
        "inside hosts and staging between them; nccl_between: the reverse; auto: NCCL where all ranks can use it.")     \
+  KNOB(nccl_calls,             Text,    "deferred", "",                                                                \
+       "deferred: NCCL's calls never block. direct: they run in the calling thread, which is faster for small tensors, "  \
+       "but a rank that is late to the first collective of a kind blocks the others' threads.")                        \
+  KNOB(nccl_call_timeout_s,    Seconds, "600", "",                                                                     \
+       "With nccl_calls=direct: a call that is blocked for longer ends the group with an error.")                      \
   KNOB(device_staging_bytes,   Bytes,   "4M", "",                                                                      \
        "Device memory is staged through pinned memory of the host in parts of this size, several in flight at once.")  \
   KNOB(cuda_library,           Text,    "", "",                                                                        \

@@ -59,11 +59,11 @@ void fill(CollectiveSpec& spec, fdl_comm* comm, const fdl_call& call, const fdl_
 
 // Sets the device and the stream of `placed`, a CollectiveSpec or a Message.
 template <typename Placed>
-Status place_on_device(fdl_comm* comm, const fdl_call& call, Placed& placed) {
-  FDL_ASSIGN_OR_RETURN(const auto used, comm->world->runtime->device(call.device_kind, call.device_index));
+Result<std::shared_ptr<UsedDevice>> place_on_device(fdl_comm* comm, const fdl_call& call, Placed& placed) {
+  FDL_ASSIGN_OR_RETURN(auto used, comm->world->runtime->device(call.device_kind, call.device_index));
   placed.device = &used->device();  // it lives as long as the world
   placed.stream = stream_on_any_thread(call.stream);
-  return {};
+  return used;
 }
 
 // Reports the outcome of a call. After a failure Runtime::await_decision() first determines the error that all ranks
@@ -134,8 +134,9 @@ int64_t begin_of_count(fdl_comm* comm) { return comm->ordered->metrics == nullpt
   CollectiveSpec& spec = operation.spec;
   fill(spec, comm, call, options);
   if (call.device_kind != FDL_DEVICE_CPU) {
-    const Status placed = place_on_device(comm, call, spec);
-    if (!placed.ok()) return report(placed.during(title));
+    auto placed = place_on_device(comm, call, spec);
+    if (!placed.ok()) return report(placed.status().during(title));
+    if (kept != nullptr) kept->used = placed.take();
   }
   spec.counts = counts;
   spec.recv_counts = recv_counts;
@@ -159,8 +160,8 @@ fdl_result translate(fdl_comm* comm, const fdl_call& call, const char*& title, M
   message.data = static_cast<std::byte*>(outgoing ? const_cast<void*>(call.input) : call.output);
   message.bytes = call.count * fdl_dtype_size(call.dtype);
   if (call.device_kind == FDL_DEVICE_CPU) return FDL_OK;
-  const Status placed = place_on_device(comm, call, message);
-  return placed.ok() ? FDL_OK : report(placed.during(title));
+  const auto placed = place_on_device(comm, call, message);
+  return placed.ok() ? FDL_OK : report(placed.status().during(title));
 }
 
 bool is_message(const fdl_call& call) { return call.collective == FDL_SEND || call.collective == FDL_RECV; }
@@ -192,6 +193,7 @@ fdl_result run_shared(fdl_comm* comm, const fdl_call& call, const fdl_call_optio
   const fdl_result translated = make_submitted(comm, call, given, made);
   if (translated != FDL_OK) return translated;
   const std::shared_ptr<Handle> handle = made->handle;
+  made->used.reset();  // the caller's own stream has the collective, and nothing else waits for it
   const Status submitted = comm->world->runtime->submit_and_wait(*comm->ordered, std::move(made), *handle);
   return report(submitted.ok() ? handle->status() : submitted);
 }

@@ -96,7 +96,7 @@ TEST_P(Overlap, TheCallersStreamComputesDuringTheCollective) {
     if (me.rank == 1) gate.emplace(device);
     fdl_handle* handle = submit(me, sum_of(device, "gradient", memory, device.stream()));
     if (me.rank == 0) {
-      wait_until_done(handle);
+      if (GetParam() == kNccl) wait_until_done(handle);  // staged, the host waits for rank 1's data
       device.queue_copy(other, values, kCount);
       EXPECT_EQ(device.get(other, kCount), numbers(7, kCount));  // waits for the whole stream
       EXPECT_FALSE(is_done_on_device(handle));
@@ -184,6 +184,56 @@ TEST_P(Overlap, TheDefaultStreamOfTheThreadIsOrdered) {
     fake_cuda_delay_us(0);
     EXPECT_EQ(device.get(other, kCount), total(kCount));
     fdl_handle_free(handle);
+  });
+}
+
+// A step of many tensors: a record for each submission, and for each bucket one record, one wait of the group's stream
+// and one of the tensors'.
+TEST(DriverCalls, AreFewForEachBucket) {
+  constexpr int kTensors = 40;
+  fake_nccl_reset();
+  run_ranks(2, kNccl, [&](World& me) {
+    OwnDevice device(me.rank);
+    static std::barrier both(2);
+    std::vector<int32_t*> tensors;
+    std::vector<std::string> names;
+    for (int i = 0; i < kTensors; ++i) {
+      tensors.push_back(device.put(numbers(me.rank, kCount)));
+      names.push_back("gradient." + std::to_string(i));
+    }
+    const auto step = [&] {
+      std::vector<fdl_handle*> handles;
+      for (std::size_t i = 0; i < kTensors; ++i) {
+        handles.push_back(submit(me, sum_of(device, names[i].c_str(), tensors[i], device.stream())));
+      }
+      for (fdl_handle* handle : handles) {
+        FDL_EXPECT_OK(fdl_wait_handle(handle, -1));
+        fdl_handle_free(handle);
+      }
+      device.synchronize();
+    };
+    for (int i = 0; i < 10; ++i) step();
+    static std::map<std::string, std::size_t> before;
+    const auto calls = [&](const char* name) { return fake_cuda_calls(name) - before[name]; };
+    static const char* const kCalls[] = {"cuStreamWaitEvent",   "cuEventRecord",
+                                         "cuCtxPushCurrent_v2", "cuCtxGetCurrent",
+                                         "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode",
+                                         "cuLaunchKernel"};
+    static long reduced = 0;
+    both.arrive_and_wait();
+    if (me.rank == 0) {
+      for (const char* name : kCalls) before[name] = fake_cuda_calls(name);
+      reduced = fake_nccl_calls("AllReduce");
+    }
+    both.arrive_and_wait();
+    step();
+    both.arrive_and_wait();
+    if (me.rank != 0) return;
+    const auto buckets = static_cast<std::size_t>(fake_nccl_calls("AllReduce") - reduced);  // of both ranks
+    for (const char* name : kCalls) RecordProperty(name, static_cast<int>(calls(name)));
+    RecordProperty("buckets", static_cast<int>(buckets));
+    EXPECT_GT(buckets, 0u);
+    EXPECT_LE(calls("cuStreamWaitEvent"), 2 * buckets);
   });
 }
 

@@ -257,28 +257,30 @@ nccl::Outcome NcclCollectives::call(const NcclStep& step, nccl::RedOp op) {
   const auto& nccl = communicator_->functions();
   const nccl::Comm comm = communicator_->get();
   void* const stream = stream_;
-  const CurrentDevice current(device_);
   switch (step.kind) {
     case Kind::all_reduce:
-      return nccl.AllReduce(step.source, step.target, step.count, step.type, op, comm, stream);
+      return communicator_->call(nccl.AllReduce, step.source, step.target, step.count, step.type, op, comm, stream);
     case Kind::reduce:
-      return nccl.Reduce(step.source, step.target, step.count, step.type, op, step.peer, comm, stream);
+      return communicator_->call(nccl.Reduce, step.source, step.target, step.count, step.type, op, step.peer, comm,
+                                 stream);
     case Kind::broadcast:
-      return nccl.Broadcast(step.source, step.target, step.count, step.type, step.peer, comm, stream);
+      return communicator_->call(nccl.Broadcast, step.source, step.target, step.count, step.type, step.peer, comm,
+                                 stream);
     case Kind::all_gather:
-      return nccl.AllGather(step.source, step.target, step.count, step.type, comm, stream);
+      return communicator_->call(nccl.AllGather, step.source, step.target, step.count, step.type, comm, stream);
     case Kind::reduce_scatter:
-      return nccl.ReduceScatter(step.source, step.target, step.count, step.type, op, comm, stream);
+      return communicator_->call(nccl.ReduceScatter, step.source, step.target, step.count, step.type, op, comm, stream);
     case Kind::all_to_all:
-      return nccl.AlltoAll(step.source, step.target, step.count, step.type, comm, stream);
+      return communicator_->call(nccl.AlltoAll, step.source, step.target, step.count, step.type, comm, stream);
     case Kind::gather:
-      return nccl.Gather(step.source, step.target, step.count, step.type, step.peer, comm, stream);
+      return communicator_->call(nccl.Gather, step.source, step.target, step.count, step.type, step.peer, comm, stream);
     case Kind::scatter:
-      return nccl.Scatter(step.source, step.target, step.count, step.type, step.peer, comm, stream);
+      return communicator_->call(nccl.Scatter, step.source, step.target, step.count, step.type, step.peer, comm,
+                                 stream);
     case Kind::send:
-      return nccl.Send(step.source, step.count, step.type, step.peer, comm, stream);
+      return communicator_->call(nccl.Send, step.source, step.count, step.type, step.peer, comm, stream);
     case Kind::recv:
-      return nccl.Recv(step.target, step.count, step.type, step.peer, comm, stream);
+      return communicator_->call(nccl.Recv, step.target, step.count, step.type, step.peer, comm, stream);
     case Kind::copy:
     case Kind::scale:
     case Kind::fold:

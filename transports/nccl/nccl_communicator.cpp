@@ -49,6 +49,9 @@ Status NcclCommunicator::join(const DeviceLibrary::Id& id) {
   nccl::ConfigOf218 config;
   // Nonblocking: a peer that never joins must not block this thread; ready() checks the deadline.
   config.blocking = 0;
+  // The communicator that is split off shares the connections and buffers of this one. NCCL reads this here, and
+  // ignores it in the configuration of the split.
+  if (options_.calls == NcclCalls::direct) config.split_share = 1;
   const Outcome outcome = call(functions().CommInitRankConfig, &joined_, size(), unique, rank_, &config);
   comm_ = joined_;
   if (outcome == Outcome::in_progress || outcome == Outcome::success) return {};
@@ -122,16 +125,31 @@ Status NcclCommunicator::advance() {
   if (stage_ == Stage::joining && options_.calls == NcclCalls::direct) {
     nccl::ConfigOf218 config;
     config.blocking = 1;
-    // The split-off communicator shares the resources of its parent.
-    config.split_share = 1;
     stage_ = Stage::splitting;
     comm_ = nullptr;
     const Outcome outcome = call(functions().CommSplit, joined_, 0, rank_, &comm_, &config);
     if (outcome == Outcome::success || outcome == Outcome::in_progress) return {};
     return fail(outcome, "splitting");
   }
+  if (stage_ == Stage::splitting) {
+    watchdog_ = std::make_unique<NcclWatchdog>([this] {
+      const CurrentDevice current(device_);
+      functions().CommAbort(comm_);
+    });
+  }
   stage_ = Stage::idle;
   return {};
+}
+
+// The watchdog has freed the communicator.
+Status NcclCommunicator::fail_blocked(std::string_view what) {
+  comm_ = nullptr;
+  stop(Status(
+      Code::timeout,
+      fmt::format("nccl: {} on {} was blocked inside NCCL for {} s (nccl_call_timeout_s), and was ended; with {}: "
+                  "has each of them made this call? nccl_calls=deferred waits without a limit",
+                  what, name_of(rank_), options_.call_timeout_s, size() > 1 ? others() : "no other rank")));
+  return status_;
 }
 
 Status NcclCommunicator::check() {
@@ -144,6 +162,7 @@ Status NcclCommunicator::check() {
 }
 
 Status NcclCommunicator::called(Outcome outcome, std::string_view what) {
+  if (watchdog_ != nullptr && watchdog_->has_aborted() && status_.ok()) return fail_blocked(what);
   if (outcome == Outcome::success) return {};
   if (outcome != Outcome::in_progress) return fail(outcome, what);
   stage_ = Stage::working;
@@ -171,7 +190,7 @@ void NcclCommunicator::stop(const Status& why) {
   status_ = why;
   // Revoking ends work without freeing anything. Aborting also frees, which waits for all work on the device, and that
   // may include the work of another communicator that is stopped next.
-  const bool in_use = stage_ == Stage::working || stage_ == Stage::idle;
+  const bool in_use = comm_ != nullptr && (stage_ == Stage::working || stage_ == Stage::idle);
   if (in_use && library_->features().revoke) {
     const Outcome outcome = call(functions().CommRevoke, comm_, 0);
     revoked_ = outcome == Outcome::success || outcome == Outcome::in_progress;
@@ -181,15 +200,16 @@ void NcclCommunicator::stop(const Status& why) {
 
 // Aborts the split-off communicator before its parent.
 void NcclCommunicator::abort() {
-  if (comm_ != nullptr && comm_ != joined_) call(functions().CommAbort, comm_);
+  if (is_split()) call(functions().CommAbort, comm_);
   if (joined_ != nullptr) call(functions().CommAbort, joined_);
   comm_ = joined_ = nullptr;
 }
 
-// Finalizes with all peers. False if they do not take part within the timeout.
+// Finalizes with all peers. False if they do not take part within the timeout. The call for a split-off communicator
+// blocks, and the watchdog ends it at the timeout.
 bool NcclCommunicator::finalized(nccl::Comm comm) {
   const Deadline timeout = Deadline::after_seconds(options_.timeout_s);
-  Outcome state = call(functions().CommFinalize, comm);
+  Outcome state = call_within(options_.timeout_s, functions().CommFinalize, comm);
   while (state == Outcome::in_progress && !timeout.passed()) {
     std::this_thread::sleep_for(kFinalizePoll);
     if (call(functions().CommGetAsyncError, comm, &state) != Outcome::success) return false;
@@ -197,11 +217,25 @@ bool NcclCommunicator::finalized(nccl::Comm comm) {
   return state == Outcome::success;
 }
 
+// It shares its parent's flag for aborts, so it is aborted only where the parent is to end in the same way.
+void NcclCommunicator::end_split() {
+  const bool is_final = status_.ok() && stage_ == Stage::idle && finalized(comm_);
+  if (watchdog_ != nullptr && watchdog_->has_aborted()) {
+    status_ = Status(Code::shut_down, "nccl: the other ranks did not end the communicator in time");
+  } else if (is_final) {
+    call(functions().CommDestroy, comm_);
+  } else {
+    if (status_.ok()) status_ = Status(Code::shut_down, "nccl: its communicator ended during a collective");
+    call(functions().CommAbort, comm_);
+  }
+  comm_ = nullptr;
+}
+
 // Without a failure all ranks finalize together, so no peer still reads what is freed. If the others do not come in
-// time, or after a failure, the communicator is aborted, which waits for no rank. A split-off communicator is always
-// aborted, because finalizing it would block the caller.
+// time, or after a failure, the communicator is aborted, which waits for no rank.
 NcclCommunicator::~NcclCommunicator() {
-  if (comm_ != nullptr && comm_ != joined_) call(functions().CommAbort, std::exchange(comm_, joined_));
+  if (is_split()) end_split();
+  watchdog_.reset();
   if (joined_ == nullptr) return;
   if (status_.ok() && stage_ == Stage::idle && finalized(joined_)) {
     call(functions().CommDestroy, joined_);

@@ -10,19 +10,22 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "contract/device_library.h"
 #include "transports/nccl/nccl_library.h"
+#include "transports/nccl/nccl_watchdog.h"
 
 namespace fdl {
 
 // How NCCL executes its calls. `deferred` (NCCL: nonblocking) never blocks the caller, but NCCL starts a thread for
 // each group of calls. `direct` is nonblocking only while joining. It then splits off a communicator whose calls queue
 // in the calling thread. That is microseconds faster, but a rank that is late to the first collective of a kind blocks
-// its peers' threads.
+// its peers' threads, at most for call_timeout_s.
 enum class NcclCalls { deferred, direct };
 
 struct NcclOptions {
   NcclCalls calls = NcclCalls::deferred;
+  double call_timeout_s = 600;  // limit for one direct call
   double timeout_s = 0.4;  // limit for finalizing with peers, and the interval of error checks while work is in flight
 };
 
@@ -52,8 +55,7 @@ class NcclCommunicator {
   // device that it finds; where there is none, that is device 0, and a context stays there.
   template <typename... Parameters, typename... Arguments>
   nccl::Outcome call(nccl::Outcome (*function)(Parameters...), Arguments... arguments) const {
-    const CurrentDevice current(device_);
-    return function(arguments...);
+    return call_within(options_.call_timeout_s, function, arguments...);
   }
   const nccl::Functions& functions() const { return library_->functions(); }
   int rank() const { return rank_; }
@@ -76,6 +78,16 @@ class NcclCommunicator {
   void stop(const Status& why);
 
  private:
+  // A direct call that lasts longer than `limit_s` aborts the communicator, and then returns an error.
+  template <typename... Parameters, typename... Arguments>
+  nccl::Outcome call_within(double limit_s, nccl::Outcome (*function)(Parameters...), Arguments... arguments) const {
+    const CurrentDevice current(device_);
+    if (watchdog_ == nullptr) return function(arguments...);
+    watchdog_->begin(seconds_to_ns(limit_s));
+    const nccl::Outcome outcome = function(arguments...);
+    watchdog_->end();
+    return outcome;
+  }
   // `working` means that NCCL has not finished its last call.
   enum class Stage { joining, splitting, working, idle };
 
@@ -84,7 +96,10 @@ class NcclCommunicator {
   Status join(const DeviceLibrary::Id& id);
   Status advance();  // to the stage after the current one
   Status fail(nccl::Outcome outcome, std::string_view what);
+  Status fail_blocked(std::string_view what);
   bool finalized(nccl::Comm comm);
+  bool is_split() const { return comm_ != nullptr && comm_ != joined_; }
+  void end_split();
   void abort();
   // "rank 3 (host-a)"
   std::string name_of(int rank) const;
@@ -101,7 +116,8 @@ class NcclCommunicator {
   std::string_view work_ = "nothing yet";
   std::vector<int> peers_;
   Stage stage_ = Stage::joining;
-  bool revoked_ = false;  // stop() has revoked comm_; the destructor aborts it
+  std::unique_ptr<NcclWatchdog> watchdog_;  // of direct calls
+  bool revoked_ = false;                    // stop() has revoked comm_; the destructor aborts it
   Status status_;
 };
 

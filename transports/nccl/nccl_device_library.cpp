@@ -43,7 +43,7 @@ class NcclDeviceLibrary final : public DeviceLibrary {
                     NcclCalls calls)
       : library_(std::move(library)),
         name_("nccl " + nccl_version_text(library_->version())),
-        options_{calls, config.suspect_after_s},
+        options_{calls, config.nccl_call_timeout_s, config.suspect_after_s},
         shares_devices_(multi_rank_gpu_enabled && library_->features().shared_devices) {}
 
   std::string_view name() const override { return name_; }

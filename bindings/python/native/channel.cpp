@@ -33,6 +33,10 @@ class Pending {
 
   bool done() const;
   void wait() const;
+  // Only once done. Work that is queued on the stream from now on follows the collective on the device.
+  void order_before(std::uintptr_t stream) const;
+  // Whether the device has finished it, too.
+  bool done_on_device() const;
   // Waits for the rest of the caller's time; then raises TimeoutError, and the operation stays in flight.
   void wait_for(double left_s, double given_s) const;
   // The failure as an exception object, or None. Call it only once done.
@@ -301,6 +305,19 @@ bool Pending::done() const {
   return Jobs::is_done(*job_);
 }
 
+void Pending::order_before(std::uintptr_t stream) const {
+  check_process();
+  if (job_->handle == nullptr) return;
+  if (fdl_wait_handle_on(job_->handle, 0, reinterpret_cast<void*>(stream)) != FDL_OK) raise_failure(Failure::last());
+}
+
+bool Pending::done_on_device() const {
+  check_process();
+  int done = 1;
+  if (job_->handle != nullptr) static_cast<void>(fdl_poll_device(job_->handle, &done));
+  return done != 0;
+}
+
 py::object Pending::failure() const {
   try {
     raise_outcome();
@@ -398,6 +415,8 @@ void bind_channel(py::module_& module) {
       .def("done", &Pending::done)
       .def("wait", &Pending::wait)
       .def("wait_for", &Pending::wait_for)
+      .def("order_before", &Pending::order_before)
+      .def("done_on_device", &Pending::done_on_device)
       .def("failure", &Pending::failure)
       .def("then", &Pending::then)
       .def("withdraw", &Pending::withdraw)

@@ -186,6 +186,9 @@ class Handle {
     return waited_ || fdl_poll_device(handle_, &is_done) != FDL_OK || is_done;
   }
 
+  // fdl_run has waited for the operation.
+  void set_waited() { waited_ = true; }
+
   // Waits in parts and checks for signals between them, so that Ctrl-C interrupts the wait. Then the stream waits for
   // the results: that of the tensors, if there is none.
   void wait(double timeout_s, std::optional<uintptr_t> stream = std::nullopt) {
@@ -330,6 +333,7 @@ std::unique_ptr<HandleHolder> run(const std::shared_ptr<Group>& group, const py:
   // Without a handle nothing was submitted.
   if (!handle) raise_last_error();
   auto holder = std::make_unique<HandleHolder>(new Handle(handle, group, std::move(submission)));
+  if (result == FDL_OK) holder->get().set_waited();
   finish_run(*holder, result);
   return holder;
 }

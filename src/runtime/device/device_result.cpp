@@ -12,17 +12,19 @@ constexpr uintptr_t kOfThisThread = 2;
 
 }  // namespace
 
-Result<std::shared_ptr<DeviceResult>> DeviceResult::make(std::shared_ptr<UsedDevice> used, Stream stream) {
+Result<std::shared_ptr<DeviceResult>> DeviceResult::make(std::shared_ptr<UsedDevice> used, Stream stream,
+                                                         bool captured) {
   FDL_ASSIGN_OR_RETURN(const UsedDevice::Recorded finished, used->record(stream));
-  return std::shared_ptr<DeviceResult>(new DeviceResult(std::move(used), finished.event));
+  return std::shared_ptr<DeviceResult>(new DeviceResult(std::move(used), finished.event, captured));
 }
 
 Status DeviceResult::order_before(Stream stream) {
   const auto handle = reinterpret_cast<uintptr_t>(stream);
   // Acquire: the stream's wait was queued by the thread that stored its handle.
   if (ordered_.load(std::memory_order_acquire) == handle && handle != kOfThisThread) return {};
+  const CurrentDevice current(used_->device());  // once for both calls
   FDL_ASSIGN_OR_RETURN(const bool captured, used_->device().is_captured(stream));
-  if (captured) {
+  if (captured && !captured_) {
     return Status(Code::unsupported,
                   "the stream is being captured into a graph, and the operation is not a part of the graph; wait for "
                   "it before the capture begins, or on another stream");

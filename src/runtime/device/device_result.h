@@ -1,5 +1,5 @@
-// DeviceResult is the point in a group's stream after which the results of one bucket are valid. The operations of the
-// bucket share it, and the threads that wait for them order their own streams behind it.
+// DeviceResult is the point in a stream after which the results of a bucket by name, or of one submitted call, are
+// valid. The operations of a bucket share it. The threads that wait for them order their own streams behind it.
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,10 @@ namespace fdl {
 
 class DeviceResult {
  public:
-  // Records the event behind everything that is queued on `stream` now.
-  static Result<std::shared_ptr<DeviceResult>> make(std::shared_ptr<UsedDevice> used, Stream stream);
+  // Records the event behind everything that is queued on `stream` now. `captured`: the stream is being captured, and
+  // the result is a part of the graph.
+  static Result<std::shared_ptr<DeviceResult>> make(std::shared_ptr<UsedDevice> used, Stream stream,
+                                                    bool captured = false);
   ~DeviceResult() { used_->give_back(finished_); }
   DeviceResult(const DeviceResult&) = delete;
   DeviceResult& operator=(const DeviceResult&) = delete;
@@ -21,14 +23,17 @@ class DeviceResult {
   // Makes work that is queued on `stream` from now on run after the bucket. Any thread may call; the stream must exist.
   // A second call for the stream of the first one does nothing. UNSUPPORTED while the stream is being captured.
   Status order_before(Stream stream);
-  // Whether the device has finished the bucket, or its failure. Any thread may call.
-  Result<bool> reached() const { return used_->device().reached(finished_); }
+  // Whether the device has finished it, or its failure. True inside a graph, of which a query would end the capture.
+  // Any thread may call.
+  Result<bool> reached() const { return captured_ ? true : used_->device().reached(finished_); }
 
  private:
-  DeviceResult(std::shared_ptr<UsedDevice> used, DeviceEvent finished) : used_(std::move(used)), finished_(finished) {}
+  DeviceResult(std::shared_ptr<UsedDevice> used, DeviceEvent finished, bool captured)
+      : used_(std::move(used)), finished_(finished), captured_(captured) {}
 
   const std::shared_ptr<UsedDevice> used_;
   const DeviceEvent finished_;
+  const bool captured_;
   // The stream that waits already. The tensors of a bucket are usually waited for one after the other on one stream.
   static constexpr uintptr_t kNone = ~uintptr_t{0};
   std::atomic<uintptr_t> ordered_{kNone};

@@ -29,6 +29,7 @@ void UsedDevice::give_back(DeviceEvent event) {
 }
 
 Result<std::shared_ptr<DevicePlace>> DevicePlace::make(std::shared_ptr<UsedDevice> used, Stream stream) {
+  const CurrentDevice current(used->device());  // once for both calls
   FDL_ASSIGN_OR_RETURN(const bool captured, used->device().is_captured(stream));
   if (captured) {
     return Status(

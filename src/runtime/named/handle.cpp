@@ -44,8 +44,9 @@ void Handle::finish_one(const Status& status) {
 Status Handle::order_streams(std::optional<Stream> stream) {
   if (!status_.ok()) return {};
   for (Output& output : outputs_) {
-    if (!output.ready) continue;
-    FDL_RETURN_IF_ERROR(output.ready->order_before(stream.value_or(output.stream)));
+    const std::optional<Stream> ordered = stream ? stream : output.stream;
+    if (!output.ready || !ordered) continue;
+    FDL_RETURN_IF_ERROR(output.ready->order_before(*ordered));
     if (stream && output.memory) output.memory.get_deleter().stream = *stream;
   }
   return {};

@@ -39,9 +39,10 @@ class Handle {
     std::vector<int64_t> received_splits;
     int last_joined = -1;
     SymmetricAllocation symmetric_allocation;  // of an entry that requests symmetric memory instead of a result
-    // On a device: the point after which the result is valid, and the stream of the tensors. Set before the end.
+    // On a device: the point after which the result is valid, and the stream of the tensors, if a wait orders it. Set
+    // before the end.
     std::shared_ptr<DeviceResult> ready;
-    Stream stream = nullptr;
+    std::optional<Stream> stream;
   };
 
   explicit Handle(std::size_t operations) : outputs_(operations), unfinished_(operations) {}

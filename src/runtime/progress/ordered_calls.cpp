@@ -49,10 +49,21 @@ void OrderedCalls::start(Call call) {
 
 void OrderedCalls::begin(Call call) {
   comm_.start(std::get<Operation>(call->work));
-  // Usually it is queued on the device already, and the next communicator may launch.
-  if (call->completion().done) call->ticket.leave();
+  if (call->completion().done) leave_device(*call);  // usually it is queued on the device already
   collectives_.push_back(std::move(call));
   if (collectives_.size() == 1) find_due();
+}
+
+// The collective is queued on its stream, or has failed: the next communicator may launch, and the threads that wait
+// may order their streams. Without a result, after a failure of the device, the next call fails.
+void OrderedCalls::leave_device(OrderedCall& call) {
+  call.ticket.leave();
+  if (call.used == nullptr || !call.completion().status.ok() || call.handle->output(0).ready != nullptr) return;
+  const Stream stream = std::get<Operation>(call.work).spec.stream;
+  const auto captured = call.used->device().is_captured(stream);
+  if (!captured.ok()) return;
+  auto result = DeviceResult::make(call.used, stream, *captured);
+  if (result.ok()) call.handle->output(0).ready = result.take();
 }
 
 // A communicator that has failed ends its collectives at once, so these do not wait for their turns.
@@ -104,7 +115,7 @@ void OrderedCalls::check_due() {
 bool OrderedCalls::collect() {
   has_fresh_ = false;
   while (!collectives_.empty() && collectives_.front()->completion().done) {
-    collectives_.front()->ticket.leave();
+    leave_device(*collectives_.front());
     done_.push_back(std::move(collectives_.front()));
     collectives_.pop_front();
   }

@@ -34,12 +34,13 @@ struct OrderedCall {
   // Copies of the caller's arrays: the operation's spec has spans of them until it completes.
   std::vector<std::size_t> counts;
   std::vector<std::size_t> recv_counts;
-  std::string algorithm;           // so does its algorithm
-  int64_t timeout_ns = 0;          // how long it may run; 0: without a limit
-  uint64_t bytes = 0;              // for the metrics: what this rank contributes
-  int64_t began_ns = 0;            // for the metrics; 0: not counted
-  bool may_never_come = false;     // its failure is not reported to the coordinator
-  std::shared_ptr<Handle> handle;  // of a submitted call
+  std::string algorithm;             // so does its algorithm
+  int64_t timeout_ns = 0;            // how long it may run; 0: without a limit
+  uint64_t bytes = 0;                // for the metrics: what this rank contributes
+  int64_t began_ns = 0;              // for the metrics; 0: not counted
+  bool may_never_come = false;       // its failure is not reported to the coordinator
+  std::shared_ptr<Handle> handle;    // of a submitted call
+  std::shared_ptr<UsedDevice> used;  // the device of a collective\'s buffers; null: the CPU
   // Set by OrderedCalls: the end of timeout_ns, and the turn of a collective on a device.
   Deadline due = Deadline::never();
   LaunchOrder::Ticket ticket = {};
@@ -86,6 +87,7 @@ class OrderedCalls final : public Driven {
   using Call = std::unique_ptr<OrderedCall>;
 
   void begin(Call call);
+  static void leave_device(OrderedCall& call);
   bool begin_held();
   void find_due();
   void check_due();

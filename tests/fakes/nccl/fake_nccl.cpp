@@ -73,7 +73,8 @@ struct Settings {
         {"version", number("FAKE_NCCL_VERSION", 23203)}, {"defer_us", number("FAKE_NCCL_DEFER_US", 0)},
         {"delay_us", number("FAKE_NCCL_DELAY_US", 0)},   {"hang_at_start", number("FAKE_NCCL_HANG_AT_START", 0)},
         {"error_at", number("FAKE_NCCL_ERROR_AT", 0)},   {"multi_rank_gpu", number("NCCL_MULTI_RANK_GPU_ENABLE", 0)},
-        {"windows", number("NCCL_WIN_ENABLE", 1)},       {"kernels", number("FAKE_NCCL_KERNELS", 0)}};
+        {"windows", number("NCCL_WIN_ENABLE", 1)},       {"kernels", number("FAKE_NCCL_KERNELS", 0)},
+        {"connects", number("FAKE_NCCL_CONNECTS", 0)}};
     calls.clear();
     plans.clear();
     groups = 0;
@@ -191,6 +192,9 @@ struct Core {
   std::mutex mutex;
   std::condition_variable changed;
   std::atomic<bool> stopped{false};
+  bool shares = false;       // communicators that are split off share its flag for aborts
+  Core* parent = nullptr;    // with which this one shares it
+  std::set<uint32_t> kinds;  // of collectives for which it has connected
   bool revoked = false;
   Outcome async = Outcome::success;
   std::string words;
@@ -512,6 +516,18 @@ Outcome hand_in(Core& core, std::vector<Call> calls) {
 
 // ---- Groups of calls, which are per thread ----
 
+// The first collective of a kind connects the ranks: a blocking communicator waits in it until all have called one.
+Outcome connect(Core& core, const std::set<uint32_t>& kinds) {
+  if (setting("connects") == 0 || !core.blocking) return Outcome::success;
+  const auto rendezvous = core.rendezvous;  // an abort gives it up meanwhile
+  for (const uint32_t kind : kinds) {
+    auto& arrived = rendezvous->state().connected[kind];
+    if (core.kinds.insert(kind).second) arrived.fetch_add(1);
+    while (arrived.load() < core.size && !core.stopped.load()) std::this_thread::sleep_for(100us);
+  }
+  return core.stopped.load() ? refuse(Outcome::remote_error, "the communicator was aborted") : Outcome::success;
+}
+
 thread_local int depth = 0;
 thread_local std::map<Core*, std::vector<Call>> pending;
 thread_local Outcome group_error = Outcome::success;
@@ -522,6 +538,9 @@ Outcome end_of_group() {
   if (error != Outcome::success) return error;
   Outcome result = Outcome::success;
   for (auto& [core, calls] : groups) {
+    std::set<uint32_t> kinds;
+    for (const Call& call : calls) kinds.insert(call.kind);
+    if (const Outcome connected = connect(*core, kinds); connected != Outcome::success) return connected;
     const Outcome outcome = hand_in(*core, std::move(calls));
     if (outcome != Outcome::success) result = outcome;
   }
@@ -614,6 +633,7 @@ Outcome begin(fdl::nccl::Comm* comm, const std::string& name, int rank, int size
 }
 
 void stop(Core& core) {
+  if (core.parent != nullptr) stop(*core.parent);
   std::lock_guard lock(core.mutex);
   core.stopped.store(true);
   core.deferred.clear();
@@ -759,18 +779,24 @@ EXPORT Outcome ncclCommInitRankConfig(Comm* comm, int size, UniqueId id, int ran
   }
   int device = 0;
   if (cuCtxGetDevice(&device) != 0) return refuse(Outcome::cuda_error, "no device is current");
-  return begin(comm, id.internal, rank, size, config->blocking != 0, device);
+  const Outcome outcome = begin(comm, id.internal, rank, size, config->blocking != 0, device);
+  if (outcome == Outcome::success || outcome == Outcome::in_progress) {
+    core_of(*comm, "CommInitRankConfig").shares = config->split_share == 1;
+  }
+  return outcome;
 }
 EXPORT Outcome ncclCommSplit(Comm comm, int color, int key, Comm* made, ConfigOf218* config) {
   ENTER("CommSplit", 21800);
   Core& core = core_of(comm, "CommSplit");
   if (color != 0 || key != core.rank) misuse("a split that the fake does not support");
+  if (config->split_share != fdl::nccl::kUndefined) misuse("split_share in the configuration of a split has no effect");
   const std::string name = core.rendezvous->name() + "-" + std::to_string(++core.splits);
   const Outcome outcome = begin(made, name, key, core.size, false, core.device);
   if (outcome != Outcome::success && outcome != Outcome::in_progress) return outcome;
   Core& child = core_of(*made, "CommSplit");
   std::lock_guard lock(child.mutex);
   child.blocking = config->blocking != 0;
+  child.parent = core.shares ? &core : nullptr;
   child.joined = true;  // the exchange waits for ranks that come late
   return Outcome::success;
 }

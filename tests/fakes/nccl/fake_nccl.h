@@ -19,6 +19,7 @@
 //   FAKE_NCCL_FAIL=AllReduce:3:2    the third call of the function fails with 2
 //   NCCL_MULTI_RANK_GPU_ENABLE=1    like NCCL, from 2.30 on
 //   NCCL_WIN_ENABLE=0               like NCCL: windows are silently not made (1)
+//   FAKE_NCCL_CONNECTS=1            the first collective of a kind blocks a blocking communicator until all have called
 //   FAKE_NCCL_KERNELS=1             how many groups run on a device at once, in the order of their launches (0: all)
 #pragma once
 
@@ -28,8 +29,8 @@ extern "C" {
 
 #define FAKE_NCCL_EXPORT __attribute__((visibility("default")))
 
-// "version", "defer_us", "delay_us", "hang_at_start", "multi_rank_gpu", "windows", "kernels"; "error_at": counted from
-// now on.
+// "version", "defer_us", "delay_us", "hang_at_start", "multi_rank_gpu", "windows", "kernels", "connects"; "error_at":
+// counted from now on.
 FAKE_NCCL_EXPORT void fake_nccl_set(const char* what, long value);
 // Makes the k-th call from now on of this function (1: the next; name without "nccl") fail with the code.
 FAKE_NCCL_EXPORT void fake_nccl_fail(const char* function, int k, int code);

@@ -27,6 +27,7 @@ struct SharedState {
   std::atomic<int> finalized;
   std::atomic<int> windows;
   std::atomic<uint32_t> notifiers[kRanks];
+  std::atomic<int> connected[16];  // ranks that have begun a collective of each kind
   char devices[kRanks][16];
   std::atomic<uint64_t> window_bytes[2][kRanks];  // by parity of the window's number: no rank is further ahead
 };

@@ -5,13 +5,14 @@ import contextlib
 import ctypes
 import os
 import sys
+import time
 
 import fake_devices
 import farandole.torch as hvd
 import pytest
 import torch
 import torch.distributed as dist
-from farandole.torch.distributed.devices import DeviceWork
+from farandole.torch.distributed.devices import MessageWork
 from farandole.torch.gradient_reduction import GradientReductions
 from launch import checks_of, require
 from test_devices import ENVIRONMENTS
@@ -146,7 +147,7 @@ def check_a_bucket_waits_for_the_streams_of_all_its_gradients():
                 assert begun == [] and (1, streams[0].cuda_stream) in waits and (1, streams[1].cuda_stream) in waits
             else:
                 assert begun == [(streams[1].cuda_stream, streams[0].cuda_stream)]
-                assert waits[1:] == [(1, streams[1].cuda_stream)]
+                assert waits[1:] == []  # the current stream waits for the operation, and not for the gradients' stream
             waits.clear()
             for i, parameter in enumerate(parameters):
                 assert torch.equal(parameter.grad.get(), total(500, torch.float32, i + step)), (step, i)
@@ -193,6 +194,15 @@ def check_torch_distributed():
             assert stream != 1 and one.recorded == works[0][0].recorded
         assert not hasattr(tensor, "recorded")  # it was used on the current stream
         dist.broadcast(tensor, src=0)
+    tensor, held = mine(1000, torch.float32), Held()
+    with held:
+        work = dist.all_reduce(tensor, async_op=True)
+        while not work._pendings[0].done():
+            time.sleep(0.001)
+        assert not (held.holds and work.is_completed())
+        work.wait()
+        assert not (held.holds and work.is_completed())
+    assert torch.equal(tensor.get(), total(1000, torch.float32)) and work.is_completed() and work.is_success()
     whole = fake_devices.Tensor(torch.zeros(hvd.size() * 9))
     dist.all_gather_into_tensor(whole, mine(9, torch.float32))
     assert torch.equal(whole.get(), torch.cat([values(rank, 9, torch.float32) for rank in range(hvd.size())]))
@@ -215,7 +225,7 @@ def check_remaining_copies_follow_the_groups_stream():
     )
     fake_devices.driver().fake_cuda_hold()
     copy_on(stream, between, given)
-    work = DeviceWork((), [target], lambda: copy_on(waiting, target, between), None, stream, (given, [between]))
+    work = MessageWork((), [target], lambda: copy_on(waiting, target, between), None, stream, (given, [between]))
     with fake_devices.on_stream(waiting):
         work.wait()
     fake_devices.driver().fake_cuda_go_on()

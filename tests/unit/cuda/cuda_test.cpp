@@ -66,6 +66,11 @@ class CudaTest : public testing::Test {
     EXPECT_EQ(fake_cuda_pinned_bytes(), 0u) << "pinned memory is lost";
   }
 
+  // Opens the device anew, for what happens while it is opened.
+  void reopen() {
+    device_ = nullptr;
+    open();
+  }
   void open() {
     auto opened = open_cuda_device(0, fake_driver_config());
     ASSERT_TRUE(opened.ok()) << opened.status().text();
@@ -619,8 +624,9 @@ TEST_F(CudaTest, RefusesUnsupportedWork) {
 // ---- Errors: kernels ----
 
 TEST_F(CudaTest, PacksByCopiesIfTheDriverRefusesTheKernels) {
-  const Stream own = stream();
   fake_cuda_refuse_module(222);
+  reopen();
+  const Stream own = stream();
   int* const a = on_device<int>({1, 2, 3});
   int* const b = on_device<int>({4, 5});
   int* const packed = on_device<int>({9, 9, 9, 9, 9, 9});
@@ -644,8 +650,9 @@ TEST_F(CudaTest, PacksByCopiesIfTheDriverRefusesTheKernels) {
 }
 
 TEST_F(CudaTest, LoadsThePortableModuleIfTheFirstDoesNotFit) {
-  const Stream own = stream();
   fake_cuda_fail("cuModuleLoadData", 1, 209);
+  reopen();
+  const Stream own = stream();
   int* const a = on_device<int>({1, 2});
   const void* sources[] = {a, a + 1};
   const Status done = device_->reduce(own, Dtype::int32, Op::sum, a, sources, 1, 1.0);
@@ -659,12 +666,24 @@ TEST_F(CudaTest, LoadsThePortableModuleIfTheFirstDoesNotFit) {
 
 TEST_F(CudaTest, ReportsABuildWithoutKernels) {
   fake_cuda_fail("cuModuleGetFunction", 1, 500);
+  reopen();
   int* const a = on_device<int>({1, 2});
   const void* sources[] = {a, a + 1};
   const Status refused = device_->reduce(stream(), Dtype::int32, Op::sum, a, sources, 1, 1.0);
   EXPECT_EQ(refused.code(), Code::unsupported);
   EXPECT_THAT(refused.text(), testing::AllOf(HasSubstr("this build of farandole has no kernel fdl_copy_segments"),
                                              HasSubstr("kernels are compiled where nvcc is found")));
+}
+
+// Loading waits for the device, which may be busy with a kernel that waits for another rank.
+TEST_F(CudaTest, LoadsTheKernelsBeforeTheFirstLaunch) {
+  const Stream own = stream();
+  const std::size_t loads = fake_cuda_calls("cuModuleLoadData");
+  int* const a = on_device<int>({1, 2});
+  const void* sources[] = {a, a + 1};
+  EXPECT_DONE(device_->reduce(own, Dtype::int32, Op::sum, a, sources, 1, 1.0));
+  EXPECT_EQ(fake_cuda_calls("cuModuleLoadData"), loads);
+  cuStreamSynchronize(own);
 }
 
 // ---- Errors: the device itself ----

@@ -82,6 +82,42 @@ TEST_F(Nccl, EndsWorkInFlightWhenInterrupted) {
   }
 }
 
+// Rank 1 never calls, so that rank 0 stays inside NCCL until the watchdog aborts the communicator.
+TEST_F(Nccl, EndsADirectCallThatStaysBlocked) {
+  fake_nccl_set("connects", 1);
+  run_gpu_group(
+      2,
+      [&](GpuRank& me) {
+        Completion completion;
+        me.collectives->start(me.on_stream({.collective = Collective::barrier}), {}, completion);
+        require(wait(*me.collectives, completion));
+        if (me.rank == 1) return;
+        float* memory = me.gpu.put(std::vector<float>(10, 1));
+        const Status blocked = me.call({.collective = Collective::broadcast, .count = 10}, memory, memory);
+        EXPECT_EQ(blocked.code(), Code::timeout);
+        EXPECT_THAT(blocked.text(), HasSubstr("nccl: broadcast on rank 10 (host-a) was blocked inside NCCL for 0.2 s"));
+        EXPECT_THAT(blocked.text(), HasSubstr("with rank 11 (host-b)"));
+        EXPECT_EQ(me.sum(memory, memory, 10).text(), blocked.text());
+        me.gpu.synchronize();
+      },
+      fake_config({{"nccl_call_timeout_s", "0.2"}}), NcclCalls::direct);
+  EXPECT_GE(fake_nccl_calls("CommAbort"), 1);
+}
+
+// The split-off communicator shares the flag for aborts with its parent, so that both end in good order.
+TEST_F(Nccl, EndsDirectCommunicatorsWithoutAnAbort) {
+  run_gpu_group(
+      2,
+      [&](GpuRank& me) {
+        float* memory = me.gpu.put(std::vector<float>(10, 1));
+        require(me.sum(memory, memory, 10));
+        me.gpu.synchronize();
+      },
+      fake_config({{"suspect_after_s", "20"}}), NcclCalls::direct);
+  EXPECT_EQ(fake_nccl_calls("CommAbort"), 0);
+  EXPECT_EQ(fake_nccl_calls("CommDestroy"), 4);
+}
+
 TEST_F(Nccl, DetectsAnAsynchronousErrorWhileWatching) {
   fake_nccl_set("error_at", 3);  // the second allreduce of one of the two
   run_gpu_group(

@@ -42,7 +42,9 @@ GroupLaunch::Need DeviceRun::need_of(const Bucket& bucket, const Entries& entrie
   return {.own = entries.front() ? 0 : bytes};
 }
 
+// The device is entered once for all that is queued.
 Status DeviceRun::begin() {
+  const CurrentDevice current(device_.device());
   FDL_RETURN_IF_ERROR(begin_after_tensors(device_, entries_));
   if (bucket().kind == RequestKind::allreduce) return begin_allreduce();
   FDL_RETURN_IF_ERROR(prepare_collective(comm_, bucket(), *entries_.front(), &device_, collective_));
@@ -149,11 +151,13 @@ void DeviceRun::start_on_device() {
 
 bool DeviceRun::advance() {
   if (!scratch_requested_ || !operation().completion.done) return conclude_if_completed();
+  const CurrentDevice current(device_.device());
   take_scratch();
   return true;
 }
 
 void DeviceRun::continue_after_collective() {
+  const CurrentDevice current(device_.device());
   const Status queued = packing_ ? unpack_round() : publish();
   if (!queued.ok()) fail_here(queued);
 }

@@ -4,7 +4,9 @@ Each process group has its own stream on each device, as torch's NCCL backend ha
 caller's computation.
 
     started     the group's stream waits for the caller's current stream, and the collective is queued on it
-    wait()      the caller's current stream waits for the group's; the host waits only until the collective is queued
+    wait()      the caller's current stream waits for the collective, and not for later ones of the group's stream; the
+                host waits only until the collective is queued
+    completed   the device has finished the collective
     blocking    the collective is queued on the caller's current stream
 """
 
@@ -57,16 +59,24 @@ def place_on(stream, keep):
 
 
 class DeviceWork(Work):
-    """A Work whose results are valid on a stream after that stream waits for the group's."""
+    """A Work whose results are valid on a stream after that stream waits for the collective."""
 
     def __init__(self, pendings, tensors, finish, origin, stream, keep=()):
         super().__init__(pendings, tensors, finish, origin)
         self._stream = stream
         self._keep = keep if finish is not None else ()
 
+    def is_completed(self):
+        """Whether the device has finished the collective, or it has failed. Does not block."""
+        return all(one.done_on_device() for one in self._pendings)
+
+    def _order(self, now):
+        for one in self._pendings:
+            one.order_before(now.cuda_stream)
+
     def _arrive(self):
         now = torch.cuda.current_stream(self._stream.device)
-        now.wait_stream(self._stream)
+        self._order(now)
         # The rest is copied on this stream, and its memory may belong to another stream.
         for tensor in _tensors_of(self._keep):
             tensor.record_stream(now)
@@ -74,3 +84,13 @@ class DeviceWork(Work):
 
     def _new_future(self):
         return device_future(self, self._stream.device)
+
+
+class MessageWork(DeviceWork):
+    """The DeviceWork of a message, which goes through the host: the stream waits for the group's."""
+
+    def is_completed(self):
+        return all(one.done() for one in self._pendings)
+
+    def _order(self, now):
+        now.wait_stream(self._stream)

@@ -10,7 +10,7 @@ from ... import _native, errors
 from . import operands
 from .calls import only
 from .collectives import Collectives
-from .devices import DeviceWork, place_on
+from .devices import MessageWork, place_on
 from .dispatched import dispatched, dispatcher_for
 from .work import Work, as_torch, together
 from .world import World
@@ -151,7 +151,7 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
         if stream is None:
             return self._keep_batch(Work((pending,), [tensor], afterwards))
         finish = None if outgoing else functools.partial(_take_kept, pending, plain, afterwards)
-        return self._keep_batch(DeviceWork((pending,), [tensor], finish, None, stream, plain))
+        return self._keep_batch(MessageWork((pending,), [tensor], finish, None, stream, plain))
 
     def send(self, tensors, peer, tag=0):
         """Starts sending a list of one tensor to rank `peer` of the group, and returns its Work."""
