@@ -102,9 +102,8 @@ void DeviceCollectives::start_or_negotiate(const CollectiveSpec& spec, Completio
   spec_ = spec;
   // The first collective starts the negotiation; dispatch() runs it afterwards.
   if (stage_ == Stage::negotiated) return dispatch();
-  const auto captured = device_.is_captured(spec.stream);
-  if (!captured.ok()) return finish(captured.status());
-  if (*captured) {
+  // A device that cannot answer fails in a call that follows, which ends the communicator on all ranks.
+  if (const auto captured = device_.is_captured(spec.stream); captured.ok() && *captured) {
     return finish(Status(
         Code::unsupported,
         fmt::format(

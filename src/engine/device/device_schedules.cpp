@@ -111,8 +111,8 @@ void DeviceSchedules::start(const CollectiveSpec& spec, Buffers buffers, Complet
 // As on the host, scaling writes to output if output is as large as input, and otherwise to a copy of the input.
 Status DeviceSchedules::begin(const CollectiveSpec& spec, Buffers buffers) {
   // Their rounds wait for events of earlier collectives, which are outside of the graph, and share scratch with them.
-  FDL_ASSIGN_OR_RETURN(const bool captured, device_.is_captured(spec.stream));
-  if (captured) {
+  // A device that cannot answer fails in a call that follows.
+  if (const auto captured = device_.is_captured(spec.stream); captured.ok() && *captured) {
     return Status(
         Code::unsupported,
         fmt::format("{}: the stream is being captured into a graph, and an algorithm of farandole's own is not "
