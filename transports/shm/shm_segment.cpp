@@ -3,13 +3,11 @@
 #include "transports/shm/shm_segment.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <charconv>
-#include <list>
 #include <map>
 #include <optional>
 
@@ -21,8 +19,7 @@
 namespace fdl {
 namespace {
 
-constexpr double kHandshakeSeconds = 10;    // limit for one connection's handshake
-constexpr std::size_t kMostCallers = 4096;  // connections in their handshake; the oldest one is closed for a new one
+constexpr double kHandshakeSeconds = 2;  // limit for one connection's handshake
 constexpr std::size_t kFdsAtOnce = 32;
 // Members wait this much longer than the deadline, so that the leader's error with the missing ranks reaches them.
 constexpr double kDecisionSeconds = 1;
@@ -188,82 +185,37 @@ class Setup {
     return {};
   }
 
-  // A connection to the leader. It proves the job's key, and then passes its descriptors.
-  struct Caller {
-    UniqueFd fd;
-    Introduction introduction;
-    Deadline timeout;
-    std::optional<std::size_t> index;  // once it has proved the key
-  };
-
-  // All handshakes run at once, so that a silent connection delays no member.
   Status gather(int listening_fd) {
-    std::list<Caller> callers;
     for (int missing = size() - 1; missing > 0;) {
-      if (membership_.deadline.passed()) return missing_members_error();
-      std::vector<pollfd> waits{{listening_fd, POLLIN, 0}, {membership_.deadline.interrupt_fd(), POLLIN, 0}};
-      Deadline until = membership_.deadline;
-      for (const Caller& caller : callers) {
-        const bool sends = !caller.index && caller.introduction.has_output();
-        waits.push_back({caller.fd.get(), static_cast<short>(sends ? POLLOUT : POLLIN), 0});
-        if (!caller.index) until = until.earlier(caller.timeout);
-      }
-      ::poll(waits.data(), waits.size(), until.remaining_ms());
-      std::size_t at = 2;
-      for (auto caller = callers.begin(); caller != callers.end(); ++at) {
-        const bool is_ready = waits[at].revents != 0;
-        const Progress progress = is_ready ? advance(*caller) : Progress::waits;
-        if (progress == Progress::admitted) --missing;
-        // A member that has proved the key gets the time of the whole set-up.
-        const bool stays = progress == Progress::waits && (caller->index || !caller->timeout.passed());
-        caller = stays ? std::next(caller) : callers.erase(caller);
-      }
-      if (waits[0].revents != 0) FDL_RETURN_IF_ERROR(accept_callers(listening_fd, callers));
+      if (!wait_readable(listening_fd, membership_.deadline)) return missing_members_error();
+      auto connection = accept_one(listening_fd);
+      if (!connection.ok()) return connection.status();
+      if (!*connection || is_of_another_user(connection->get())) continue;
+      if (admit(connection.take())) --missing;
     }
     return {};
   }
 
-  Status accept_callers(int listening_fd, std::list<Caller>& callers) {
-    while (true) {
-      FDL_ASSIGN_OR_RETURN(UniqueFd fd, accept_one(listening_fd));
-      if (!fd) return {};
-      if (is_of_another_user(fd.get())) continue;
-      if (callers.size() >= kMostCallers) callers.pop_front();
-      callers.push_back({std::move(fd), Introduction(Introduction::Role::server, membership_.job_key, purpose_, "0"),
-                         Deadline::after_seconds(kHandshakeSeconds), std::nullopt});
-      // The greeting is sent at once.
-      if (!callers.back().introduction.advance(callers.back().fd.get()).ok()) callers.pop_back();
-    }
-  }
-
   // A failed connection is ignored: it may not belong to the job, or its member has died, and then the deadline's error
   // names that member.
-  enum class Progress { waits, admitted, refused };
-  Progress advance(Caller& caller) {
-    if (!caller.index) {
-      const auto finished = caller.introduction.advance(caller.fd.get());
-      if (!finished.ok()) refused_ = finished.status().text();
-      if (!finished.ok() || !*finished) return finished.ok() ? Progress::waits : Progress::refused;
-      caller.index = index_of(caller.introduction.introduced().peer);
-      if (!caller.index) return Progress::refused;
-      if (!sparse_ && !wait_readable(caller.fd.get(), Deadline::at_ns(0))) return Progress::waits;
+  bool admit(UniqueFd connection) {
+    const Deadline deadline = membership_.deadline.earlier(Deadline::after_seconds(kHandshakeSeconds));
+    auto introduced = introduce_as_server(connection.get(), membership_.job_key, purpose_, "0", deadline);
+    if (!introduced.ok()) {
+      refused_ = introduced.status().text();
+      return false;
     }
-    if (sockets_[*caller.index]) return Progress::refused;  // a second connection of the same member
-    if (!sparse_) {
-      auto fds = recv_fds(caller.fd.get(), 2, Deadline::at_ns(0));
-      if (!fds.ok()) return Progress::refused;
-      received_fds_[*caller.index] = fds.take();
-    }
-    sockets_[*caller.index] = std::move(caller.fd);
-    return Progress::admitted;
-  }
-
-  // The index of a member from the text of its handshake.
-  std::optional<std::size_t> index_of(const std::string& text) const {
     std::size_t index = 0;
+    const std::string& text = introduced->peer;
     const auto parsed = std::from_chars(text.data(), text.data() + text.size(), index);
-    if (parsed.ec != std::errc() || index == 0 || index >= members_.size()) return std::nullopt;
-    return index;
+    if (parsed.ec != std::errc() || index == 0 || index >= members_.size() || sockets_[index]) return false;
+    if (!sparse_) {
+      auto fds = recv_fds(connection.get(), 2, deadline);
+      if (!fds.ok()) return false;
+      received_fds_[index] = fds.take();
+    }
+    sockets_[index] = std::move(connection);
+    return true;
   }
 
   Status missing_members_error() const {

@@ -4,12 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <latch>
-#include <thread>
 
-#include "system/event.h"
-#include "system/handshake.h"
 #include "system/poller.h"
 #include "system/socket.h"
 #include "tests/support/participant.h"
@@ -37,40 +33,6 @@ void share_while(const std::function<void(const Address&)>& visit) {
     }
     if (rank == 1) visited.wait();
     require(share_segment(participant.membership(rank, Deadline::after_seconds(20)), {0, 1}, "strangers", 4096));
-  });
-}
-
-// One after another they would take 2 s each, which is longer than the deadline.
-TEST(ShmStrangers, SilentConnectionsDelayNoMember) {
-  std::vector<UniqueFd> silent;
-  share_while([&](const Address& leader) {
-    for (int i = 0; i < 30; ++i) {
-      silent.push_back(require(connect_any(std::span(&leader, 1), Deadline::after_seconds(5))));
-    }
-  });
-}
-
-// On a busy machine a process may not run for seconds.
-TEST(ShmStrangers, AMemberThatHasProvedTheKeyMayBeSlow) {
-  Participant participant(2);
-  run_ranks(2, [&](int rank) {
-    const Membership membership = participant.membership(rank, Deadline::after_seconds(20));
-    if (rank == 0) {
-      require(share_segment(membership, {0, 1}, "strangers", 4096));
-      return;
-    }
-    const Address leader = leader_of(participant);
-    const UniqueFd fd = require(connect_any(std::span(&leader, 1), membership.deadline));
-    require(introduce_as_client(fd.get(), membership.job_key, "shm " + membership.id + " strangers", "1",
-                                membership.deadline));
-    std::this_thread::sleep_for(std::chrono::milliseconds(2500));
-    const Event doorbell = require(Event::make());
-    const Event liveness = require(Event::make());
-    const int fds[] = {doorbell.fd(), liveness.fd()};
-    require(send_fds(fd.get(), fds, membership.deadline));
-    uint32_t decision = 1;
-    require(read_all(fd.get(), std::as_writable_bytes(std::span(&decision, 1)), membership.deadline));
-    EXPECT_EQ(decision, 0u);
   });
 }
 
