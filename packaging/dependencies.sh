@@ -65,7 +65,7 @@ with_cmake() {
 }
 
 say "sources of Debian's $suite"
-debian_source $suite "$sources" highway hwloc fmtlib spdlog prometheus-cpp civetweb openssl
+debian_source $suite "$sources" highway hwloc fmtlib spdlog prometheus-cpp openssl
 debian_fetch $suite "$debian_architecture" "$FARANDOLE_PREFIX/debian" libflatbuffers-dev libcli11-dev
 cp -r "$FARANDOLE_PREFIX"/debian/usr/include/{flatbuffers,CLI} "$FARANDOLE_PREFIX/include/"
 cp -r "$FARANDOLE_PREFIX/debian/usr/share/cmake/CLI11" "$FARANDOLE_PREFIX/lib/cmake/"
@@ -73,10 +73,7 @@ cp -r "$FARANDOLE_PREFIX/debian/usr/share/cmake/CLI11" "$FARANDOLE_PREFIX/lib/cm
 with_cmake highway "$sources/highway" -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_CONTRIB=OFF
 with_cmake fmt "$sources/fmtlib" -DFMT_TEST=OFF -DFMT_DOC=OFF
 with_cmake spdlog "$sources/spdlog" -DSPDLOG_FMT_EXTERNAL=ON -DSPDLOG_BUILD_EXAMPLE=OFF
-with_cmake civetweb "$sources/civetweb" -DCIVETWEB_ENABLE_CXX=ON -DCIVETWEB_ENABLE_SSL=OFF \
-  -DCIVETWEB_BUILD_TESTING=OFF -DCIVETWEB_ENABLE_SERVER_EXECUTABLE=OFF -DCIVETWEB_ENABLE_ASAN=OFF \
-  -DCIVETWEB_ALLOW_WARNINGS=ON -DCMAKE_C_FLAGS=-Wno-date-time
-with_cmake prometheus-cpp "$sources/prometheus-cpp" -DUSE_THIRDPARTY_LIBRARIES=OFF -DENABLE_PUSH=OFF \
+with_cmake prometheus-cpp "$sources/prometheus-cpp" -DUSE_THIRDPARTY_LIBRARIES=OFF -DENABLE_PUSH=OFF -DENABLE_PULL=OFF \
   -DENABLE_COMPRESSION=OFF -DENABLE_TESTING=OFF
 
 say "hwloc"
@@ -121,7 +118,7 @@ license() {
   cat "${@:3}" >"$folder/copyright"
 }
 rm -rf "$FARANDOLE_PREFIX/licenses"
-for name in highway hwloc fmtlib spdlog prometheus-cpp civetweb openssl; do
+for name in highway hwloc fmtlib spdlog prometheus-cpp openssl; do
   license $name "$(dpkg-parsechangelog -l "$sources/$name/debian/changelog" -S Version)" \
     "$sources/$name/debian/copyright"
 done

@@ -195,7 +195,9 @@ bool PageServer::send_answer(Connection& connection) {
   // Closing a socket with unread bytes resets the connection, which may discard the answer.
   ::shutdown(connection.fd.get(), SHUT_WR);
   char rest[1024];
-  while (::recv(connection.fd.get(), rest, sizeof rest, 0) > 0) {
+  for (std::size_t left = kMostRequest / sizeof rest;
+       left > 0 && ::recv(connection.fd.get(), rest, sizeof rest, 0) > 0;) {
+    --left;
   }
   return false;
 }
