@@ -64,7 +64,12 @@ Status Runtime::commit(const SetUp& set_up, const Communicator& comm, const Stat
     return comm.size() == 1 ? ok_status() : exchange.publish("all", "1");
   };
   const Status status = all_have();
-  return status.ok() ? status : outcome(set_up, status).while_doing("connecting " + set_up.comm);
+  if (status.ok()) return status;
+  const Status failed = outcome(set_up, status);
+  // Only a rank that knows that all have connected can abort the communicator. Here the abort, which is the decision on
+  // it, came before that word: the communicator exists, and its first call returns the abort.
+  if (own.ok() && failed.code() == Code::aborted) return {};
+  return failed.while_doing("connecting " + set_up.comm);
 }
 
 // While a set-up is watched, the progress thread probes its ranks, so that one that is stopped is found too.

@@ -59,6 +59,9 @@ TEST(CudaAbi, HasEachFunctionAsTheHeaderDeclaresItUnderTheNameThatIsLookedUp) {
   ROW(kSystemDriverMismatch,     CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)        \
   ROW(kCaptureUnsupported,       CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)    \
   ROW(kCaptureInvalidated,       CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)    \
+  ROW(kCaptureMerge,             CUDA_ERROR_STREAM_CAPTURE_MERGE)          \
+  ROW(kCaptureIsolation,         CUDA_ERROR_STREAM_CAPTURE_ISOLATION)      \
+  ROW(kCaptureImplicit,          CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)       \
   ROW(kCapturedEvent,            CUDA_ERROR_CAPTURED_EVENT)                \
   ROW(kUnknown,                  CUDA_ERROR_UNKNOWN)                       \
   ROW(kStreamNonBlocking,        CU_STREAM_NON_BLOCKING)                   \
