@@ -70,21 +70,17 @@ class BareNccl {
   using Id = fdl::DeviceLibrary::Id;
 
   BareNccl(const fdl::Config& config, BenchGpu& gpu, int rank, int ranks, const Id& id)
-      : gpu_(gpu), library_(stop_unless(fdl::NcclLibrary::open(config.nccl_library), kNone)) {
+      : gpu_(gpu), current_(gpu.device()), library_(stop_unless(fdl::NcclLibrary::open(config.nccl_library), kNone)) {
     fdl::nccl::UniqueId unique{};
     // The id comes from the same library, in which both types have 128 bytes.
     std::memcpy(&unique, id.data(), sizeof unique);
     fdl::nccl::ConfigOf218 settings;
     // Calls block until they are queued, as in a program that uses NCCL with its defaults.
     settings.blocking = 1;
-    const fdl::CurrentDevice current(gpu.device());
     const auto outcome = library_->functions().CommInitRankConfig(&comm_, ranks, unique, rank, &settings);
     if (outcome != fdl::nccl::Outcome::success) end(kWrong, library_->text_for(outcome, nullptr));
   }
-  ~BareNccl() {
-    const fdl::CurrentDevice current(gpu_.device());
-    library_->functions().CommAbort(comm_);
-  }
+  ~BareNccl() { library_->functions().CommAbort(comm_); }
   BareNccl(const BareNccl&) = delete;
   BareNccl& operator=(const BareNccl&) = delete;
 
@@ -97,6 +93,9 @@ class BareNccl {
 
  private:
   BenchGpu& gpu_;
+  // One thread constructs, uses and destroys this object. The device stays current there, as in a program that uses
+  // NCCL.
+  const fdl::CurrentDevice current_;
   std::shared_ptr<const fdl::NcclLibrary> library_;
   fdl::nccl::Comm comm_ = nullptr;
 };
