@@ -93,7 +93,8 @@ part_cpp() {
 run_pytest() {
   install_python_package
   local name=$1 log="$logs/$1.log"
-  env "${@:4}" python -m pytest -q -rs --junitxml="$logs/$name.xml" -n "$jobs" --dist loadfile "$2" >"$log" 2>&1 || true
+  env "${@:4}" python -m pytest -q -rs --junitxml="$logs/$name.xml" -n "$jobs" --dist loadfile --no-loadscope-reorder \
+    "$2" >"$log" 2>&1 || true
   local total bad skipped
   read -r total bad skipped < <(python - "$logs/$name.xml" <<'PY'
 import sys, xml.etree.ElementTree as tree
