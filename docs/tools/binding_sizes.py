@@ -21,7 +21,7 @@ FOLDERS = {
     "jax/native": "the handler that XLA calls, for JAX and TensorFlow",
     "jax": "JAX: collectives in compiled functions and outside of them",
     "horovod": "the package `horovod`: its names for the modules above",
-    "kubernetes": "the package `farandole-kubernetes`: the generator of manifests without native code",
+    "kubernetes": "the package `farandole-kubernetes`: the sources of the integration, without native code",
     "mpi_preload": "the library that the loader puts before an MPI",
 }
 _LANGUAGES = {".cpp": "C++", ".h": "C++", ".py": "Python", ".pyi": "Python", ".f90": "other", ".map": "other",

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -51,6 +52,15 @@ bool kill_marked(const std::string& mark) {
   return any;
 }
 
+// glibc has close_range() since 2.34 and Linux since 5.9; wheels are built for older ones.
+void close_all_but_stdin() {
+#ifdef SYS_close_range
+  if (::syscall(SYS_close_range, STDOUT_FILENO, ~0U, 0) == 0) return;
+#endif
+  const long end = ::sysconf(_SC_OPEN_MAX);
+  for (int fd = STDOUT_FILENO; fd < end; ++fd) ::close(fd);
+}
+
 // Runs in the child. A session of its own keeps the signals of a terminal and of the launcher's group away. It keeps no
 // descriptor of the launcher but the pipe, because a reader of the launcher's output waits until all copies are closed.
 [[noreturn]] void guard(int alive, const std::string& mark) {
@@ -58,7 +68,7 @@ bool kill_marked(const std::string& mark) {
   ::prctl(PR_SET_NAME, "farandole-guard");
   ::signal(SIGPIPE, SIG_IGN);
   ::dup2(alive, STDIN_FILENO);
-  ::close_range(STDOUT_FILENO, ~0U, 0);
+  close_all_but_stdin();
   char byte = 0;
   ssize_t count = -1;
   while ((count = ::read(STDIN_FILENO, &byte, 1)) < 0 && errno == EINTR) {

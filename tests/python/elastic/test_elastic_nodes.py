@@ -129,10 +129,14 @@ def job(tmp_path):
 
 
 def ranks_of(node):
-    """The processes of its ranks that have not ended; the launcher reaps ended ones only at its own end."""
+    """The processes of its ranks that have not ended; the launcher reaps ended ones only at its own end.
+
+    The guardian is no rank: it outlives the launcher."""
     pid = node.process.pid
     pids = open(f"/proc/{pid}/task/{pid}/children").read().split()
-    return [one for one in pids if open(f"/proc/{one}/stat").read().rpartition(")")[2].split()[0] != "Z"]
+    stats = {int(one): open(f"/proc/{one}/stat").read() for one in pids}
+    return [one for one, stat in stats.items()
+            if "(farandole-guard)" not in stat and stat.rpartition(")")[2].split()[0] != "Z"]  # fmt: skip
 
 
 def assert_right(node, job):
@@ -213,9 +217,7 @@ def test_a_stopped_node_is_lost_like_a_dead_one(job):
     job = job("1:2", flags="-np 1")
     first, second = job.start(0, 1)
     job.until_steps_of(first, 2)
-    (rank,) = (
-        int(pid) for pid in open(f"/proc/{second.process.pid}/task/{second.process.pid}/children").read().split()
-    )
+    (rank,) = ranks_of(second)
     os.kill(second.process.pid, signal.SIGSTOP)  # launcher and rank, as on a disconnected node
     os.kill(rank, signal.SIGSTOP)
     job.until_steps_of(first, 1)
