@@ -151,7 +151,7 @@ def test_a_port_that_is_taken_is_one_line_and_no_failure(simulate):
     (line,) = [one for one in pod.output.splitlines() if "metrics" in one]
     assert (
         f"metrics on port {PORT}" in line
-        and "is the port taken?" in line
+        and "set FARANDOLE_METRICS_PORT to a free port" in line
         and "goes on without the metrics of rank 0" in line
     )
 
