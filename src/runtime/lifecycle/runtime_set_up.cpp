@@ -83,8 +83,9 @@ Result<Runtime::SetUp> Runtime::begin_set_up(const std::vector<int>& others, con
 // The other ranks, which wait for this one in the set-up, get its error as the failure decision.
 Status Runtime::report_own(const std::string& comm, const Status& failure) {
   const Member& me = members_[static_cast<std::size_t>(identity_.rank)];
-  coordinator_client_->report(comm, Status::blame(me.world_rank, me.host_name, failure.code(),
-                                                  name_of(me) + ": " + std::string(failure.text())));
+  std::string text(failure.text());
+  if (text.find(name_of(me)) == std::string::npos) text = name_of(me) + ": " + text;
+  coordinator_client_->report(comm, Status::blame(me.world_rank, me.host_name, failure.code(), text));
   return failure;
 }
 
