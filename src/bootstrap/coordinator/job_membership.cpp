@@ -396,6 +396,11 @@ void JobMembership::tick(int64_t now_ns) {
   }
   if (start_limit().moment_ns() <= now_ns) answer_waiting(start_failed_ = missing_after(options_.start_timeout_s));
   answer_waiting_in_time(now_ns);
+  decide_against_alive(now_ns);
+  if (now_ns - ticked_ns_ >= seconds_to_ns(options_.lost_after_s) / 2) {
+    last_pause_ns_ = now_ns - ticked_ns_;
+    pause_ended_ns_ = now_ns;
+  }
   ticked_ns_ = now_ns;
   due_ns_ = next().moment_ns();
 }
@@ -414,6 +419,7 @@ Deadline JobMembership::next() const {
     if (!member.is_silent) next = next.earlier(member.warn_at);
   }
   for (const Waiting& one : waiting_) next = next.earlier(one.until);
+  for (const FailureReport& one : reports_) next = next.earlier(one.decide_at);
   return next;
 }
 

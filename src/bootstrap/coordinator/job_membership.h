@@ -74,11 +74,13 @@ class JobMembership {
   // A failure of a communicator that is not decided yet: the coordinator waits for a pong of the reported rank.
   struct FailureReport {
     std::string comm;
-    Status why;
+    int first_reporter = -1;
+    std::map<int, Status> by_rank;  // the first report of each rank; a later one that names the rank itself replaces it
+    // The rank at which the reports end, what is decided if it reports nothing, and its ping.
     int culprit = -1;
+    Status why;
     uint64_t ping = 0;
-    std::vector<int> reporters;          // the ranks that led to the culprit: each reported the next one
-    std::map<int, Status> own_failures;  // of ranks that reported a failure of their own before they were examined
+    Deadline decide_at = Deadline::never();  // the culprit has answered: how long its own report may take
   };
 
   // One rank at a time queries how many collectives of a communicator the others have begun.
@@ -120,7 +122,8 @@ class JobMembership {
   void publish(Peer peer, CoordinatorMessage message);
   void fetch(Peer peer, const CoordinatorMessage& message);
   void report(int reporter, const std::string& comm, const Status& why, int64_t now_ns);
-  void examine(FailureReport failure_report, int64_t now_ns);
+  void examine(FailureReport& failure, int64_t now_ns);
+  void end_circle(FailureReport& failure, const std::set<int>& ranks, int64_t now_ns);
   Status relay_query(const Member& from, const CoordinatorMessage& message, int64_t now_ns);
   Status relay_stall(const Member& from, const CoordinatorMessage& message, int64_t now_ns);
   bool may_query(const std::string& comm, int rank, int64_t now_ns);
@@ -138,7 +141,8 @@ class JobMembership {
   void leave(Member& member);
   void lose(Member& member, const std::string& how);
   void vacate(Member& member, Member::State state, CoordinatorMessage::Kind kind);
-  void decide(const std::string& comm, const Status& why);
+  void decide(std::string comm, Status why);
+  void decide_against_alive(int64_t now_ns);
   void decide_reports_of(int rank, const Status& why);
 
   CoordinatorOptions options_;
@@ -146,6 +150,8 @@ class JobMembership {
   CoordinatorClient::Hello process_;
   int64_t began_ns_ = -1;                                 // when the first rank of this job arrived; -1: none has
   int64_t ticked_ns_ = 0;                                 // time of the last tick
+  int64_t last_pause_ns_ = 0;                             // the last time without a tick for at least half of
+  int64_t pause_ended_ns_ = 0;                            // lost_after_s, and its end
   int64_t due_ns_ = std::numeric_limits<int64_t>::max();  // next() after it
   std::vector<Member> members_;
   std::unordered_map<Peer, int> rank_of_;

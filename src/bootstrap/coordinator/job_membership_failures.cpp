@@ -19,6 +19,13 @@ constexpr std::size_t kMostQueries = 1024;
 constexpr int64_t kLongestClaim_ns = 3'600'000'000'000;
 // A delay of a tick by less is no pause of the coordinator. It is also how long a pong may be on its way.
 constexpr int64_t kCoordinatorPause_ns = 200'000'000;
+// How long a rank that answers may take to report why it closed a connection: its thread that failed may be waiting for
+// a processor.
+constexpr int64_t kOwnReport_ns = 1'000'000'000;
+
+bool names_another(const Status& why, int reporter) {
+  return why.error().culprit_rank >= 0 && why.error().culprit_rank != reporter;
+}
 
 CoordinatorMessage decision_on(const std::string& comm, const Status& why) {
   CoordinatorMessage decision{.kind = Kind::comm_failed};
@@ -135,7 +142,9 @@ void JobMembership::expect_pong(Member& member, int64_t now_ns) {
   member.last_call = member.pong_until.shifted_by_ns(-kCoordinatorPause_ns);
 }
 
-// A pong proves that the rank is alive, so all reports that its ping was sent for are decided.
+// A pong proves that the rank is alive, so all reports that its ping was sent for are decided. A closed connection
+// shows only that the rank has ended the communicator, not why; its own report of the reason may still come. Other
+// reports, such as a time-out, name a rank that may have nothing to report.
 void JobMembership::pong(Member& member, uint64_t id, int64_t now_ns) {
   if (id > member.last_ping) return;
   member.last_pong = std::max(member.last_pong, id);
@@ -145,13 +154,21 @@ void JobMembership::pong(Member& member, uint64_t id, int64_t now_ns) {
   } else {
     expect_pong(member, now_ns);
   }
-  std::vector<FailureReport> answered;
+  for (FailureReport& one : reports_) {
+    if (one.culprit != member.hello.rank || one.ping > member.last_pong || !one.decide_at.is_never()) continue;
+    one.decide_at = Deadline::at_ns(one.why.code() == Code::peer_lost ? now_ns + kOwnReport_ns : now_ns);
+  }
+  decide_against_alive(now_ns);
+}
+
+void JobMembership::decide_against_alive(int64_t now_ns) {
+  std::vector<FailureReport> due;
   std::erase_if(reports_, [&](const FailureReport& one) {
-    const bool is_answered = one.culprit == member.hello.rank && one.ping <= member.last_pong;
-    if (is_answered) answered.push_back(one);
-    return is_answered;
+    const bool is_due = one.decide_at.moment_ns() <= now_ns;
+    if (is_due) due.push_back(one);
+    return is_due;
   });
-  for (const FailureReport& one : answered) {
+  for (const FailureReport& one : due) {
     Error error = one.why.error();
     error.text += "; both processes are alive";
     decide(one.comm, Status(std::move(error)));
@@ -196,13 +213,16 @@ void JobMembership::discount_own_pause(int64_t now_ns) {
     member.last_call = member.last_call.shifted_by_ns(late_ns + kCoordinatorPause_ns);
     member.pong_until = member.pong_until.shifted_by_ns(late_ns + kCoordinatorPause_ns);
   }
+  for (FailureReport& one : reports_) one.decide_at = one.decide_at.shifted_by_ns(late_ns + kCoordinatorPause_ns);
 }
 
 // A rank had no answer from the coordinator for lost_after_s and has given up. If the coordinator has not run for
 // most of that time, the rank that serves it is lost, with the text that the other ranks have. If it has run, it
-// answered, and the rank that gave up was cut off.
+// answered, and the rank that gave up was cut off. The message may be read some rounds after a pause, behind others.
 void JobMembership::given_up_by(Member& from, const Status& why, int64_t now_ns) {
-  const bool was_paused = now_ns - ticked_ns_ >= seconds_to_ns(options_.lost_after_s) / 2;
+  int64_t paused_ns = now_ns - ticked_ns_;
+  if (now_ns - pause_ended_ns_ < kCoordinatorPause_ns) paused_ns = std::max(paused_ns, last_pause_ns_);
+  const bool was_paused = paused_ns >= seconds_to_ns(options_.lost_after_s) / 2;
   if (!was_paused) return lose(from, "it was cut off from the coordinator");
   from.end = why;
   vacate(from, Member::State::left, Kind::left);
@@ -212,50 +232,68 @@ void JobMembership::given_up_by(Member& from, const Status& why, int64_t now_ns)
 
 // ---- Failure reports ----
 
-// The first report of a communicator determines the failure decision that all ranks receive. If it names another rank
-// that seems to be present, that rank is pinged first, with a new ping: it may have died after an earlier pong. A rank
-// that ended the communicator itself sends its own report before that pong, and its own report is decided instead. If
-// that report names a third rank, the third rank is examined next. A report after the decision is answered with the
-// decision, because a rank that made the communicator late may not have recorded it.
+// The first report of a communicator leads to the failure decision that all ranks receive. If it names another rank,
+// that rank's own report counts instead, and so on: a rank that closed its connections because of a third rank reports
+// that rank. A report after the decision is answered with the decision, because a rank that made the communicator late
+// may not have recorded it.
 void JobMembership::report(int reporter, const std::string& comm, const Status& why, int64_t now_ns) {
   const auto [decision, is_first] = decisions_.try_emplace(comm);
-  if (is_first) return examine({.comm = comm, .why = why, .reporters = {reporter}}, now_ns);
   if (!decision->second.ok()) return send(member_at(reporter)->peer, decision_on(comm, decision->second));
-  const auto found = std::ranges::find(reports_, comm, &FailureReport::comm);
-  if (found == reports_.end()) return;
-  const int culprit = why.error().culprit_rank;
-  const auto has_reported = [&](int rank) {
-    return std::ranges::find(found->reporters, rank) != found->reporters.end();
-  };
-  const bool names_itself = culprit < 0 || culprit == reporter;
-  if (names_itself) found->own_failures.emplace(reporter, why);
-  const bool is_final = names_itself && (reporter == found->culprit || has_reported(reporter));
-  const bool passes_on = reporter == found->culprit && !names_itself && !has_reported(culprit);
-  if (!is_final && !passes_on) return;
-  FailureReport failure = std::move(*found);
-  reports_.erase(found);
-  failure.reporters.push_back(reporter);
-  failure.why = why;
-  examine(std::move(failure), now_ns);
+  if (is_first) reports_.push_back({.comm = comm, .first_reporter = reporter});
+  FailureReport& failure = *std::ranges::find(reports_, comm, &FailureReport::comm);
+  if (names_another(why, reporter)) {
+    failure.by_rank.try_emplace(reporter, why);
+  } else {
+    failure.by_rank.insert_or_assign(reporter, why);
+  }
+  examine(failure, now_ns);
 }
 
-// Decides a report if the state of the reported rank is known; otherwise pings that rank and keeps the report.
-void JobMembership::examine(FailureReport failure, int64_t now_ns) {
-  failure.culprit = failure.why.error().culprit_rank;
-  const auto own_failure = failure.own_failures.find(failure.culprit);
-  if (own_failure != failure.own_failures.end()) return decide(failure.comm, own_failure->second);
-  Member* culprit = member_at(failure.culprit);
-  if (culprit == nullptr || culprit->state == Member::State::absent) return decide(failure.comm, failure.why);
-  if (culprit->state != Member::State::present) return decide(failure.comm, culprit->end);
-  // A rank that reports a failure of its own may leave before it could answer a ping.
-  if (failure.reporters.back() == failure.culprit) return decide(failure.comm, failure.why);
-  ping(*culprit, now_ns);
-  failure.ping = culprit->last_ping;
-  reports_.push_back(std::move(failure));
+// Follows the reports from the first one. Decides if they end at a rank that reports a failure of its own or whose
+// state is known. A rank that seems to be present is pinged, with a new ping: it may have died after an earlier pong.
+void JobMembership::examine(FailureReport& failure, int64_t now_ns) {
+  int reporter = failure.first_reporter;
+  auto at = failure.by_rank.find(reporter);
+  std::set<int> followed;
+  while (names_another(at->second, reporter)) {
+    const Status& why = at->second;
+    const int named = why.error().culprit_rank;
+    followed.insert(reporter);
+    if (followed.contains(named)) return end_circle(failure, followed, now_ns);
+    at = failure.by_rank.find(named);
+    if (at != failure.by_rank.end()) {
+      reporter = named;
+      continue;
+    }
+    Member* member = member_at(named);
+    if (member == nullptr || member->state == Member::State::absent) return decide(failure.comm, why);
+    if (member->state != Member::State::present) return decide(failure.comm, member->end);
+    if (failure.culprit == named) return;  // its pong is awaited already
+    ping(*member, now_ns);
+    failure.culprit = named;
+    failure.why = why;
+    failure.ping = member->last_ping;
+    failure.decide_at = Deadline::never();
+    return;
+  }
+  decide(failure.comm, Status(at->second));
+}
+
+// Ranks that name each other, as two do that wait for each other until the first one gives up. The one that gave up
+// knows why; the others found its connection closed.
+void JobMembership::end_circle(FailureReport& failure, const std::set<int>& ranks, int64_t now_ns) {
+  for (const int rank : ranks) {
+    const Status& why = failure.by_rank.at(rank);
+    if (why.code() == Code::peer_lost) continue;
+    failure.why = why;
+    if (!failure.decide_at.is_never()) failure.decide_at = Deadline::at_ns(now_ns);
+    return decide_against_alive(now_ns);
+  }
 }
 
 // Sends the failure decision of a communicator to all present ranks.
-void JobMembership::decide(const std::string& comm, const Status& why) {
+void JobMembership::decide(std::string comm, Status why) {
+  std::erase_if(reports_, [&](const FailureReport& one) { return one.comm == comm; });
   decisions_[comm] = why;
   send_to_all(decision_on(comm, why));
 }

@@ -67,8 +67,9 @@ void Runtime::abort(OrderedComm& comm, const std::string& reason) {
   const Status why = blame_self(Code::aborted, "aborted: " + reason);
   comm.failure_reported = true;
   failure_decisions_.deliver(comm.comm->id(), why);
-  comm.comm->interrupt(why);
+  // Before the interrupt, by which another thread may close the connections.
   if (coordinator_client_) coordinator_client_->report(comm.comm->id(), why);
+  comm.comm->interrupt(why);
 }
 
 Status Runtime::await_decision(OrderedComm& comm, const Status& failure) {

@@ -64,10 +64,10 @@ class JobMembershipTest : public ::testing::Test {
     message.id = id;
     EXPECT_TRUE(receive(from, message, now).ok());
   }
-  void report(int from, const std::string& comm, int culprit, int64_t now) {
+  void report(int from, const std::string& comm, int culprit, int64_t now, Code code = Code::transport) {
     CoordinatorMessage message{.kind = Kind::report};
     message.key = comm;
-    message.why = Status::blame(culprit, "h", Code::transport, "stuck");
+    message.why = Status::blame(culprit, "h", code, "stuck");
     EXPECT_TRUE(receive(from, message, now).ok());
   }
   Status query(int from, uint64_t id, std::vector<int> ranks, int64_t now, const std::string& comm = "c") {
@@ -238,22 +238,28 @@ TEST_F(JobMembershipTest, PauseOfTheWholeMachineThatEndsShortlyBeforeTheLimitIsN
 }
 
 TEST_F(JobMembershipTest, RankThatGivesUpOnAStoppedCoordinatorReportsTheLossOfItsRank) {
-  serve_from_rank_0();
-  all_arrive();
-  membership_.tick(kSecond);
-  sent();
-  CoordinatorMessage message{.kind = Kind::gives_up};
-  message.why = Status::blame(0, "h0", Code::peer_lost, "rank 0 was lost: silence");
-  EXPECT_TRUE(receive(1, message, 20 * kSecond).ok());
-  EXPECT_THAT(sent(), ElementsAre("2:left rank 0 was lost: silence", "0:left rank 0 was lost: silence",
-                                  "2:lost rank 0 was lost: silence", "0:lost rank 0 was lost: silence"));
-  EXPECT_THAT(membership_.take_hang_ups(), ElementsAre(peer(0)));
+  for (const bool reads_others_first : {false, true}) {
+    SCOPED_TRACE(reads_others_first);
+    serve_from_rank_0();
+    all_arrive();
+    membership_.tick(kSecond);
+    if (reads_others_first) membership_.tick(20 * kSecond - 1'000'000);
+    sent();
+    CoordinatorMessage message{.kind = Kind::gives_up};
+    message.why = Status::blame(0, "h0", Code::peer_lost, "rank 0 was lost: silence");
+    EXPECT_TRUE(receive(1, message, 20 * kSecond).ok());
+    EXPECT_THAT(sent(), ElementsAre("2:left rank 0 was lost: silence", "0:left rank 0 was lost: silence",
+                                    "2:lost rank 0 was lost: silence", "0:lost rank 0 was lost: silence"));
+    EXPECT_THAT(membership_.take_hang_ups(), ElementsAre(peer(0)));
+  }
 }
 
 TEST_F(JobMembershipTest, RankThatGivesUpOnACoordinatorThatRanWasCutOff) {
   serve_from_rank_0();
   all_arrive();
-  membership_.tick(19 * kSecond);  // for other ranks
+  // For other ranks.
+  membership_.tick(16 * kSecond);
+  membership_.tick(19 * kSecond);
   sent();
   CoordinatorMessage message{.kind = Kind::gives_up};
   message.why = Status::blame(0, "h0", Code::peer_lost, "rank 0 was lost: silence");
@@ -335,6 +341,36 @@ TEST_F(JobMembershipTest, PongDecidesAllEarlierReports) {
   EXPECT_THAT(sent(), ElementsAre("0:" + why)) << "one decision for one communicator: its reporter gets it again";
 }
 
+TEST_F(JobMembershipTest, RankThatClosedAConnectionMayStillReportWhyAfterItsPong) {
+  all_arrive();
+  report(0, "a", 1, 0, Code::peer_lost);
+  pong(1, 1, 1);
+  membership_.tick(kSecond);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1"));
+  report(1, "a", 1, kSecond, Code::authentication);
+  EXPECT_THAT(sent(), ElementsAre("0:comm_failed stuck", "1:comm_failed stuck", "2:comm_failed stuck"));
+  membership_.tick(2 * kSecond);
+  EXPECT_THAT(sent(), IsEmpty());
+}
+
+TEST_F(JobMembershipTest, RankThatClosedAConnectionAndReportsNothingIsBlamedAfterASecond) {
+  all_arrive();
+  report(0, "a", 1, 0, Code::peer_lost);
+  pong(1, 1, 1);
+  EXPECT_EQ(membership_.next().moment_ns(), kSecond + 1);
+  report(2, "b", 1, 2, Code::peer_lost);
+  pong(1, 2, kSecond / 2);  // prolongs nothing for "a"
+  membership_.tick(kSecond);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1", "1:ping 2"));
+  membership_.tick(kSecond + 1);
+  const std::string why = "comm_failed stuck; both processes are alive";
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
+  membership_.closed(peer(1));
+  EXPECT_THAT(sent(), testing::Contains(
+                          "0:comm_failed rank 1 on h1 (process 101) was lost: its process ended or its connection "
+                          "broke"));
+}
+
 TEST_F(JobMembershipTest, ReportedRankThatLeavesBeforeItsPongHasShutDown) {
   all_arrive();
   report(0, "a", 1, 0);
@@ -382,6 +418,54 @@ TEST_F(JobMembershipTest, ReportThatNamesAThirdRankExaminesThatRank) {
   EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
   pong(2, 1, 1);
   EXPECT_THAT(sent(), IsEmpty());
+}
+
+// Two ranks wait for each other. Rank 1 gives up and closes its connections, which rank 0 reports first.
+TEST_F(JobMembershipTest, RankThatGaveUpIsBelievedBeforeTheOneThatFoundItsConnectionClosed) {
+  all_arrive();
+  const auto give_up = [&](const std::string& comm) {
+    CoordinatorMessage late{.kind = Kind::report};
+    late.key = comm;
+    late.why = Status::blame(0, "h0", Code::timeout, "rank 0 is late");
+    EXPECT_TRUE(receive(1, late, 2).ok());
+  };
+  const std::string why = "comm_failed rank 0 is late; both processes are alive";
+  report(0, "before its pong", 1, 0, Code::peer_lost);
+  give_up("before its pong");
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1"));
+  pong(1, 1, 2);
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
+  report(0, "after its pong", 1, 0, Code::peer_lost);
+  pong(1, 2, 2);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 2"));
+  give_up("after its pong");
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
+}
+
+// The connection between them broke: each is alive, and none knows more than the other.
+TEST_F(JobMembershipTest, RanksThatNameEachOtherAreDecidedByTheFirstReport) {
+  all_arrive();
+  report(0, "a", 1, 0, Code::peer_lost);
+  report(1, "a", 0, 0, Code::peer_lost);
+  pong(1, 1, 1);
+  membership_.tick(kSecond + 1);
+  const std::string why = "comm_failed stuck; both processes are alive";
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1", "0:" + why, "1:" + why, "2:" + why));
+}
+
+// Rank 1 reports rank 2, whose report came before and names rank 0.
+TEST_F(JobMembershipTest, EarlierReportOfARankCountsOnceItIsNamed) {
+  all_arrive();
+  report(0, "a", 1, 0, Code::peer_lost);
+  CoordinatorMessage late{.kind = Kind::report};
+  late.key = "a";
+  late.why = Status::blame(0, "h0", Code::timeout, "rank 0 is late");
+  EXPECT_TRUE(receive(2, late).ok());
+  report(1, "a", 2, 0, Code::peer_lost);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1"));
+  pong(1, 1, 1);
+  const std::string why = "comm_failed rank 0 is late; both processes are alive";
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
 }
 
 TEST_F(JobMembershipTest, ReportWithoutCulpritOfTheReportedRankIsDecided) {
