@@ -24,6 +24,8 @@ namespace fdl {
 
 // A stream of the device: one made here or a framework's own (CUstream). Null is the default stream.
 using Stream = void*;
+// Whether this is CUDA's handle for the default stream of the calling thread: on each thread it is another stream.
+inline bool is_stream_of_thread(Stream stream) { return reinterpret_cast<std::uintptr_t>(stream) == 2; }
 // A point in a stream that other streams or the host wait for (CUevent).
 using DeviceEvent = void*;
 

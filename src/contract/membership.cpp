@@ -5,10 +5,11 @@
 
 namespace fdl {
 
-std::string Membership::name_of(int member) const {
-  const Member& named = members[static_cast<std::size_t>(member)];
-  if (named.host_name.empty()) return fmt::format("rank {}", named.world_rank);
-  return fmt::format("rank {} ({})", named.world_rank, named.host_name);
+std::string name_of(const Member& member) {
+  if (member.host_name.empty()) return fmt::format("rank {}", member.world_rank);
+  return fmt::format("rank {} ({})", member.world_rank, member.host_name);
 }
+
+std::string Membership::name_of(int member) const { return fdl::name_of(members[static_cast<std::size_t>(member)]); }
 
 }  // namespace fdl

@@ -31,6 +31,9 @@ inline bool in_one_memory_group(const Member& a, const Member& b) {
   return a.memory_group == b.memory_group && a.host_id == b.host_id;
 }
 
+// Returns the name of a member for errors, by its world rank: "rank 3 (host-b)".
+std::string name_of(const Member& member);
+
 // Exchange publishes small facts, each once, under a key that is unique within the communicator's set-up. Its calls
 // block; they are made only while a communicator is set up, never in a collective.
 class Exchange {
@@ -57,7 +60,6 @@ struct Membership {
 
   int size() const { return static_cast<int>(members.size()); }
   const Member& me() const { return members[static_cast<std::size_t>(rank)]; }
-  // Returns the name of a member for errors, by its world rank: "rank 3 (host-b)".
   std::string name_of(int member) const;
 };
 

@@ -66,10 +66,10 @@ int Communicator::rank() const { return state_->parts.rank; }
 int Communicator::size() const { return static_cast<int>(state_->parts.members.size()); }
 const std::vector<Member>& Communicator::members() const { return state_->parts.members; }
 
-std::string Communicator::session_key_with(int peer) const {
+std::string_view Communicator::session_key_with(int peer) const {
   const auto at = static_cast<std::size_t>(peer);
   const bool by_memory = at < state_->parts.peers_by_memory.size() && state_->parts.peers_by_memory[at];
-  return by_memory ? std::string() : state_->parts.session_key;
+  return by_memory ? std::string_view() : state_->parts.session_key;
 }
 
 bool Communicator::takes_segments(const CollectiveSpec& spec) const {

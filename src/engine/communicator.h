@@ -116,7 +116,7 @@ class Communicator final : public Waitable {
   const std::vector<Member>& members() const;
   // The secret from which keys for messages with this peer are derived. Empty: they need no seal, because they stay in
   // memory that only the two ranks map.
-  std::string session_key_with(int peer) const;
+  std::string_view session_key_with(int peer) const;
 
   // Returns whether Buffers::segments is supported for this collective.
   bool takes_segments(const CollectiveSpec& spec) const;

@@ -11,11 +11,6 @@ namespace {
 // Further ranks are only counted: ranks pass the text to each other in a field of fixed size.
 constexpr std::size_t kNamed = 4;
 
-std::string name_of(const Member& member) {
-  return member.host_name.empty() ? fmt::format("rank {}", member.world_rank)
-                                  : fmt::format("rank {} ({})", member.world_rank, member.host_name);
-}
-
 // "rank 1 (host-a)", "rank 1 (host-a) and rank 2 (host-b)", "..., rank 4 (host-b) and 3 more ranks".
 std::string names_of(const std::vector<int>& ranks, const std::vector<Member>& members) {
   if (ranks.empty()) return "another rank";

@@ -47,10 +47,6 @@ uint32_t word_at(std::string_view bytes, std::size_t offset) {
 
 std::string head() { return word(kMagic) + word(kVersion); }
 
-std::string as_text(const Digest& digest) {
-  return std::string(reinterpret_cast<const char*>(digest.data()), digest.size());
-}
-
 Status refusal(std::string_view why) { return Status(Code::authentication, "handshake: " + std::string(why)); }
 
 Result<Introduced> introduce(Introduction introduction, int fd, Deadline deadline) {
@@ -82,6 +78,10 @@ Digest hmac_sha256(std::string_view key, std::string_view message) {
 // memcmp() would return earlier for an earlier difference, and its time would reveal the digest byte by byte.
 bool equal_in_constant_time(const Digest& a, const Digest& b) {
   return ::CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+std::string as_text(const Digest& digest) {
+  return std::string(reinterpret_cast<const char*>(digest.data()), digest.size());
 }
 
 std::string hex(ConstBytes bytes) {

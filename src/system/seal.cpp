@@ -22,16 +22,12 @@ constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;
 
 const unsigned char* raw_bytes(const std::byte* bytes) { return reinterpret_cast<const unsigned char*>(bytes); }
 
-std::string key_of(const Digest& digest) {
-  return std::string(reinterpret_cast<const char*>(digest.data()), digest.size());
-}
-
 }  // namespace
 
 // One block of HKDF: the digest has as many bytes as the key needs.
 std::string derive_session_key(std::string_view key, std::string_view salt, std::string_view purpose) {
-  const std::string extracted = key_of(hmac_sha256(salt, key));
-  return key_of(hmac_sha256(extracted, std::string(purpose) + '\x01'));
+  const std::string extracted = as_text(hmac_sha256(salt, key));
+  return as_text(hmac_sha256(extracted, std::string(purpose) + '\x01'));
 }
 
 bool equal_in_constant_time(const Tag& a, const Tag& b) { return ::CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }

@@ -40,13 +40,26 @@ Result<std::unique_ptr<Transport>> connect_all_over_three_streams(const Membersh
   return connect_tcp_streams(membership, std::vector<int>(static_cast<std::size_t>(membership.size()), 3));
 }
 
+// The membership with another configuration. References outlive the set-up.
+class Reconfigured {
+ public:
+  Reconfigured(const Membership& membership, std::string Config::*setting, const char* value)
+      : config_(*membership.config), membership_(membership) {
+    config_.*setting = value;
+    membership_.config = &config_;
+  }
+  const Membership& membership() const { return membership_; }
+
+ private:
+  Config config_;
+  Membership membership_;
+};
+
 template <const char* kSecurity, int kStreams>
 Result<std::unique_ptr<Transport>> connect_all_protected(const Membership& membership) {
-  Config config = *membership.config;
-  config.security = kSecurity;
-  Membership with = membership;
-  with.config = &config;
-  return connect_tcp_streams(with, std::vector<int>(static_cast<std::size_t>(membership.size()), kStreams));
+  const Reconfigured with(membership, &Config::security, kSecurity);
+  return connect_tcp_streams(with.membership(),
+                             std::vector<int>(static_cast<std::size_t>(membership.size()), kStreams));
 }
 constexpr char kIntegrity[] = "integrity";
 constexpr char kEncrypt[] = "encrypt";
@@ -74,11 +87,8 @@ Result<std::unique_ptr<Transport>> connect_all_over_fake_mpi(const Membership& m
 // The transport over a provider of libfabric, whose endpoints are in one process here.
 template <const char* kWord>
 Result<std::unique_ptr<Transport>> connect_all_over(const Membership& membership) {
-  Config config = *membership.config;
-  config.transport = kWord;
-  Membership with = membership;
-  with.config = &config;
-  return connect_ofi(with, std::vector<bool>(static_cast<std::size_t>(membership.size()), true));
+  const Reconfigured with(membership, &Config::transport, kWord);
+  return connect_ofi(with.membership(), std::vector<bool>(static_cast<std::size_t>(membership.size()), true));
 }
 constexpr char kOfiTcp[] = "ofi:tcp";
 constexpr char kOfiUdp[] = "ofi:udp;ofi_rxd";

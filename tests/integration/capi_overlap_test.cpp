@@ -83,14 +83,24 @@ void warm_up(World& me, OwnDevice& device) {
   EXPECT_EQ(device.get(memory, kCount), total(kCount));
 }
 
+// A device of a rank whose group has run an operation, with the tensor to sum and one of zeros to copy it to.
+struct Tensors {
+  explicit Tensors(World& me) : device(me.rank) {
+    warm_up(me, device);
+    memory = device.put(numbers(me.rank, kCount));
+    other = device.put(std::vector<int32_t>(kCount, 0));
+  }
+  OwnDevice device;
+  int32_t* memory = nullptr;
+  int32_t* other = nullptr;
+};
+
 // The collective cannot end before rank 1's gate opens. Everything else on rank 0's stream runs before that.
 TEST_P(Overlap, TheCallersStreamComputesDuringTheCollective) {
   std::barrier both(2);
   run_ranks(2, GetParam(), [&](World& me) {
-    OwnDevice device(me.rank);
-    warm_up(me, device);
-    int32_t* memory = device.put(numbers(me.rank, kCount));
-    int32_t* other = device.put(std::vector<int32_t>(kCount, 0));
+    Tensors tensors(me);
+    auto& [device, memory, other] = tensors;
     const int32_t* values = device.put(numbers(7, kCount));
     std::optional<Gate> gate;
     if (me.rank == 1) gate.emplace(device);
@@ -115,10 +125,8 @@ TEST_P(Overlap, TheCallersStreamComputesDuringTheCollective) {
 TEST_P(Overlap, TheTensorsStreamMayBeDestroyedBeforeTheEnd) {
   std::barrier both(2);
   run_ranks(2, GetParam(), [&](World& me) {
-    OwnDevice device(me.rank);
-    warm_up(me, device);
-    int32_t* memory = device.put(numbers(me.rank, kCount));
-    int32_t* other = device.put(std::vector<int32_t>(kCount, 0));
+    Tensors tensors(me);
+    auto& [device, memory, other] = tensors;
     void* const shortlived = device.device().make_stream().take();
     const fdl_operation operation = sum_of(device, "gradient", memory, shortlived);
     // Rank 1 comes late, so that the stream is gone before the operation is agreed on.
@@ -139,10 +147,8 @@ TEST_P(Overlap, ACaptureThatBeginsMeanwhileStaysValid) {
   std::barrier both(2);
   static std::mutex turn;  // the fake keeps only the last capture
   run_ranks(2, GetParam(), [&](World& me) {
-    OwnDevice device(me.rank);
-    warm_up(me, device);
-    int32_t* memory = device.put(numbers(me.rank, kCount));
-    int32_t* other = device.put(std::vector<int32_t>(kCount, 0));
+    Tensors tensors(me);
+    auto& [device, memory, other] = tensors;
     if (me.rank == 1) both.arrive_and_wait();
     fdl_handle* handle = submit(me, sum_of(device, "gradient", memory, device.stream()));
     if (me.rank == 0) {

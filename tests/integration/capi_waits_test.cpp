@@ -80,17 +80,17 @@ TEST_P(Waits, TwoRanksThatBothSendFirstAreReported) {
   });
 }
 
-// The stalls that one rank's program was told, until it goes on.
-struct Told {
+// The stalls that were reported to the program of one rank.
+struct Stalls {
   std::mutex mutex;
   std::condition_variable changed;
   std::string texts;
 
   static void stalled(const char* text, void* context) {
-    Told& told = *static_cast<Told*>(context);
-    const std::lock_guard lock(told.mutex);
-    told.texts += std::string(text) + "\n";
-    told.changed.notify_all();
+    Stalls& stalls = *static_cast<Stalls*>(context);
+    const std::lock_guard lock(stalls.mutex);
+    stalls.texts += std::string(text) + "\n";
+    stalls.changed.notify_all();
   }
   bool wait_for(const std::string& word) {
     std::unique_lock lock(mutex);
@@ -98,29 +98,29 @@ struct Told {
   }
 };
 
-// Rank 2 comes to each operation only when its program and the others' know that it is waited for.
-TEST_P(Waits, StallIsToldToThePrograms) {
+// Rank 2 begins each operation only after all programs have got the report that rank 2 is missing.
+TEST_P(Waits, StallIsReportedToAllPrograms) {
   const std::string name = fresh_name();
-  std::array<Told, 3> told;
-  const auto all_know = [&](const std::string& word) {
-    for (Told& one : told) EXPECT_TRUE(one.wait_for(word)) << word;
+  std::array<Stalls, 3> stalls;
+  const auto wait_for_all = [&](const std::string& word) {
+    for (Stalls& one : stalls) EXPECT_TRUE(one.wait_for(word)) << word;
   };
   const auto run = [&](int rank) {
     World me;
     ASSERT_EQ(open_world_with(name, rank, 3, knobs("0.1"), me,
                               [&](fdl_world_options& options) {
-                                options.stalled = &Told::stalled;
-                                options.stalled_context = &told[static_cast<std::size_t>(rank)];
+                                options.stalled = &Stalls::stalled;
+                                options.stalled_context = &stalls[static_cast<std::size_t>(rank)];
                               }),
               FDL_OK)
         << last_text();
     float value = 1;
-    if (rank == 2) all_know("waits for rank 2");
+    if (rank == 2) wait_for_all("waits for rank 2");
     // Of an allreduce one of the waiting ranks is reported, which may be one that waits for the other.
     float sum = 0;
     FDL_EXPECT_OK(fdl_reduce(me.comm, &value, &sum, 1, FDL_FLOAT32, FDL_SUM, 0));
     value = 3;
-    if (rank == 2) all_know("missing: rank 2");
+    if (rank == 2) wait_for_all("missing: rank 2");
     fdl_operation operation;
     fdl_operation_init(&operation);
     const int64_t one = 1;

@@ -58,11 +58,7 @@ Status NcclCommunicator::join(const DeviceLibrary::Id& id) {
   return fail(outcome, "joining");
 }
 
-std::string NcclCommunicator::name_of(int rank) const {
-  const Member& member = members_[static_cast<std::size_t>(rank)];
-  if (member.host_name.empty()) return fmt::format("rank {}", member.world_rank);
-  return fmt::format("rank {} ({})", member.world_rank, member.host_name);
-}
+std::string NcclCommunicator::name_of(int rank) const { return fdl::name_of(members_[static_cast<std::size_t>(rank)]); }
 
 // The peers of the current work, for errors.
 std::string NcclCommunicator::others() const {

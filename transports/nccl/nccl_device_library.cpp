@@ -16,11 +16,6 @@ namespace {
 constexpr int kCuda = 2;               // DLPack's device type
 constexpr int kSharesDevices = 23000;  // the first version that allows several ranks on one GPU
 
-std::string name_of(const Member& member) {
-  if (member.host_name.empty()) return fmt::format("rank {}", member.world_rank);
-  return fmt::format("rank {} ({})", member.world_rank, member.host_name);
-}
-
 // The error that keeps ranks from using NCCL together.
 Status refuse(std::string text) { return Status(Code::unsupported, "nccl: " + std::move(text)); }
 

@@ -92,10 +92,7 @@ Status Neighbours::claim(Bytes mine) const {
   return share_.segment->commit(begin, end - begin);
 }
 
-std::string Neighbours::name_of(int rank) const {
-  const Member& named = member(rank);
-  return "rank " + std::to_string(named.world_rank) + " (" + named.host_name + ")";
-}
+std::string Neighbours::name_of(int rank) const { return fdl::name_of(member(rank)); }
 
 void Neighbours::announce_sleep(RankMask ranks) {
   // The collectives and the readiness flags of this rank may sleep at the same time. Their masks are merged, and a

@@ -151,7 +151,7 @@ Deadline CoordinatorServer::next_deadline() const {
 // Accepts all pending connections. Unix connections of other users are closed at once.
 void CoordinatorServer::accept_all() {
   while (UniqueFd fd = listener_->accept(poller_, "coordinator")) {
-    if (CoordinatorListener::is_foreign(fd.get())) {
+    if (is_of_another_user(fd.get())) {
       strangers_.fetch_add(1, std::memory_order_relaxed);
     } else {
       take_in(std::move(fd));

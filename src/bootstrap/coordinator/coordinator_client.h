@@ -110,8 +110,8 @@ class CoordinatorClient {
                               int64_t timeout_ns) = 0;
   virtual void reply_progress(const CoordinatorEvent& query, int64_t begun, bool waiting) = 0;
   // Reports that operations of a communicator wait for other ranks. All ranks, this one included, get a `stalled`
-  // event, and the coordinator's process is told too. Several ranks may report the stall of one communicator: within
-  // `valid_ns` the reports of the first one count.
+  // event, and the coordinator's process gets the text too. If several ranks report the stall of one communicator, only
+  // the reports of the first one are passed on, for `valid_ns`.
   virtual void report_stall(const std::string& comm, const std::string& text, int64_t valid_ns) = 0;
   // Announces that this rank leaves: closing the connection is then not a loss.
   virtual void leave() = 0;

@@ -161,8 +161,6 @@ CoordinatorListener::~CoordinatorListener() {
   }
 }
 
-bool CoordinatorListener::is_foreign(int connection) { return is_of_another_user(connection); }
-
 Status CoordinatorListener::watch(Poller& poller, uint64_t token) {
   token_ = token;
   return poller.add(fd_.get(), token_);

@@ -26,8 +26,6 @@ class CoordinatorListener {
   int fd() const { return fd_.get(); }
   // The rendezvous text with which ranks reach this listener.
   const std::string& address() const { return address_; }
-  // Returns whether the peer of a Unix connection runs as another user. Always false over TCP.
-  static bool is_foreign(int connection);
 
   // ---- The thread that accepts ----
   // Adds the listener to the poller.

@@ -62,7 +62,7 @@ class Attempt {
     socklen_t length = sizeof error;
     if (::getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) return Status::from_errno("getsockopt");
     if (error != 0) return Status::from_errno("connect", error);
-    if (CoordinatorListener::is_foreign(fd_.get()))
+    if (is_of_another_user(fd_.get()))
       return Status(Code::authentication, "a process of another user listens at this address");
     return {};
   }

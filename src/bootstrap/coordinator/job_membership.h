@@ -141,7 +141,7 @@ class JobMembership {
   void leave(Member& member);
   void lose(Member& member, const std::string& how);
   void vacate(Member& member, Member::State state, CoordinatorMessage::Kind kind);
-  void decide(std::string comm, Status why);
+  void decide(const std::string& comm, const Status& why);
   void decide_against_alive(int64_t now_ns);
   void decide_reports_of(int rank, const Status& why);
 

@@ -276,7 +276,7 @@ void JobMembership::examine(FailureReport& failure, int64_t now_ns) {
     failure.decide_at = Deadline::never();
     return;
   }
-  decide(failure.comm, Status(at->second));
+  decide(failure.comm, at->second);
 }
 
 // Ranks that name each other, as two do that wait for each other until the first one gives up. The one that gave up
@@ -292,10 +292,11 @@ void JobMembership::end_circle(FailureReport& failure, const std::set<int>& rank
 }
 
 // Sends the failure decision of a communicator to all present ranks.
-void JobMembership::decide(std::string comm, Status why) {
-  std::erase_if(reports_, [&](const FailureReport& one) { return one.comm == comm; });
+void JobMembership::decide(const std::string& comm, const Status& why) {
   decisions_[comm] = why;
   send_to_all(decision_on(comm, why));
+  // Last, and by a copy of the name: the arguments may be parts of the report.
+  std::erase_if(reports_, [name = comm](const FailureReport& one) { return one.comm == name; });
 }
 
 void JobMembership::decide_reports_of(int rank, const Status& why) {

@@ -117,7 +117,7 @@ std::string who_lacks_efa(std::span<const Member> members, std::span<const EfaAn
   std::map<EfaAnswer, std::vector<std::string>> lacking;
   for (std::size_t i = 0; i < answers.size(); ++i) {
     if (answers[i] == EfaAnswer::usable) continue;
-    lacking[answers[i]].push_back(fmt::format("rank {} ({})", members[i].world_rank, members[i].host_name));
+    lacking[answers[i]].push_back(name_of(members[i]));
   }
   std::string text;
   for (auto& [answer, names] : lacking) {

@@ -45,7 +45,7 @@ void NodePort::serve() {
 
 void NodePort::accept_all() {
   while (UniqueFd fd = listener_->accept(poller_, "the port for nodes")) {
-    if (CoordinatorListener::is_foreign(fd.get()) || count_strangers() >= kMostStrangers) {
+    if (is_of_another_user(fd.get()) || count_strangers() >= kMostStrangers) {
       ++strangers_;
       continue;
     }

@@ -46,7 +46,7 @@ void WorkerListener::accept_all() {
     }
     if (!*fd) return;
     // Only processes of the same user may connect; their lines need no further proof.
-    if (CoordinatorListener::is_foreign(fd->get()) || connections_.size() >= kMostConnections) continue;
+    if (is_of_another_user(fd->get()) || connections_.size() >= kMostConnections) continue;
     const uint64_t token = next_token_++;
     if (!poller_.add(fd->get(), token).ok()) continue;
     connections_[token].fd = fd.take();

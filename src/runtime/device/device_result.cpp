@@ -5,12 +5,6 @@
 #include <utility>
 
 namespace fdl {
-namespace {
-
-// The handle of CUDA for the default stream of the calling thread: another stream on each thread.
-constexpr uintptr_t kOfThisThread = 2;
-
-}  // namespace
 
 Result<std::shared_ptr<DeviceResult>> DeviceResult::make(std::shared_ptr<UsedDevice> used, Stream stream,
                                                          bool captured) {
@@ -21,7 +15,7 @@ Result<std::shared_ptr<DeviceResult>> DeviceResult::make(std::shared_ptr<UsedDev
 Status DeviceResult::order_before(Stream stream) {
   const auto handle = reinterpret_cast<uintptr_t>(stream);
   // Acquire: the stream's wait was queued by the thread that stored its handle.
-  if (ordered_.load(std::memory_order_acquire) == handle && handle != kOfThisThread) return {};
+  if (ordered_.load(std::memory_order_acquire) == handle && !is_stream_of_thread(stream)) return {};
   const CurrentDevice current(used_->device());  // once for both calls
   FDL_ASSIGN_OR_RETURN(const bool captured, used_->device().is_captured(stream));
   if (captured && !captured_) {

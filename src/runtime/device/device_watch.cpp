@@ -16,11 +16,6 @@ constexpr int64_t kQueriesPerLimit = 3;
 // 0 stands for "no limit".
 int64_t shorter_of(int64_t a, int64_t b) { return a <= 0 ? b : b <= 0 ? a : std::min(a, b); }
 
-std::string name_of_member(const Member& member) {
-  if (member.host_name.empty()) return fmt::format("rank {}", member.world_rank);
-  return fmt::format("rank {} ({})", member.world_rank, member.host_name);
-}
-
 }  // namespace
 
 DeviceWatch::DeviceWatch(std::string id, std::vector<Member> members, int rank, const Limits& limits)
@@ -122,7 +117,7 @@ std::string DeviceWatch::describe(const NameOf& name_of, int64_t now_ns) const {
     if (i >= kLateRanksNamed) continue;
     const std::string has = answer.begun < 0 ? "which has no such communicator (any more)"
                                              : fmt::format("which has begun {} there", answer.begun);
-    names += fmt::format("{}{}, {}", i == 0 ? "" : "; ", name_of_member(members_[ranks[i]]), has);
+    names += fmt::format("{}{}, {}", i == 0 ? "" : "; ", fdl::name_of(members_[ranks[i]]), has);
   }
   if (ranks.size() > kLateRanksNamed) names += fmt::format("; and {} more", ranks.size() - kLateRanksNamed);
   return fmt::format("{} has waited {:g} s for {}: see what {} there", name_of(static_cast<uint64_t>(begun)), seconds,

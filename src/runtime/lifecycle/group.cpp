@@ -6,9 +6,7 @@ namespace {
 
 std::vector<std::string> rank_names(const std::vector<Member>& members) {
   std::vector<std::string> names;
-  for (const Member& member : members) {
-    names.push_back("rank " + std::to_string(member.world_rank) + " (" + member.host_name + ")");
-  }
+  for (const Member& member : members) names.push_back(name_of(member));
   return names;
 }
 

@@ -14,10 +14,7 @@ namespace {
 
 constexpr std::size_t kSaltBytes = 16;
 
-std::string name_in(const Group& group, int rank) {
-  const Member& member = group.members()[static_cast<std::size_t>(rank)];
-  return fmt::format("rank {} ({})", member.world_rank, member.host_name);
-}
+std::string name_in(const Group& group, int rank) { return name_of(group.members()[static_cast<std::size_t>(rank)]); }
 
 }  // namespace
 

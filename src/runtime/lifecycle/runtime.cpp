@@ -199,16 +199,20 @@ Result<Group*> Runtime::split(Group& group, int color, int key) {
   return open_group(id + " color " + std::to_string(color), ranks);
 }
 
+// Removes the group from the list of groups. Null if another thread has.
+std::shared_ptr<Group> Runtime::unlist(Group& group) {
+  MutexLock lock(mutex_);
+  const auto found = std::ranges::find(groups_, &group, &std::shared_ptr<Group>::get);
+  if (found == groups_.end()) return nullptr;
+  std::shared_ptr<Group> kept = std::move(*found);
+  groups_.erase(found);
+  return kept;
+}
+
 // A callback may run while the group is driven, so there the group ends in a task of its own, after the callback.
 void Runtime::end(Group& group) {
-  std::shared_ptr<Group> kept;
-  {
-    MutexLock lock(mutex_);
-    const auto found = std::ranges::find(groups_, &group, &std::shared_ptr<Group>::get);
-    if (found == groups_.end()) return;
-    kept = std::move(*found);
-    groups_.erase(found);
-  }
+  const std::shared_ptr<Group> kept = unlist(group);
+  if (kept == nullptr) return;
   const auto end_it = [this, kept] {
     kept->named().prepare_to_leave();
     progress_thread_->drain(*kept, Deadline::after_ns(kFarewellNs));

@@ -207,6 +207,7 @@ class Runtime {
   // Returns OK on all members, or an error on all: `own` is what this rank has to say.
   Status commit(const SetUp& set_up, const Communicator& comm, const Status& own);
   void withdraw(Group& group, const Status& why);
+  std::shared_ptr<Group> unlist(Group& group);
   int64_t watch_set_ups(int64_t now_ns);
   void on_event(const CoordinatorEvent& event);
   void on_failure_report(const std::string& comm, const Status& why);

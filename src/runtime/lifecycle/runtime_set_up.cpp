@@ -10,10 +10,6 @@
 namespace fdl {
 namespace {
 
-std::string name_of(const Member& member) {
-  return "rank " + std::to_string(member.world_rank) + " (" + member.host_name + ")";
-}
-
 // The error of a wait for a word of another rank.
 Status in_time(const Status& wait, const std::string& who) {
   return wait.code() == Code::timeout ? Status(Code::timeout, who + " has not finished its part in time") : wait;
@@ -66,8 +62,8 @@ Status Runtime::commit(const SetUp& set_up, const Communicator& comm, const Stat
   const Status status = all_have();
   if (status.ok()) return status;
   const Status failed = outcome(set_up, status);
-  // Only a rank that knows that all have connected can abort the communicator. Here the abort, which is the decision on
-  // it, came before that word: the communicator exists, and its first call returns the abort.
+  // A rank can abort the communicator only after all ranks have connected. Here the abort, which is the decision on it,
+  // overtook the message that says so: the communicator exists, and its first call returns the abort.
   if (own.ok() && failed.code() == Code::aborted) return {};
   return failed.while_doing("connecting " + set_up.comm);
 }
@@ -115,14 +111,8 @@ int64_t Runtime::watch_set_ups(int64_t now_ns) {
 
 // Ends a group that some member could not make. Nothing has been submitted to it.
 void Runtime::withdraw(Group& group, const Status& why) {
-  std::shared_ptr<Group> kept;
-  {
-    MutexLock lock(mutex_);
-    const auto found = std::ranges::find(groups_, &group, &std::shared_ptr<Group>::get);
-    if (found == groups_.end()) return;
-    kept = std::move(*found);
-    groups_.erase(found);
-  }
+  const std::shared_ptr<Group> kept = unlist(group);
+  if (kept == nullptr) return;
   static_cast<void>(progress_thread_->call([&] {
     kept->named().fail_all(why);
     progress_thread_->remove(*kept);

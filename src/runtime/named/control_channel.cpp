@@ -38,7 +38,7 @@ ControlChannel::ControlChannel(Communicator& comm) : comm_(comm) {
 }
 
 void ControlChannel::make_seals(Peer& peer) {
-  const std::string key = comm_.session_key_with(peer.rank);
+  const std::string_view key = comm_.session_key_with(peer.rank);
   if (key.empty()) return;
   const auto purpose = [this](int from, int to) {
     return fmt::format("farandole control {} {} {}", from, to, comm_.id());
@@ -108,10 +108,7 @@ Status ControlChannel::check_rest(Peer& peer) {
 
 // Names no culprit: neither of the two ranks has changed the message.
 Status ControlChannel::tampered(const Peer& peer) const {
-  const auto name = [this](int rank) {
-    const Member& member = comm_.members()[static_cast<std::size_t>(rank)];
-    return fmt::format("rank {} ({})", member.world_rank, member.host_name);
-  };
+  const auto name = [this](int rank) { return name_of(comm_.members()[static_cast<std::size_t>(rank)]); };
   return tampered_between("control message", name(peer.rank), name(comm_.rank()));
 }
 

@@ -40,7 +40,7 @@ struct OrderedCall {
   int64_t began_ns = 0;              // for the metrics; 0: not counted
   bool may_never_come = false;       // its failure is not reported to the coordinator
   std::shared_ptr<Handle> handle;    // of a submitted call
-  std::shared_ptr<UsedDevice> used;  // the device of a collective\'s buffers; null: the CPU
+  std::shared_ptr<UsedDevice> used;  // the device of a collective's buffers; null: the CPU
   // Set by OrderedCalls: the end of timeout_ns, and the turn of a collective on a device.
   Deadline due = Deadline::never();
   LaunchOrder::Ticket ticket = {};

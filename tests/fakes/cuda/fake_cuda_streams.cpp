@@ -131,25 +131,25 @@ EXPORT Outcome cuEventRecord(void* event_handle, void* stream_handle) {
       stream, [] { return kSuccess; }, event->recorded);
 }
 
+// Finds an event for a call that the driver refuses for captured events, and while this thread captures.
+static Outcome find_uncaptured(Call& call, void* handle, fake::Event** event) {
+  TRY(call.find(handle, event));
+  const std::shared_ptr<Capture>& capture = (*event)->capture;
+  if (capture != nullptr) return invalidate(goes_on(call, capture) ? capture : nullptr, kCapturedEvent);
+  return call.unsafe();
+}
+
 EXPORT Outcome cuEventQuery(void* handle) {
   ENTER(call);
   fake::Event* event = nullptr;
-  TRY(call.find(handle, &event));
-  if (event->capture != nullptr) {
-    return invalidate(goes_on(call, event->capture) ? event->capture : nullptr, kCapturedEvent);
-  }
-  TRY(call.unsafe());
+  TRY(find_uncaptured(call, handle, &event));
   return event->recorded == nullptr || event->recorded->set ? kSuccess : kNotReady;
 }
 
 EXPORT Outcome cuEventSynchronize(void* handle) {
   ENTER(call);
   fake::Event* event = nullptr;
-  TRY(call.find(handle, &event));
-  if (event->capture != nullptr) {
-    return invalidate(goes_on(call, event->capture) ? event->capture : nullptr, kCapturedEvent);
-  }
-  TRY(call.unsafe());
+  TRY(find_uncaptured(call, handle, &event));
   const std::shared_ptr<Flag> flag = event->recorded;
   fake::Device* const device = event->device;
   call.machine.changed.wait(call.lock, [&] { return flag == nullptr || flag->set || device->fallen != 0; });

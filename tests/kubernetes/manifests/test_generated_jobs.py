@@ -1,4 +1,4 @@
-"""Tests of what `farandole kubernetes gen` prints of every job: its pods, their hardware, safety and storage."""
+"""Tests of the parts that all manifests of `farandole kubernetes gen` have: pods, hardware, safety and storage."""
 
 import re
 

@@ -253,7 +253,7 @@ def faults_of(job):
     faults = [line for line in job.output().splitlines() if line.startswith(("WRONG", "farandole: check failed"))]
     failed = job.lines("FAILED")
     if trial.how == "pause":
-        faults += [f"rank {rank} failed although nobody was lost: {fields}" for rank, fields in failed.items()]
+        faults += [f"rank {rank} failed although no rank was lost: {fields}" for rank, fields in failed.items()]
         return faults
     failed.pop(trial.victim, None)
     for rank, (_, code, culprit, text) in failed.items():

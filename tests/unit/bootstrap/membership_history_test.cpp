@@ -28,7 +28,7 @@ struct ModelRank {
   State state = State::present;
   int64_t runs_from = 0;  // it is paused until then
   int64_t longest_pause = 0;
-  std::map<int, std::string> gone;             // what it knows of the others
+  std::map<int, std::string> gone;             // by rank: the text with which it was reported
   std::map<std::string, std::string> decided;  // by communicator
   std::map<std::string, int64_t> reported;     // when; without those that are decided
 };

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "runtime/device/device_work.h"
 #include "runtime/named/entry.h"
@@ -14,19 +14,21 @@ namespace fdl {
 // The group's stream waits for the work that the tensors' streams had at submission: once for each stream, for the
 // last of its submissions.
 inline Status begin_after_tensors(DeviceWork& device, const Entries& entries) {
-  const auto is_superseded = [&](const DevicePlace& place) {
-    // Handle 2 is another stream on each thread, so its submissions are not compared.
-    return reinterpret_cast<uintptr_t>(place.stream()) != 2 &&
-           std::any_of(entries.begin(), entries.end(), [&](const auto& other) {
-             return other && other->place->stream() == place.stream() && other->place->number() > place.number();
-           });
-  };
-  const DevicePlace* before = nullptr;
+  std::vector<const DevicePlace*> last;  // of each stream; nearly always one
   for (const auto& entry : entries) {
-    if (!entry || entry->place.get() == before || is_superseded(*entry->place)) continue;
-    before = entry->place.get();
-    FDL_RETURN_IF_ERROR(device.begin_after(*before));
+    if (!entry) continue;
+    const DevicePlace& place = *entry->place;
+    const auto known = std::ranges::find_if(last, [&](const DevicePlace* other) {
+      // Submissions on a stream of the calling thread may be of different threads.
+      return other == &place || (other->stream() == place.stream() && !is_stream_of_thread(place.stream()));
+    });
+    if (known == last.end()) {
+      last.push_back(&place);
+    } else if (place.number() > (*known)->number()) {
+      *known = &place;
+    }
   }
+  for (const DevicePlace* place : last) FDL_RETURN_IF_ERROR(device.begin_after(*place));
   return {};
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from .. import reading, versions
 from ..document import comment
 from ..errors import WrongCombination
+from ..hardware import tolerations
 from ..options import KINDS, parser
 from ..pods import has_controller_uid
 from . import settings
@@ -56,8 +57,6 @@ def _claims(words, *names):
 
 
 def _tolerations(o):
-    from ..hardware import tolerations
-
     return [dict(one) for one in tolerations(o) if one["key"] not in (o.gpu_resource, "aws.amazon.com/efa")]
 
 
