@@ -2,6 +2,9 @@
 #include "base/status.h"
 
 #include <cstring>
+#include <new>
+#include <stdexcept>
+#include <system_error>
 
 namespace fdl {
 
@@ -114,6 +117,20 @@ Status Status::during(std::string_view operation, std::string_view phase, std::s
   if (richer.phase.empty()) richer.phase = phase;
   if (richer.group.empty()) richer.group = group;
   return Status(std::move(richer));
+}
+
+Status status_of_exception(const std::exception& error) {
+  if (dynamic_cast<const std::length_error*>(&error) != nullptr) {
+    return Status(Code::invalid_argument, "a count or length is more than memory can hold (was it negative?)");
+  }
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return Status(Code::resource, "this process is short of memory");
+  }
+  if (const auto* refused = dynamic_cast<const std::system_error*>(&error)) {
+    return Status(Code::resource,
+                  std::string("the system refuses this process a thread or a lock: ") + refused->what());
+  }
+  return Status(Code::internal, std::string("an unexpected exception: ") + error.what());
 }
 
 }  // namespace fdl

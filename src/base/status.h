@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -76,6 +77,9 @@ class [[nodiscard]] Status {
 };
 
 inline Status ok_status() { return {}; }
+
+// The failure that an exception of the standard library means: RESOURCE if memory or a thread cannot be had.
+Status status_of_exception(const std::exception& error);
 
 // A value, or the Status that explains why there is none.
 template <typename T>

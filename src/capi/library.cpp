@@ -99,15 +99,7 @@ fdl_result report(const Status& status) {
 
 fdl_result refuse(std::string text) { return report(Status(Code::invalid_argument, std::move(text))); }
 
-fdl_result report_exception(const std::exception& error) {
-  if (dynamic_cast<const std::length_error*>(&error) != nullptr) {
-    return refuse("a count or length is more than memory can hold (was it negative?)");
-  }
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
-    return report(Status(Code::resource, "this process is short of memory, and nothing was done"));
-  }
-  return report(Status(Code::internal, std::string("an unexpected exception: ") + error.what()));
-}
+fdl_result report_exception(const std::exception& error) { return report(status_of_exception(error)); }
 
 std::string at_rank(fdl_comm* comm) { return " (rank " + std::to_string(comm->world->runtime->facts().rank) + ")"; }
 

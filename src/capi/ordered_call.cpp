@@ -192,7 +192,7 @@ fdl_result run_shared(fdl_comm* comm, const fdl_call& call, const fdl_call_optio
   std::unique_ptr<OrderedCall> made;
   const fdl_result translated = make_submitted(comm, call, given, made);
   if (translated != FDL_OK) return translated;
-  const std::shared_ptr<Handle> handle = made->handle;
+  const std::shared_ptr<Handle> handle = made->handle.shared();
   made->used.reset();  // the caller's own stream has the collective, and nothing else waits for it
   const Status submitted = comm->world->runtime->submit_and_wait(*comm->ordered, std::move(made), *handle);
   return report(submitted.ok() ? handle->status() : submitted);
@@ -297,7 +297,7 @@ fdl_result submit_call(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
   if (translated != FDL_OK) return translated;
   Status shared = comm->world->runtime->share(*comm->ordered);
   if (!shared.ok()) return report(shared.during(made->title));
-  auto given_handle = std::make_unique<fdl_handle>(comm->world, made->handle);
+  auto given_handle = std::make_unique<fdl_handle>(comm->world, made->handle.shared());
   Status submitted = comm->world->runtime->submit(*comm->ordered, std::move(made));
   if (!submitted.ok()) return report(submitted);
   *handle = given_handle.release();

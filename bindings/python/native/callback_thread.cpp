@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <memory>
 #include <utility>
 
 namespace farandole_python {
@@ -18,9 +19,10 @@ std::thread thread_without_signals(Function function) {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(function));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  // Also if the system refuses a thread.
+  const std::unique_ptr<sigset_t, void (*)(sigset_t*)> restored(
+      &before, [](sigset_t* mask) { pthread_sigmask(SIG_SETMASK, mask, nullptr); });
+  return std::thread(std::move(function));
 }
 
 }  // namespace

@@ -22,8 +22,9 @@ int handle_signals(void*) {
   return PyErr_CheckSignals() != 0 ? 1 : 0;
 }
 
-// Called by a thread that drives the world and must not wait for the GIL.
-void post_stall(const char* text, void* thread) {
+// Called by a thread that drives the world and must not wait for the GIL. Where memory or a thread is short, the
+// warning is in the log alone.
+void post_stall(const char* text, void* thread) try {
   std::vector<std::function<void()>> warning;
   warning.emplace_back([copy = std::string(text)] {
     py::gil_scoped_acquire acquire;
@@ -34,6 +35,7 @@ void post_stall(const char* text, void* thread) {
     }
   });
   static_cast<CallbackThread*>(thread)->post(warning);
+} catch (const std::exception&) {
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ struct Entry {
   const void* input = nullptr;
   void* output = nullptr;                        // null: the library allocates it
   std::shared_ptr<DevicePlace> place = nullptr;  // null: input and output lie in the CPU's memory
-  std::shared_ptr<Handle> handle;
+  UnfinishedOperation handle;
   std::size_t index = 0;  // in the handle
   // The request is agreed on as a broadcast, but allocates symmetric memory of that size on the device of each rank.
   bool allocates_symmetric = false;

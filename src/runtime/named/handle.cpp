@@ -82,4 +82,23 @@ void Handle::notify(std::function<void()> function) {
   function();
 }
 
+// ---- UnfinishedOperation ----
+
+UnfinishedOperation& UnfinishedOperation::operator=(UnfinishedOperation&& other) noexcept {
+  UnfinishedOperation before(std::move(*this));
+  handle_ = std::move(other.handle_);
+  finished_ = other.finished_;
+  return *this;
+}
+
+UnfinishedOperation::~UnfinishedOperation() {
+  if (handle_ == nullptr || finished_) return;
+  handle_->finish_one(Status(Code::resource, "this process is short of memory, and the operation was lost"));
+}
+
+void UnfinishedOperation::finish(const Status& status) {
+  finished_ = true;
+  handle_->finish_one(status);
+}
+
 }  // namespace fdl

@@ -95,4 +95,25 @@ class Handle {
   std::atomic<bool> done_{false};
 };
 
+// One operation of a handle, until it has ended. If this is destroyed before, because memory was short while the
+// operation was moved from one list to another, the operation fails: a thread may wait for it without a limit.
+class UnfinishedOperation {
+ public:
+  UnfinishedOperation() = default;
+  UnfinishedOperation(std::shared_ptr<Handle> handle)
+      : handle_(std::move(handle)) {}  // NOLINT(google-explicit-constructor)
+  UnfinishedOperation(UnfinishedOperation&& other) noexcept
+      : handle_(std::move(other.handle_)), finished_(other.finished_) {}
+  UnfinishedOperation& operator=(UnfinishedOperation&& other) noexcept;
+  ~UnfinishedOperation();
+
+  void finish(const Status& status);
+  Handle* operator->() const { return handle_.get(); }
+  const std::shared_ptr<Handle>& shared() const { return handle_; }
+
+ private:
+  std::shared_ptr<Handle> handle_;
+  bool finished_ = false;
+};
+
 }  // namespace fdl

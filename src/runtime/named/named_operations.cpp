@@ -44,6 +44,7 @@ bool NamedOperations::progress() {
     fail_all(Status(failure_.reported()));
     return true;
   }
+  if (stopped_) return false;
   bool moved = exchange_.progress(submissions_);
   moved |= order_.follow();
   moved |= executor_.progress();

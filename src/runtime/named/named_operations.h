@@ -62,6 +62,11 @@ class NamedOperations final : private PlanExchange::Receiver {
   // Returns a failure of this rank that is not reported to the coordinator yet, once; OK if there is none. The caller
   // reports it, and passes the coordinator's failure decision to fail_all().
   Status take_failure_report() { return failure_.take_report(); }
+  // An exception has left the parts in an unknown state: reports `why`, and advances nothing from here on.
+  void stop(const Status& why) {
+    stopped_ = true;
+    failure_.report(why);
+  }
 
   // Null ends tracing. On the root the timeline also shows when the request of each rank arrives.
   void trace_with(std::unique_ptr<Trace> trace);
@@ -89,6 +94,7 @@ class NamedOperations final : private PlanExchange::Receiver {
   std::function<void(const std::string&)> on_stall_;
   OperationsInFlight operations_;
   GroupFailure failure_;
+  bool stopped_ = false;  // by stop()
   Submissions<Entry> submissions_;
   PendingBuckets pending_;
   PlanExchange exchange_;

@@ -25,6 +25,9 @@ class Driven {
   virtual int64_t next_alarm_ns() const = 0;
   // Returns a failure of this rank that is not reported to the coordinator yet, once; OK if there is none.
   virtual Status take_failure_report() = 0;
+  // Ends the communicator by a failure of this rank, which take_failure_report() returns: an exception has left the
+  // operations in an unknown state.
+  virtual void fail(const Status& why) = 0;
 
  protected:
   Driven() = default;

@@ -30,7 +30,10 @@ void count_end(GroupMetrics* metrics, const OrderedCall& call, const Status& out
 
 void OrderedCalls::start(Call call) {
   if (!ended_.ok()) return conclude(std::move(call), ended_);
-  if (!ended_by_.ok()) return conclude(std::move(call), ended_earlier(ended_by_.during(call->title, "", group_)));
+  if (!ended_by_.ok()) {
+    const Status earlier = ended_earlier(ended_by_.during(call->title, "", group_));
+    return conclude(std::move(call), earlier);
+  }
   if (!limit_.is_never() && !has_work() && limit_.passed()) limit(Deadline::never());  // it met no call in flight
   has_fresh_ = true;
   // A collective's time begins when all collectives before it are done, a message's time begins now.
@@ -140,9 +143,19 @@ void OrderedCalls::finish(Call call) {
   if (ends_only_its_call(status) || !ended_.ok() || call->may_never_come) return conclude(std::move(call), status);
   call->completion().status = status;
   failed_.push_back(std::move(call));
+  report(status);
+}
+
+void OrderedCalls::report(const Status& why) {
   if (std::exchange(is_reported_, true)) return;
-  unsent_report_ = status;
+  unsent_report_ = why;
   decision_due_ = decision_deadline(config_);
+}
+
+void OrderedCalls::fail(const Status& why) {
+  report(why);
+  comm_.interrupt(why);
+  comm_.progress();  // carries out the interrupt
 }
 
 // All ranks report the same error: the decision, or where none arrives in time their own.
@@ -162,9 +175,9 @@ bool OrderedCalls::publish_decision() {
 
 void OrderedCalls::conclude(Call call, const Status& outcome) {
   count_end(metrics_.get(), *call, outcome);
-  const std::shared_ptr<Handle> handle = std::move(call->handle);
+  UnfinishedOperation handle = std::move(call->handle);
   call.reset();
-  handle->finish_one(outcome);
+  handle.finish(outcome);
 }
 
 void OrderedCalls::end(const Status& why) {

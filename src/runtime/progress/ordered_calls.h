@@ -39,7 +39,7 @@ struct OrderedCall {
   uint64_t bytes = 0;                // for the metrics: what this rank contributes
   int64_t began_ns = 0;              // for the metrics; 0: not counted
   bool may_never_come = false;       // its failure is not reported to the coordinator
-  std::shared_ptr<Handle> handle;    // of a submitted call
+  UnfinishedOperation handle;        // of a submitted call
   std::shared_ptr<UsedDevice> used;  // the device of a collective's buffers; null: the CPU
   // Set by OrderedCalls: the end of timeout_ns, and the turn of a collective on a device.
   Deadline due = Deadline::never();
@@ -82,6 +82,7 @@ class OrderedCalls final : public Driven {
   bool waits() const override { return has_work() && !comm_.has_failed(); }
   int64_t next_alarm_ns() const override;
   Status take_failure_report() override { return std::exchange(unsent_report_, {}); }
+  void fail(const Status& why) override;
 
  private:
   using Call = std::unique_ptr<OrderedCall>;
@@ -93,6 +94,7 @@ class OrderedCalls final : public Driven {
   void check_due();
   bool collect();
   void finish(Call call);
+  void report(const Status& why);
   bool publish_decision();
   void conclude(Call call, const Status& outcome);
 

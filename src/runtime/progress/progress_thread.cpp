@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 
 #include "base/check.h"
 #include "base/relax.h"
@@ -36,9 +37,10 @@ std::thread start_thread_without_signals(std::function<void()> body) {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  // Also if the system refuses a thread.
+  const std::unique_ptr<sigset_t, void (*)(sigset_t*)> restored(
+      &before, [](sigset_t* mask) { pthread_sigmask(SIG_SETMASK, mask, nullptr); });
+  return std::thread(std::move(body));
 }
 
 }  // namespace
@@ -50,12 +52,20 @@ class ProgressThread::Turn {
   explicit Turn(ProgressThread& driven) : progress_thread_(driven), before_(std::exchange(driving_here, &driven)) {
     progress_thread_.finish_sleep();
   }
-  ~Turn() { driving_here = before_; }
-  void end(bool undone) { progress_thread_.progress_token_.give_back(undone); }
+  // An exception ends a turn too: the token must not stay with a thread that has left.
+  ~Turn() {
+    driving_here = before_;
+    if (!ended_) end(true);
+  }
+  void end(bool undone) {
+    ended_ = true;
+    progress_thread_.progress_token_.give_back(undone);
+  }
 
  private:
   ProgressThread& progress_thread_;
   const ProgressThread* before_;
+  bool ended_ = false;
 };
 
 ProgressThread::ProgressThread(CoordinatorClient& coordinator_client, const Config& config, Hooks hooks, Event event,
@@ -152,8 +162,13 @@ bool ProgressThread::call(const std::function<void()>& task) {
   Mutex mutex;
   CondVar finished;
   bool done = false;
+  std::exception_ptr exception;  // of the task, for the caller
   const bool posted = progress_token_.post([&] {
-    task();
+    try {
+      task();
+    } catch (...) {
+      exception = std::current_exception();
+    }
     MutexLock lock(mutex);
     done = true;
     finished.notify_all();
@@ -161,6 +176,7 @@ bool ProgressThread::call(const std::function<void()>& task) {
   if (!posted) return false;
   MutexLock lock(mutex);
   finished.wait(mutex, Deadline::never(), [&] { return done; });
+  if (exception) std::rethrow_exception(exception);
   return true;
 }
 
@@ -253,14 +269,39 @@ bool ProgressThread::undone() const {
   return std::any_of(active_.begin(), active_.end(), [](const Driven* driven) { return driven->has_work(); });
 }
 
+// Other threads wait for what this thread drives, so an exception must not end it, and neither may it end the process
+// because one operation needs more memory than there is. What was interrupted is in an unknown state and ends, on all
+// ranks; what it had in hand fails by the destructor of UnfinishedOperation.
+template <typename Work>
+void ProgressThread::guard(Driven* driven, const Work& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    if (driven != nullptr) return fail(*driven, error);
+    for (Driven* one : active_) fail(*one, error);
+  }
+}
+
+void ProgressThread::fail(Driven& driven, const std::exception& error) {
+  Communicator& comm = driven.comm();
+  const Member& me = comm.members()[static_cast<std::size_t>(comm.rank())];
+  const Status why = status_of_exception(error);
+  // Not a code that ends its call alone.
+  const Code code = why.code() == Code::internal ? Code::internal : Code::resource;
+  driven.fail(Status::blame(me.world_rank, me.host_name, code, name_of(me) + ": " + why.text()));
+  if (const Status report = driven.take_failure_report(); !report.ok()) hooks_.on_failure_report(comm, report);
+}
+
 void ProgressThread::run_task(ProgressToken::Task& task) {
   if (auto* named = std::get_if<ProgressToken::NamedTask>(&task)) {
-    named->group->named().submit(std::move(named->entries));
+    guard(named->group, [&] { named->group->named().submit(std::move(named->entries)); });
   } else if (auto* ordered = std::get_if<ProgressToken::OrderedTask>(&task)) {
-    ordered->calls->start(std::move(ordered->call));
-    activate(*ordered->calls);
+    guard(ordered->calls, [&] {
+      activate(*ordered->calls);
+      ordered->calls->start(std::move(ordered->call));
+    });
   } else {
-    std::get<std::function<void()>>(task)();
+    guard(nullptr, std::get<std::function<void()>>(task));
   }
 }
 
@@ -274,10 +315,14 @@ bool ProgressThread::do_tasks() {
 }
 
 bool ProgressThread::poll_coordinator() {
-  coordinator_client_.progress();
-  const std::vector<CoordinatorEvent> events = coordinator_client_.take_events();
-  for (const CoordinatorEvent& event : events) hooks_.on_event(event);
-  return !events.empty();
+  bool moved = false;
+  guard(nullptr, [&] {
+    coordinator_client_.progress();
+    const std::vector<CoordinatorEvent> events = coordinator_client_.take_events();
+    moved = !events.empty();
+    for (const CoordinatorEvent& event : events) hooks_.on_event(event);
+  });
+  return moved;
 }
 
 bool ProgressThread::drive_all() {
@@ -298,9 +343,12 @@ bool ProgressThread::drive_all() {
 }
 
 bool ProgressThread::drive(Driven& driven) {
-  const bool moved = driven.progress();
-  if (const Status failure_report = driven.take_failure_report(); !failure_report.ok())
-    hooks_.on_failure_report(driven.comm(), failure_report);
+  bool moved = true;  // by an exception, too: it ends what waits
+  guard(&driven, [&] {
+    moved = driven.progress();
+    if (const Status failure_report = driven.take_failure_report(); !failure_report.ok())
+      hooks_.on_failure_report(driven.comm(), failure_report);
+  });
   if (moved) driven.still_ns_ = 0;
   return moved;
 }
@@ -312,13 +360,13 @@ void ProgressThread::watch_all(int64_t now) {
     if (driven->still_ns_ == 0) driven->still_ns_ = driven->watched_ns_ = now;
     if (!driven->waits() || now - driven->watched_ns_ < seconds_to_ns(config_.suspect_after_s)) continue;
     driven->watched_ns_ = now;
-    hooks_.on_stuck(driven->comm(), now - driven->still_ns_);
+    guard(driven, [&] { hooks_.on_stuck(driven->comm(), now - driven->still_ns_); });
   }
 }
 
 void ProgressThread::keep_watch(int64_t now) {
   if (now < next_watch_ns_) return;
-  next_watch_ns_ = hooks_.on_watch(now);
+  guard(nullptr, [&] { next_watch_ns_ = hooks_.on_watch(now); });
 }
 
 // ---- sleeping ----

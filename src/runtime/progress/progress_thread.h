@@ -80,6 +80,10 @@ class ProgressThread {
   bool submit_and_wait(ProgressToken::Task task, Handle& handle, Deadline deadline);
   void drive_until_done(Turn& turn, const Handle& handle, Deadline deadline);
   bool undone() const;
+  // Runs `work`. An exception ends `driven`, or everything that is driven if it is null.
+  template <typename Work>
+  void guard(Driven* driven, const Work& work);
+  void fail(Driven& driven, const std::exception& error);
   void run_task(ProgressToken::Task& task);
   bool do_tasks();
   bool poll_coordinator();

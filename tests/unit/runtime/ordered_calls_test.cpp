@@ -35,7 +35,7 @@ class OrderedCallsTest : public testing::Test {
 
   std::shared_ptr<Handle> Start(int rank, std::unique_ptr<OrderedCall> call) {
     call->handle = std::make_shared<Handle>(1);
-    const std::shared_ptr<Handle> handle = call->handle;
+    const std::shared_ptr<Handle> handle = call->handle.shared();
     calls(rank).start(std::move(call));
     return handle;
   }

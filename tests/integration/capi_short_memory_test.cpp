@@ -1,0 +1,150 @@
+// Tests of what happens when the progress thread gets no memory: the operations that it drives fail on all ranks, and
+// the process goes on. Each trial lets another allocation fail.
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <latch>
+#include <new>
+#include <thread>
+
+#include "tests/support/worlds.h"
+
+namespace {
+
+// How many allocations the chosen thread may still make; the one after them fails, once. Negative: all may be made.
+std::atomic<int> allowed{-1};
+std::atomic<std::thread::id> chosen;
+std::atomic<int> refused{0};
+
+}  // namespace
+
+// Every allocation of this program, and of the library in it.
+void* operator new(std::size_t bytes) {
+  if (allowed.load(std::memory_order_relaxed) >= 0 && std::this_thread::get_id() == chosen.load() &&
+      allowed.fetch_sub(1) == 0) {
+    ++refused;
+    throw std::bad_alloc();
+  }
+  void* const memory = std::malloc(bytes > 0 ? bytes : 1);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace world_test {
+namespace {
+
+// Waits without driving, so that only the world's own thread can complete the handle.
+bool done_unaided(fdl_handle* handle) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  int done = 0;
+  while (fdl_poll(handle, &done) == FDL_OK && done == 0 && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return done != 0;
+}
+
+// The outcome of a submission that only the progress thread drives.
+fdl_result end_of(fdl_handle* handle) {
+  if (handle == nullptr) return fdl_last_error()->code;
+  if (!done_unaided(handle)) {
+    ADD_FAILURE() << "an operation did not end";
+    return FDL_OK;
+  }
+  const fdl_result result = fdl_wait_handle(handle, -1);
+  fdl_handle_free(handle);
+  return result;
+}
+
+fdl_handle* submit_named(World& me, fdl_kind kind, const char* name, float* input, float* output) {
+  const int64_t shape[] = {100};
+  fdl_operation operation;
+  fdl_operation_init(&operation);
+  operation.kind = kind;
+  operation.name = name;
+  operation.input.data = input;
+  operation.input.shape = shape;
+  operation.input.ndim = 1;
+  operation.output = output;
+  fdl_handle* handle = nullptr;
+  static_cast<void>(fdl_submit(me.all, &operation, 1, &handle));
+  return handle;
+}
+
+// Makes rank 1's progress thread the one whose allocations fail. It runs the callback, which is registered before rank
+// 0 submits the operation.
+void choose_progress_thread(World& me, std::latch& registered) {
+  std::vector<float> values(100, 1);
+  if (me.rank == 0) registered.wait();
+  fdl_handle* const warm = submit_named(me, FDL_NAMED_ALLREDUCE, "warm", values.data(), values.data());
+  if (me.rank == 1) {
+    FDL_EXPECT_OK(fdl_handle_notify(
+        warm, [](void*) { chosen = std::this_thread::get_id(); }, nullptr));
+    registered.count_down();
+  }
+  EXPECT_EQ(end_of(warm), FDL_OK);
+}
+
+struct Outcome {
+  std::atomic<int> ok{0};
+  std::atomic<int> failed{0};
+  void count(fdl_result result) {
+    EXPECT_TRUE(result == FDL_OK || result == FDL_RESOURCE) << result << ": " << fdl_last_error()->text;
+    ++(result == FDL_OK ? ok : failed);
+  }
+};
+
+// Runs `work` on two ranks with one refused allocation after another, until none is refused any more.
+void refuse_each(const std::function<void(World&)>& work) {
+  for (int number = 0;; ++number) {
+    SCOPED_TRACE(number);
+    refused = 0;
+    std::latch registered(1);
+    std::latch both_have_ended(2);
+    run_ranks(2, {{"suspect_after_s", "0.05"}}, [&](World& me) {
+      choose_progress_thread(me, registered);
+      if (me.rank == 1) allowed = number;
+      work(me);
+      allowed = -1;
+      both_have_ended.arrive_and_wait();  // neither hears of the other's shutdown instead
+    });
+    allowed = -1;
+    if (refused == 0 || testing::Test::HasFailure()) return;
+    EXPECT_LT(number, 2000);
+  }
+}
+
+TEST(ShortMemory, FailsNamedOperationsOnAllRanks) {
+  Outcome outcome;
+  refuse_each([&](World& me) {
+    std::vector<float> values(100, 1);
+    fdl_handle* const sum = submit_named(me, FDL_NAMED_ALLREDUCE, "sum", values.data(), values.data());
+    fdl_handle* const parts = submit_named(me, FDL_NAMED_ALLGATHER, "parts", values.data(), nullptr);
+    for (fdl_handle* handle : {sum, parts}) outcome.count(end_of(handle));
+    allowed = -1;
+    float value = 1;
+    FDL_EXPECT_OK(fdl_allreduce(me.comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM));
+    EXPECT_EQ(value, 2) << "another communicator goes on";
+  });
+  EXPECT_GT(outcome.ok, 0);
+  EXPECT_GT(outcome.failed, 0);
+}
+
+TEST(ShortMemory, FailsSubmittedCallsOnAllRanks) {
+  Outcome outcome;
+  refuse_each([&](World& me) {
+    std::vector<float> values(100, 1);
+    fdl_call call;
+    fdl_call_init(&call);
+    call.input = call.output = values.data();
+    call.count = values.size();
+    fdl_handle* handle = nullptr;
+    static_cast<void>(fdl_call_submit(me.comm, &call, nullptr, &handle));
+    outcome.count(end_of(handle));
+  });
+  EXPECT_GT(outcome.ok, 0);
+}
+
+}  // namespace
+}  // namespace world_test
