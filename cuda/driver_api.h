@@ -93,6 +93,7 @@ struct Uuid {
   ROW(cuCtxPushCurrent_v2,               (Context context))                                                            \
   ROW(cuCtxPopCurrent_v2,                (Context* context))                                                           \
   ROW(cuCtxGetCurrent,                   (Context* context))                                                           \
+  ROW(cuCtxSetCurrent,                   (Context context))                                                            \
   ROW(cuCtxEnablePeerAccess,             (Context peer, unsigned flags))                                               \
   ROW(cuThreadExchangeStreamCaptureMode, (int* mode))                                                                  \
   ROW(cuMemAlloc_v2,                     (Pointer* memory, std::size_t bytes))                                         \

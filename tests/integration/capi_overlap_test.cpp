@@ -221,9 +221,13 @@ TEST(DriverCalls, AreFewForEachBucket) {
     for (int i = 0; i < 10; ++i) step();
     static std::map<std::string, std::size_t> before;
     const auto calls = [&](const char* name) { return fake_cuda_calls(name) - before[name]; };
-    static const char* const kCalls[] = {"cuStreamWaitEvent",   "cuEventRecord",
-                                         "cuCtxPushCurrent_v2", "cuCtxGetCurrent",
-                                         "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode",
+    static const char* const kCalls[] = {"cuStreamWaitEvent",
+                                         "cuEventRecord",
+                                         "cuCtxPushCurrent_v2",
+                                         "cuCtxGetCurrent",
+                                         "cuCtxSetCurrent",
+                                         "cuStreamIsCapturing",
+                                         "cuThreadExchangeStreamCaptureMode",
                                          "cuLaunchKernel"};
     static long reduced = 0;
     both.arrive_and_wait();
@@ -232,14 +236,24 @@ TEST(DriverCalls, AreFewForEachBucket) {
       reduced = fake_nccl_calls("AllReduce");
     }
     both.arrive_and_wait();
-    step();
+    {
+      // The device is current on the program's thread, as it is with a framework.
+      const fdl::CurrentDevice current(device.device());
+      step();
+    }
     both.arrive_and_wait();
-    if (me.rank != 0) return;
-    const auto buckets = static_cast<std::size_t>(fake_nccl_calls("AllReduce") - reduced);  // of both ranks
-    for (const char* name : kCalls) RecordProperty(name, static_cast<int>(calls(name)));
-    RecordProperty("buckets", static_cast<int>(buckets));
-    EXPECT_GT(buckets, 0u);
-    EXPECT_LE(calls("cuStreamWaitEvent"), 2 * buckets);
+    if (me.rank == 0) {
+      const auto buckets = static_cast<std::size_t>(fake_nccl_calls("AllReduce") - reduced);  // of both ranks
+      for (const char* name : kCalls) RecordProperty(name, static_cast<int>(calls(name)));
+      RecordProperty("buckets", static_cast<int>(buckets));
+      EXPECT_GT(buckets, 0u);
+      EXPECT_LE(calls("cuStreamWaitEvent"), 2 * buckets);
+      EXPECT_EQ(calls("cuCtxPushCurrent_v2"), 2 + buckets)
+          << "those of this test, and of the fake NCCL for each launch";
+      EXPECT_LE(calls("cuCtxSetCurrent"), 2u) << "once in the life of each thread of the library";
+      EXPECT_EQ(calls("cuThreadExchangeStreamCaptureMode"), 0u);
+    }
+    both.arrive_and_wait();  // the other rank releases its tensors only then
   });
 }
 

@@ -423,6 +423,12 @@ void copy_now(void* target, const void* source, std::size_t bytes) {
 EXPORT void fake_cuda_write(void* device, const void* host, size_t bytes) { copy_now(device, host, bytes); }
 EXPORT void fake_cuda_read(const void* device, void* host, size_t bytes) { copy_now(host, device, bytes); }
 
+EXPORT int fake_cuda_retained(int device) {
+  Call call("fake_cuda_retained");
+  fake::Device* owner = nullptr;
+  return device_numbered(call, device, &owner) == kSuccess ? owner->retained : -1;
+}
+
 EXPORT void* fake_cuda_new(int device, size_t bytes) {
   if (cuInit(0) != kSuccess) return nullptr;
   Call call("fake_cuda_new");

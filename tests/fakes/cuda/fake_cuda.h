@@ -34,6 +34,9 @@ FAKE_EXPORT void fake_cuda_delete(void* memory);
 FAKE_EXPORT size_t fake_cuda_device_bytes(void);
 FAKE_EXPORT size_t fake_cuda_pinned_bytes(void);
 
+// How often the primary context of a device is retained.
+FAKE_EXPORT int fake_cuda_retained(int device);
+
 // Makes the k-th call from now on of this function (1: the next) fail with the code. Clearing removes all such plans.
 FAKE_EXPORT void fake_cuda_fail(const char* function, int k, int code);
 FAKE_EXPORT void fake_cuda_clear_failures(void);

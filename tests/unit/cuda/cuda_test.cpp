@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "contract/device.h"
+#include "contract/library_thread.h"
 #include "cuda/cuda_device.h"
 #include "cuda/memory_cache.h"
 #include "tests/fakes/cuda/fake_cuda.h"
@@ -20,6 +21,7 @@
 extern "C" int cuStreamSynchronize(void* stream);
 extern "C" int cuStreamDestroy_v2(void* stream);
 extern "C" int cuCtxGetCurrent(void** context);
+extern "C" int cuThreadExchangeStreamCaptureMode(int* mode);
 
 namespace fdl {
 namespace {
@@ -334,6 +336,65 @@ TEST_F(CudaTest, CopiesFromAnotherDeviceDirectly) {
   ASSERT_EQ(cuStreamSynchronize(own), 0);
   EXPECT_EQ(read(here, 1000), numbers);
   other->release(there);
+}
+
+TEST_F(CudaTest, ReleasesTheContextOfAPeer) {
+  const int before = fake_cuda_retained(1);
+  auto other = open_cuda_device(1, fake_driver_config()).take();
+  void* const there = *other->allocate(400);
+  const Stream own = *device_->make_stream();
+  void* const here = *device_->allocate(400);
+  EXPECT_DONE(device_->copy(own, here, there, 400));
+  EXPECT_EQ(fake_cuda_retained(1), before + 2) << "by the peer itself, and for the access to it";
+  ASSERT_EQ(cuStreamSynchronize(own), 0);
+  device_->end_stream(own);
+  device_->release(here);
+  reopen();
+  other->release(there);
+  other = nullptr;
+  EXPECT_EQ(fake_cuda_retained(1), before);
+}
+
+TEST_F(CudaTest, StaysCurrentOnAThreadOfTheLibrary) {
+  const Stream own = stream();
+  int* const memory = on_device<int>({1, 2, 3});
+  static const char* const kCalls[] = {"cuCtxSetCurrent", "cuCtxPushCurrent_v2", "cuThreadExchangeStreamCaptureMode"};
+  std::thread([&] {
+    LibraryThread::mark_this();
+    const DeviceEvent event = *device_->make_event();
+    std::vector<std::size_t> before;
+    for (const char* name : kCalls) before.push_back(fake_cuda_calls(name));
+    for (int i = 0; i < 10; ++i) {
+      EXPECT_DONE(device_->fill_zero(own, memory, 4));
+      EXPECT_DONE(device_->set(event, own));
+      EXPECT_TRUE(device_->reached(event).ok());
+    }
+    for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(fake_cuda_calls(kCalls[i]), before[i]) << kCalls[i];
+    // Another device takes its place only until the end of the outermost scope.
+    const auto other = open_cuda_device(1, fake_driver_config()).take();
+    {
+      const CurrentDevice outer(*other);
+      const CurrentDevice inner(*device_);
+      EXPECT_DONE(device_->set(event, own));
+    }
+    EXPECT_DONE(device_->set(event, own));
+    device_->end_event(event);
+  }).join();
+  cuStreamSynchronize(own);
+}
+
+TEST_F(CudaTest, RelaxesTheCaptureModeOfAThreadOnlyForACall) {
+  const Stream own = stream();
+  const DeviceEvent event = *device_->make_event();
+  EXPECT_DONE(device_->set(event, own));
+  const std::size_t before = fake_cuda_calls("cuThreadExchangeStreamCaptureMode");
+  EXPECT_TRUE(device_->reached(event).ok());
+  EXPECT_EQ(fake_cuda_calls("cuThreadExchangeStreamCaptureMode"), before + 2);
+  int mode = 0;
+  cuThreadExchangeStreamCaptureMode(&mode);
+  EXPECT_EQ(mode, 0) << "global, as before";
+  cuStreamSynchronize(own);
+  device_->end_event(event);
 }
 
 TEST_F(CudaTest, EmptyWorkCallsNothingInTheDriver) {
