@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "cuda/calls.h"
 #include "cuda/events.h"
+#include "cuda/large_memory.h"
 #include "cuda/launches.h"
 #include "cuda/memory_cache.h"
 
@@ -145,20 +146,23 @@ class CudaDevice final : public Device {
       0};  // one bit per device (modulo 64) for which peer access was enabled or found impossible
   LastWork last_work_{calls_};
   Launches launches_{calls_, kernel_image()};
+  LargeMemory large_memory_{calls_};
   MemoryCache device_memory_{[this](std::size_t bytes, void** memory) {
+                               if (large_memory_.takes(bytes)) return large_memory_.allocate(bytes, memory);
                                Pointer allocated = 0;
                                const Outcome outcome = driver_.cuMemAlloc_v2(&allocated, bytes);
                                *memory = reinterpret_cast<void*>(static_cast<std::uintptr_t>(allocated));
                                return outcome;
                              },
-                             [this](void* memory) {
+                             [this](void* memory, std::size_t bytes) {
                                const RelaxedScope scope(calls_);
+                               if (large_memory_.takes(bytes)) return large_memory_.free(memory);
                                (void)driver_.cuMemFree_v2(pointer(memory));
                              },
                              kMostIdleDeviceBytes};
   MemoryCache pinned_memory_{
       [this](std::size_t bytes, void** memory) { return driver_.cuMemHostAlloc(memory, bytes, kHostAllocPortable); },
-      [this](void* memory) {
+      [this](void* memory, std::size_t) {
         const RelaxedScope scope(calls_);
         (void)driver_.cuMemFreeHost(memory);
       },
@@ -175,6 +179,7 @@ Status CudaDevice::begin() {
   // wait for a peer. The first launch reports a failure.
   const Scope scope(calls_);
   (void)launches_.load();
+  large_memory_.begin(number_);
   return ok_status();
 }
 

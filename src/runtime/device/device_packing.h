@@ -12,8 +12,8 @@
 
 namespace fdl {
 
-// Each tensor begins at a multiple of 16 bytes, so that one of an odd size does not make the accesses to those behind it
-// narrow. What lies between two tensors is reduced with them and then ignored.
+// Each tensor begins at a multiple of 16 bytes, so that one of an odd size does not make the accesses to those behind
+// it narrow. What lies between two tensors is reduced with them and then ignored.
 //
 // A round has as many elements as fit into the scratch buffer, the last round has the rest; a tensor may be cut
 // anywhere. So ranks with the same tensors and equally large scratch buffers cut alike.

@@ -43,7 +43,7 @@ FAKE_EXPORT void fake_cuda_clear_failures(void);
 FAKE_EXPORT void fake_cuda_delay_us(unsigned microseconds);
 FAKE_EXPORT void fake_cuda_memory(size_t bytes);  // size of each device's memory
 FAKE_EXPORT void fake_cuda_driver_version(int version);
-FAKE_EXPORT void fake_cuda_pools(int has_pools);     // whether devices support cuMemAllocAsync
+FAKE_EXPORT void fake_cuda_pools(int has_pools);        // whether devices support cuMemAllocAsync
 FAKE_EXPORT void fake_cuda_capability(int capability);  // of all devices: 90 is 9.0
 // Tensors that a kernel has packed or unpacked by accesses of less than 16 bytes, because of their place in the vector.
 FAKE_EXPORT size_t fake_cuda_narrow_segments(void);

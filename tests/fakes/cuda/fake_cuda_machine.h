@@ -110,7 +110,7 @@ class Machine {
   // Call the following with the mutex held.
   Outcome allocate(Device& device, std::size_t bytes, void** memory);
   Outcome free_memory(std::unique_lock<std::mutex>& lock, void* memory);  // waits for the device, like the driver
-  Outcome drop_memory(void* memory);  // without a wait
+  Outcome drop_memory(void* memory);                                      // without a wait
   Device* owner_of(const void* memory);
   bool within_allocation(const void* memory, std::size_t bytes);
   Outcome queue(const std::shared_ptr<Stream>& stream, std::function<Outcome()> run,

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <numeric>
 #include <random>
 #include <string>
@@ -63,6 +65,8 @@ class CudaTest : public testing::Test {
     device_ = nullptr;
     fake_cuda_fall_off(0, 0);
     fake_cuda_refuse_module(0);
+    fake_cuda_driver_version(13000);
+    fake_cuda_capability(90);
     fake_cuda_memory(std::size_t{8} << 30);
     EXPECT_EQ(fake_cuda_device_bytes(), 0u) << "memory of the device is lost";
     EXPECT_EQ(fake_cuda_pinned_bytes(), 0u) << "pinned memory is lost";
@@ -206,6 +210,42 @@ TEST_F(CudaTest, IdleMemoryIsBounded) {
   for (int i = 0; i < 20; ++i) all.push_back(*device_->allocate(std::size_t{32} << 20));
   for (void* memory : all) device_->release(memory);
   EXPECT_LE(fake_cuda_device_bytes(), std::size_t{256} << 20);
+}
+
+// A kernel of NCCL that waits for a peer may be on the device, and the peer may wait for this thread.
+TEST_F(CudaTest, FreesLargeMemoryWhileTheDeviceIsBusy) {
+  for (const int has_pools : {1, 0}) {
+    fake_cuda_pools(has_pools);
+    reopen();
+    const Stream own = *device_->make_stream();
+    void* const large = *device_->allocate(std::size_t{300} << 20);
+    fake_cuda_hold();
+    ASSERT_EQ(fake_cuda_queue(
+                  own, [](void*) {}, nullptr),
+              0);
+    auto released = std::async(std::launch::async, [&] { device_->release(large); });
+    if (has_pools != 0) {
+      EXPECT_EQ(released.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+      EXPECT_EQ(fake_cuda_device_bytes(), 0u);
+    }
+    fake_cuda_go_on();
+    released.get();
+    cuStreamSynchronize(own);
+    device_->end_stream(own);
+    EXPECT_EQ(fake_cuda_device_bytes(), 0u);
+  }
+  fake_cuda_pools(1);
+}
+
+TEST_F(CudaTest, LargeMemoryIsReusedAndReportsAShortage) {
+  void* const first = *device_->allocate(std::size_t{64} << 20);
+  device_->release(first);
+  EXPECT_EQ(*device_->allocate(std::size_t{64} << 20), first);
+  device_->release(first);
+  fake_cuda_memory(std::size_t{100} << 20);
+  const auto refused = device_->allocate(std::size_t{128} << 20);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().text(), HasSubstr("of the device's 104857600 are free"));
 }
 
 TEST(CudaMemory, SizesWasteAtMostAFifth) {
@@ -723,6 +763,24 @@ TEST_F(CudaTest, LoadsThePortableModuleIfTheFirstDoesNotFit) {
     EXPECT_THAT(done.text(), HasSubstr("no nvcc"));  // there is only one module
   }
   cuStreamSynchronize(own);
+}
+
+// Drivers before 550.54 (CUDA 12.4) do not read images that are compressed with zstd, as nvcc does from 12.8 on.
+TEST_F(CudaTest, LoadsThePortableModuleInAnOldDriver) {
+  if (!FDL_HAS_NVCC) GTEST_SKIP() << "built without nvcc: there is no compiled image";
+  for (const auto& [driver, capability] : {std::pair(11080, 90), std::pair(13000, 75), std::pair(13000, 120)}) {
+    fake_cuda_driver_version(driver);
+    fake_cuda_capability(capability);
+    reopen();
+    const Stream own = *device_->make_stream();
+    void* const memory = *device_->allocate(8);
+    const void* from[] = {memory, static_cast<int*>(memory) + 1};
+    const Status done = device_->reduce(own, Dtype::int32, Op::sum, memory, from, 1, 1.0);
+    EXPECT_TRUE(done.ok()) << done.text() << " with driver " << driver << " and capability " << capability;
+    cuStreamSynchronize(own);
+    device_->end_stream(own);
+    device_->release(memory);
+  }
 }
 
 TEST_F(CudaTest, ReportsABuildWithoutKernels) {
