@@ -4,9 +4,11 @@
 #include <atomic>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/mutex.h"
 #include "base/status.h"
+#include "contract/library_thread.h"
 #include "cuda/driver.h"
 
 namespace fdl::cuda {
@@ -38,7 +40,8 @@ class Calls {
 };
 
 // Makes the device's context current on this thread until the end of the scope. It makes no call of the driver inside
-// another scope of the device, and only a query where the context is current already.
+// another scope of the device, and only a query where the context is current already. On a thread of the library the
+// context stays current behind the outermost scope.
 class Scope {
  public:
   // What leave() restores.
@@ -51,9 +54,11 @@ class Scope {
     if (current_ == calls.context) return kSuccess;
     Context found = nullptr;
     if (calls.driver.cuCtxGetCurrent(&found) != kSuccess || found != calls.context) {
-      const Outcome outcome = calls.driver.cuCtxPushCurrent_v2(calls.context);
+      const bool stays = current_ == nullptr && LibraryThread::is_this();
+      const Outcome outcome = stays ? calls.driver.cuCtxSetCurrent(calls.context)  // replaces the one that has stayed
+                                    : calls.driver.cuCtxPushCurrent_v2(calls.context);
       if (outcome != kSuccess) return outcome;
-      entered.pushed = true;
+      entered.pushed = !stays;
     }
     current_ = calls.context;
     return kSuccess;
@@ -83,19 +88,29 @@ class Scope {
 };
 
 // A scope in which calls are allowed that CUDA otherwise forbids while some stream is being captured, because they
-// touch no captured stream: those that allocate, free, load, or ask for the state of an event.
+// touch no captured stream: those that allocate, free, load, or ask for the state of an event. It changes the thread's
+// capture mode only where the mode is not relaxed yet; on a thread of the library the mode stays relaxed.
 class RelaxedScope : public Scope {
  public:
   explicit RelaxedScope(const Calls& calls) : Scope(calls), driver_(calls.driver) {
+    if (std::exchange(relaxed_, true)) return;
+    (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+    restores_ = !LibraryThread::is_this();
+  }
+  ~RelaxedScope() {
+    if (!restores_) return;
+    relaxed_ = false;
     (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
   }
-  ~RelaxedScope() { (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
   RelaxedScope(const RelaxedScope&) = delete;
   RelaxedScope& operator=(const RelaxedScope&) = delete;
 
  private:
+  static inline thread_local bool relaxed_ = false;
+
   const Driver& driver_;
   int mode_ = kCaptureModeRelaxed;
+  bool restores_ = false;
 };
 
 }  // namespace fdl::cuda

@@ -7,11 +7,14 @@
 #include <atomic>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/mutex.h"
 #include "cuda/calls.h"
 #include "cuda/events.h"
+#include "cuda/large_memory.h"
 #include "cuda/launches.h"
 #include "cuda/memory_cache.h"
 
@@ -44,15 +47,14 @@ class PrimaryContext {
   PrimaryContext(const PrimaryContext&) = delete;
   PrimaryContext& operator=(const PrimaryContext&) = delete;
 
-  // Retains the context and stores it in `calls`. Call once.
-  Status retain(Calls& calls, DeviceNumber number) {
+  // Retains the context and returns it. Call once.
+  Result<Context> retain(Calls& calls, DeviceNumber number) {
     Context context = nullptr;
     FDL_RETURN_IF_ERROR(
         calls.status(calls.driver.cuDevicePrimaryCtxRetain(&context, number), "cuDevicePrimaryCtxRetain"));
-    calls.context = context;
     calls_ = &calls;
     number_ = number;
-    return ok_status();
+    return context;
   }
 
  private:
@@ -137,25 +139,30 @@ class CudaDevice final : public Device {
   Calls calls_;
   DeviceNumber number_ = -1;
   PrimaryContext context_;  // the members below need it, so it is destroyed after them
+  Mutex peer_mutex_;
+  std::vector<std::unique_ptr<PrimaryContext>> peer_contexts_ FDL_GUARDED_BY(peer_mutex_);
   std::array<std::byte, 16> identity_{};
   std::atomic<uint64_t> peers_{
       0};  // one bit per device (modulo 64) for which peer access was enabled or found impossible
   LastWork last_work_{calls_};
   Launches launches_{calls_, kernel_image()};
+  LargeMemory large_memory_{calls_};
   MemoryCache device_memory_{[this](std::size_t bytes, void** memory) {
+                               if (large_memory_.takes(bytes)) return large_memory_.allocate(bytes, memory);
                                Pointer allocated = 0;
                                const Outcome outcome = driver_.cuMemAlloc_v2(&allocated, bytes);
                                *memory = reinterpret_cast<void*>(static_cast<std::uintptr_t>(allocated));
                                return outcome;
                              },
-                             [this](void* memory) {
+                             [this](void* memory, std::size_t bytes) {
                                const RelaxedScope scope(calls_);
+                               if (large_memory_.takes(bytes)) return large_memory_.free(memory);
                                (void)driver_.cuMemFree_v2(pointer(memory));
                              },
                              kMostIdleDeviceBytes};
   MemoryCache pinned_memory_{
       [this](std::size_t bytes, void** memory) { return driver_.cuMemHostAlloc(memory, bytes, kHostAllocPortable); },
-      [this](void* memory) {
+      [this](void* memory, std::size_t) {
         const RelaxedScope scope(calls_);
         (void)driver_.cuMemFreeHost(memory);
       },
@@ -167,11 +174,12 @@ Status CudaDevice::begin() {
   Uuid uuid{};
   FDL_RETURN_IF_ERROR(calls_.status(driver_.cuDeviceGetUuid_v2(&uuid, number_), "cuDeviceGetUuid"));
   std::memcpy(identity_.data(), uuid.bytes, identity_.size());
-  FDL_RETURN_IF_ERROR(context_.retain(calls_, number_));
+  FDL_ASSIGN_OR_RETURN(calls_.context, context_.retain(calls_, number_));
   // Now rather than at the first launch: loading waits for the device, on which another group's kernels may by then
   // wait for a peer. The first launch reports a failure.
   const Scope scope(calls_);
   (void)launches_.load();
+  large_memory_.begin(number_);
   return ok_status();
 }
 
@@ -290,19 +298,24 @@ Status CudaDevice::enable_peer_of(const void* memory) {
   // Only the first caller enables access. Copies work without it, too, only more slowly.
   const uint64_t bit = uint64_t{1} << (other & 63);
   if (peers_.fetch_or(bit) & bit) return ok_status();
+  const RelaxedScope scope(calls_);
   int can = 0;
   FDL_RETURN_IF_ERROR(calls_.status(driver_.cuDeviceCanAccessPeer(&can, number_, other), "cuDeviceCanAccessPeer"));
   if (can == 0) return ok_status();  // the driver copies through the host
-  Context context = nullptr;
-  FDL_RETURN_IF_ERROR(calls_.status(driver_.cuDevicePrimaryCtxRetain(&context, other), "cuDevicePrimaryCtxRetain"));
+  // The peer's context must exist as long as it is accessed.
+  auto peer = std::make_unique<PrimaryContext>();
+  FDL_ASSIGN_OR_RETURN(const Context context, peer->retain(calls_, other));
   const Outcome outcome = driver_.cuCtxEnablePeerAccess(context, 0);
-  if (outcome == kPeerAccessAlreadyEnabled) return ok_status();
-  return calls_.status(outcome, "cuCtxEnablePeerAccess");
+  if (outcome != kSuccess && outcome != kPeerAccessAlreadyEnabled) {
+    return calls_.status(outcome, "cuCtxEnablePeerAccess");
+  }
+  const MutexLock lock(peer_mutex_);
+  peer_contexts_.push_back(std::move(peer));
+  return ok_status();
 }
 
 Status CudaDevice::copy_within(Stream stream, void* target, const void* source, std::size_t bytes) {
   if (count_ > 1) {
-    const RelaxedScope scope(calls_);
     FDL_RETURN_IF_ERROR(enable_peer_of(target));
     FDL_RETURN_IF_ERROR(enable_peer_of(source));
   }

@@ -43,6 +43,7 @@ inline constexpr Outcome kAssert = 710;
 inline constexpr Outcome kHardwareStackError = 714;
 inline constexpr Outcome kLaunchFailed = 719;
 inline constexpr Outcome kNotPermitted = 800;
+inline constexpr Outcome kNotSupported = 801;
 inline constexpr Outcome kSystemDriverMismatch = 803;
 inline constexpr Outcome kCaptureUnsupported = 900;
 inline constexpr Outcome kCaptureInvalidated = 901;
@@ -67,6 +68,7 @@ inline constexpr unsigned kMemoryHost = 1;
 inline constexpr unsigned kMemoryDevice = 2;
 inline constexpr int kAttributeComputeMajor = 75;
 inline constexpr int kAttributeComputeMinor = 76;
+inline constexpr int kAttributeMemoryPools = 115;
 
 // CUuuid.
 struct Uuid {
@@ -93,10 +95,13 @@ struct Uuid {
   ROW(cuCtxPushCurrent_v2,               (Context context))                                                            \
   ROW(cuCtxPopCurrent_v2,                (Context* context))                                                           \
   ROW(cuCtxGetCurrent,                   (Context* context))                                                           \
+  ROW(cuCtxSetCurrent,                   (Context context))                                                            \
   ROW(cuCtxEnablePeerAccess,             (Context peer, unsigned flags))                                               \
   ROW(cuThreadExchangeStreamCaptureMode, (int* mode))                                                                  \
   ROW(cuMemAlloc_v2,                     (Pointer* memory, std::size_t bytes))                                         \
   ROW(cuMemFree_v2,                      (Pointer memory))                                                             \
+  ROW(cuMemAllocAsync,                   (Pointer* memory, std::size_t bytes, void* stream))                           \
+  ROW(cuMemFreeAsync,                    (Pointer memory, void* stream))                                               \
   ROW(cuMemGetInfo_v2,                   (std::size_t* free, std::size_t* total))                                      \
   ROW(cuMemHostAlloc,                    (void** memory, std::size_t bytes, unsigned flags))                           \
   ROW(cuMemFreeHost,                     (void* memory))                                                               \

@@ -23,7 +23,7 @@ std::size_t size_class(std::size_t bytes) {
 
 MemoryCache::~MemoryCache() {
   for (const auto& [size, blocks] : idle_) {
-    for (const Idle& block : blocks) free_(block.memory);
+    for (const Idle& block : blocks) free_(block.memory, size);
   }
 }
 
@@ -74,7 +74,7 @@ void MemoryCache::trim(std::size_t most_bytes) {
     for (std::size_t i = blocks.size(); i-- > 0 && idle_bytes_ > most_bytes;) {
       // Blocks in use stay: freeing them would block until the device is idle.
       if (!all_reached(blocks[i].until)) continue;
-      free_(blocks[i].memory);
+      free_(blocks[i].memory, list->first);
       idle_bytes_ -= list->first;
       blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(i));
     }

@@ -22,7 +22,7 @@ std::size_t size_class(std::size_t bytes);
 class MemoryCache {
  public:
   using Allocate = std::function<Outcome(std::size_t bytes, void** memory)>;
-  using Free = std::function<void(void* memory)>;
+  using Free = std::function<void(void* memory, std::size_t bytes)>;  // `bytes` as allocated
 
   MemoryCache(Allocate allocate, Free free, std::size_t most_idle_bytes)
       : allocate_(std::move(allocate)), free_(std::move(free)), most_idle_bytes_(most_idle_bytes) {}

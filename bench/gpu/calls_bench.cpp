@@ -145,10 +145,11 @@ struct Rank {
     std::FILE* file = std::fopen(options.json.c_str(), "a");
     if (file == nullptr) end(kWrong, "cannot write " + options.json);
     std::fprintf(file,
-                 "{\"bench\":\"calls\",\"what\":\"%s\",\"way\":\"%s\",\"until\":\"%s\",\"ranks\":%d,\"bytes\":%zu,"
+                 "{\"bench\":\"calls\",\"what\":\"%s\",\"way\":\"%s\",\"until\":\"%s\",\"calls\":\"%s\",\"ranks\":%d,"
+                 "\"bytes\":%zu,"
                  "\"ours_us\":%.3f,\"ours_least_us\":%.3f,\"bare_us\":%.3f,\"bare_least_us\":%.3f}\n",
-                 what.c_str(), way, until, options.ranks, bytes, ours.median_us, ours.least_us, bare_one.median_us,
-                 bare_one.least_us);
+                 what.c_str(), way, until, options.config.nccl_calls.c_str(), options.ranks, bytes, ours.median_us,
+                 ours.least_us, bare_one.median_us, bare_one.least_us);
     std::fclose(file);
   }
 
@@ -290,9 +291,10 @@ void bench_gradients(Rank& self) {
 void run(const Options& options, int rank, const Rendezvous& rendezvous) {
   Rank self(options, rank, rendezvous);
   if (rank == 0) {
-    std::printf("%s, %s, %d rank%s, medians of %d rounds in turns; the last column: more than the bare call\n",
-                describe_nccl(options.config).c_str(), std::string(self.gpu.device().name()).c_str(), options.ranks,
-                options.ranks == 1 ? "" : "s", kRounds);
+    std::printf(
+        "%s, %s, %d rank%s, %s calls, medians of %d rounds in turns; the last column: more than the bare call\n",
+        describe_nccl(options.config).c_str(), std::string(self.gpu.device().name()).c_str(), options.ranks,
+        options.ranks == 1 ? "" : "s", options.config.nccl_calls.c_str(), kRounds);
   }
   check(self);
   if (rank == 0) std::printf("all sums are right\n");

@@ -1,17 +1,20 @@
 """Measures a training step that reduces ResNet-50's gradients (161 tensors, 102 MB): DDP over NCCL, DDP over farandole
 and farandole's DistributedOptimizer, in turns in one run, beside the same step without reduction.
 
-    python bench/gpu/ddp_bench.py [--ranks N] [--steps N] [--check] [--json FILE]
-    python bench/gpu/ddp_bench.py --device cpu       on a machine without GPU, beside Gloo: shows that the script works
+    python ddp_bench.py [--ranks N] [--steps N] [--check] [--json FILE]
+    python ddp_bench.py --overlap          which share of the reduction is hidden by a backward pass that computes
+    python ddp_bench.py --profile PREFIX   writes a trace of three steps of each way by rank 0, PREFIX-WAY.json
+    python ddp_bench.py --without-peer     without DDP over NCCL
+    python ddp_bench.py --device cpu       on a machine without GPU, beside Gloo: shows that the script works
 
 Ranks are distributed over the GPUs round-robin (without --ranks: one for each GPU). The model's backward pass only
-fills
-its gradients, so that the reduction dominates. Each number is the slowest rank's; median and minimum over the steps.
---check: checks gradients only, of small tensors. The exit code is 3 without a GPU, or without NCCL in PyTorch, and 4 if
-a gradient is wrong.
+fills its gradients, so that the reduction dominates; with --overlap a second model of 24 layers multiplies matrices.
+Each number is the slowest rank's; median and minimum over the steps. --check: checks gradients only, of small tensors.
+The exit code is 3 without a GPU, or without NCCL in PyTorch, and 4 if a gradient is wrong or a rank fails.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import secrets
@@ -24,9 +27,14 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from models import resnet50
 
 NONE, WRONG = 3, 4
+WARM_UP = 3
+# The model that computes: 100 MB of gradients. On a CPU it is small, since its times mean nothing there.
+LAYERS = 24
+WIDTH = {"cuda": 1024, "cpu": 64}
 
 
-def make_model(divisor, device):
+def make_sums(counts, device):
+    """A model whose backward pass only fills its gradients."""
     import torch
 
     class Sums(torch.nn.Module):
@@ -34,7 +42,6 @@ def make_model(divisor, device):
 
         def __init__(self):
             super().__init__()
-            counts = [max(count // divisor, 1) for count in resnet50()]
             self.all = torch.nn.ParameterList(
                 [torch.nn.Parameter(torch.zeros(count, device=device)) for count in counts]
             )
@@ -45,7 +52,27 @@ def make_model(divisor, device):
     return Sums()
 
 
-def make_ways(peer, divisor, device):
+def make_layers(options, device):
+    """A model with as many gradients as Sums of LAYERS squares, whose backward pass multiplies matrices."""
+    import torch
+
+    width = WIDTH[options.device]
+    batch = torch.ones(4 * width, width, device=device)
+
+    class Layers(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.all = torch.nn.Sequential(
+                *(torch.nn.Linear(width, width, bias=False, device=device) for _ in range(LAYERS))
+            )
+
+        def forward(self, factor):
+            return self.all(batch).sum() * factor
+
+    return Layers()
+
+
+def make_ways(options, make_model, device):
     """Yields name, model and optimizer of each way, the peer's first."""
     import farandole.torch as hvd
     import torch
@@ -56,14 +83,12 @@ def make_ways(peer, divisor, device):
         return torch.optim.SGD(model.parameters(), lr=0.0)
 
     index = [device.index] if device.type == "cuda" else None
-    for backend in (peer, "farandole"):
-        model = DistributedDataParallel(
-            make_model(divisor, device), index, process_group=dist.new_group(backend=backend)
-        )
+    for backend in ("farandole",) if options.without_peer else (options.peer, "farandole"):
+        model = DistributedDataParallel(make_model(), index, process_group=dist.new_group(backend=backend))
         yield f"DDP, {backend}", model, sgd(model)
-    model = make_model(divisor, device)
+    model = make_model()
     yield "DistributedOptimizer", model, hvd.DistributedOptimizer(sgd(model), model.named_parameters())
-    alone = make_model(divisor, device)
+    alone = make_model()
     yield "alone", alone, sgd(alone)
 
 
@@ -99,18 +124,59 @@ def measure(ways, steps, device):
     import torch.distributed as dist
 
     times = {name: [] for name, _, _ in ways}
-    for turn in range(steps + 3):
+    for turn in range(steps + WARM_UP):
         for name, model, optimizer in ways:
             wait_for(device)
             dist.barrier()
             begin = time.perf_counter()
             step(model, optimizer, 1.0)
             wait_for(device)
-            if turn >= 3:
+            if turn >= WARM_UP:
                 times[name].append((time.perf_counter() - begin) * 1e3)
     slowest = torch.tensor([times[name] for name, _, _ in ways], dtype=torch.float64)
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return dict(zip(times, slowest.tolist()))
+
+
+def profile(ways, prefix, rank, device):
+    """Rank 0 writes one trace for each way, which a browser's tracing page and Perfetto show."""
+    import torch
+
+    for name, model, optimizer in ways:
+        for _ in range(WARM_UP):
+            step(model, optimizer, 1.0)
+        wait_for(device)
+        with torch.profiler.profile() as trace:
+            for _ in range(3):
+                step(model, optimizer, 1.0)
+            wait_for(device)
+        if rank == 0:
+            trace.export_chrome_trace(f"{prefix}-{name.replace(', ', '-')}.json")
+
+
+def run_ways(options, rank, device):
+    """The times by model and way; empty where none are taken."""
+    counts = [max(count // (1000 if options.check else 1), 1) for count in resnet50()]
+    if options.overlap:
+        squares = [WIDTH[options.device] ** 2] * LAYERS
+        models = {
+            "fills": lambda: make_sums(squares, device),
+            "computes": lambda: make_layers(options, device),
+        }
+    else:
+        models = {"fills": lambda: make_sums(counts, device)}
+    times = {}
+    for model, make_model in models.items():
+        ways = list(make_ways(options, make_model, device))
+        if model == "fills":
+            check(ways, rank, options.ranks, device)
+        if options.profile:
+            profile(ways, options.profile, rank, device)
+        elif not options.check:
+            times[model] = measure(ways, options.steps, device)
+        for _, _, optimizer in ways:
+            optimizer.zero_grad()
+    return times
 
 
 def rank_main(rank, options, folder, key):
@@ -129,26 +195,21 @@ def rank_main(rank, options, folder, key):
     hvd.init()
     # The benchmark's own barriers and reductions use Gloo on the CPU.
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=options.ranks)
-    ways = list(make_ways("nccl" if options.device == "cuda" else "gloo", 1000 if options.check else 1, device))
-    check(ways, rank, options.ranks, device)
-    times = {} if options.check else measure(ways, options.steps, device)
+    times = run_ways(options, rank, device)
     if rank == 0:
         with open(os.path.join(folder, "result.json"), "w") as file:
             json.dump(times, file)
     dist.barrier()
-    del ways
     dist.destroy_process_group()
     hvd.shutdown()
 
 
-def show(options, times):
-    if not times:
-        print(f"{options.ranks} ranks on {options.device}: all gradients are right")
-        return
+def show_steps(options, times):
+    """Returns the rows for the file."""
     base = statistics.median(times["alone"])
     print(
-        f"{options.ranks} ranks on {options.device}, {sum(resnet50()) * 4 / 1e6:.0f} MB of gradients, {options.steps} "
-        "steps"
+        f"{options.ranks} ranks on {options.device}, {sum(resnet50()) * 4 / 1e6:.0f} MB of gradients, "
+        f"{options.steps} steps"
     )
     print(f"{'':24}{'median ms':>12}{'minimum ms':>12}{'more than alone':>18}")
     rows = []
@@ -157,6 +218,34 @@ def show(options, times):
         print(f"{name:24}{median:>12.2f}{min(each):>12.2f}{median - base:>18.2f}")
         rows.append({"bench": "ddp", "what": name, "ranks": options.ranks, "device": options.device,
                      "median_ms": round(median, 4), "minimum_ms": round(min(each), 4)})  # fmt: skip
+    return rows
+
+
+def show_overlap(options, times):
+    """Returns the rows for the file. Hidden: what a step that computes does not become longer by."""
+    print(f"{options.ranks} ranks on {options.device}, {LAYERS} layers of {WIDTH[options.device]} squared")
+    print(f"{'':24}{'reduction ms':>14}{'computation ms':>16}{'both ms':>10}{'hidden':>9}")
+    rows = []
+    filled, computed = ({name: statistics.median(each) for name, each in times[one].items()} for one in times)
+    for name in filled:
+        if name == "alone":
+            continue
+        reduction = filled[name] - filled["alone"]
+        visible = computed[name] - computed["alone"]
+        hidden = 1 - visible / reduction if reduction > 0 else 0.0
+        print(f"{name:24}{reduction:>14.2f}{computed['alone']:>16.2f}{computed[name]:>10.2f}{hidden:>9.0%}")
+        rows.append({"bench": "overlap", "what": name, "ranks": options.ranks, "device": options.device,
+                     "reduction_ms": round(reduction, 4), "computation_ms": round(computed["alone"], 4),
+                     "both_ms": round(computed[name], 4), "hidden": round(hidden, 4)})  # fmt: skip
+    return rows
+
+
+def show(options, times):
+    if not times:
+        written = f"; the traces are {options.profile}-*.json" if options.profile else ""
+        print(f"{options.ranks} ranks on {options.device}: all gradients are right{written}")
+        return
+    rows = show_overlap(options, times) if options.overlap else show_steps(options, times["fills"])
     if options.json:
         with open(options.json, "a") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
@@ -167,12 +256,12 @@ def what_is_missing(options):
     try:
         import torch
         import torch.distributed as dist
-    except ImportError as error:
+    except (ImportError, OSError) as error:
         return f"PyTorch is not here ({error})"
     try:
         import farandole.torch  # noqa: F401
-    except ImportError as error:
-        return f"farandole is not installed here: pip install . ({error})"
+    except (ImportError, OSError) as error:
+        return f"farandole is not here, or not for Python {sys.version.split()[0]} ({error})"
     if options.device == "cpu":
         return None
     if not torch.cuda.is_available():
@@ -182,12 +271,36 @@ def what_is_missing(options):
     return None
 
 
+def nccl_version():
+    """That of the library that PyTorch calls, which LD_PRELOAD may name; torch.cuda.nccl.version() is its header's."""
+    import torch
+
+    number = ctypes.c_int()
+    try:
+        ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))
+    except OSError:  # built into PyTorch
+        return tuple(torch.cuda.nccl.version())
+    return number.value // 10000, number.value // 100 % 100, number.value % 100
+
+
+def share_devices(options):
+    """Prepares ranks that share GPUs, which needs NCCL 2.30 or newer. Without it DDP over NCCL is left out."""
+    os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+    version = nccl_version()
+    if version < (2, 30) and not options.without_peer:
+        print(f"DDP over NCCL is left out: NCCL {'.'.join(map(str, version))} lets no ranks share a GPU; 2.30 does")
+        options.without_peer = True
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--overlap", action="store_true")
+    parser.add_argument("--profile", metavar="PREFIX")
+    parser.add_argument("--without-peer", action="store_true")
     parser.add_argument("--json")
     options = parser.parse_args()
     missing = what_is_missing(options)
@@ -199,13 +312,17 @@ def main():
 
     devices = torch.cuda.device_count() if options.device == "cuda" else 2
     options.ranks = options.ranks or devices
+    options.peer = "nccl" if options.device == "cuda" else "gloo"
     if options.ranks > devices and options.device == "cuda":
-        os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"  # NCCL from 2.30 on
+        share_devices(options)
     with tempfile.TemporaryDirectory() as folder:
         try:
             torch.multiprocessing.spawn(rank_main, (options, folder, secrets.token_hex(16)), nprocs=options.ranks)
         except torch.multiprocessing.ProcessExitedException as error:
             return error.exit_code if error.exit_code > 0 else WRONG
+        except torch.multiprocessing.ProcessRaisedException as error:
+            print(f"ddp_bench: a rank failed: {error}", file=sys.stderr)
+            return WRONG
         with open(os.path.join(folder, "result.json")) as file:
             show(options, json.load(file))
     return 0

@@ -249,10 +249,11 @@ struct Report {
     std::printf("%-34s %10zu B %10.1f us %10.1f us %8.0f GB/s %8.0f GB/s %6.2f\n", what.c_str(), bytes, times.median_us,
                 times.least_us, gbps, limit == 0 ? gbps : limit, limit == 0 ? 1.0 : gbps / limit);
     if (json != nullptr) {
-      std::fprintf(json,
-                   "{\"what\": \"%s\", \"bytes\": %zu, \"time_us_median\": %.2f, \"time_us_min\": %.2f, "
-                   "\"moved_GBps\": %.1f, \"limit_GBps\": %.1f}\n",
-                   what.c_str(), bytes, times.median_us, times.least_us, gbps, limit == 0 ? gbps : limit);
+      std::fprintf(
+          json,
+          "{\"bench\": \"kernels\", \"what\": \"%s\", \"bytes\": %zu, \"time_us_median\": %.2f, \"time_us_min\": %.2f, "
+          "\"moved_GBps\": %.1f, \"limit_GBps\": %.1f}\n",
+          what.c_str(), bytes, times.median_us, times.least_us, gbps, limit == 0 ? gbps : limit);
     }
     return gbps;
   }
@@ -393,7 +394,7 @@ int main(int count, char** words) {
   if (wrong > 0) return kWrong;
   if (options.check_only) return 0;
   Report report;
-  if (!options.json.empty()) report.json = std::fopen(options.json.c_str(), "w");
+  if (!options.json.empty()) report.json = std::fopen(options.json.c_str(), "a");
   time_all(*device, report);
   if (report.json != nullptr) std::fclose(report.json);
   return 0;

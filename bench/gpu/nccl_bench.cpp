@@ -2,9 +2,9 @@
 //
 //   nccl_bench [--ranks N] [--direct] [--check] [--most BYTES] [--json FILE] [--library L] [--nccl L]
 //
-// Several ranks are processes, which share the available GPUs (NCCL 2.30 and newer). --direct: calls that queue at
-// once, instead of those that never block. --check: checks results only. The exit code is 3 without a GPU or NCCL, and
-// 4 if a result is wrong.
+// Several ranks are processes, which share the available GPUs (NCCL 2.30 and newer). --direct, or
+// FARANDOLE_NCCL_CALLS=direct: calls that queue at once, instead of those that never block. --check: checks results
+// only. The exit code is 3 without a GPU or NCCL, and 4 if a result is wrong.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -207,6 +207,7 @@ Options parse(int argc, char** argv) {
     }
   }
   options.config = stop_unless(Config::read(Environment::of_process(), knobs));
+  if (options.config.nccl_calls == "direct") options.calls = NcclCalls::direct;
   return options;
 }
 

@@ -1,135 +1,185 @@
 #!/usr/bin/env bash
-# Measures on a machine with a GPU: the kernels, bit for bit against the CPU's and then beside a copy within the device;
-# the library's calls beside NCCL's own in the same process; and, where PyTorch and farandole are installed (PYTHON names
-# the interpreter), training steps beside DDP over NCCL.
-#   bash bench/gpu/run.sh build [--sm N]  here: builds, and lays what it needs side by side in build/gpu; with NCCL for
-#                                         one architecture alone (90: H100, H200), where a Python environment has it
-#   bash bench/gpu/run.sh [--json FILE]   there: with build/gpu carried along (or built there), needs no registry
-#   bash bench/gpu/run.sh --check         results alone;  --folder F: another than build/gpu
-#   bash bench/gpu/run.sh sanitize        the kernels under compute-sanitizer, of the CUDA toolkit
-#   --library L, --nccl L                 another driver, another NCCL (otherwise FARANDOLE_NCCL_LIBRARY, the one in
-#                                         the folder, a Python environment's, the system's)
-# Exits with 0 if all results are right, 3 if a GPU, NCCL, PyTorch or the sanitizer is missing (what can be measured
-# without it is measured), 4 if a result is wrong.
+# Measures on a machine with a GPU. bench/gpu/pack.sh makes a folder to carry there, with this script in it; what else it
+# needs is the machine's: the driver, Python and PyTorch. There is one command for each part; each ends within ten minutes:
+#   bash run.sh A     the kernels, bit for bit against the CPU's and then beside a copy within the device; calls of 8 bytes
+#                     (deferred, direct, bare), groups and ResNet-50's gradients by name, beside NCCL in the same process
+#   bash run.sh B     training steps with two ranks: DDP over NCCL, DDP over farandole, DistributedOptimizer, and alone
+#   bash run.sh C     the kernels under compute-sanitizer, profiles, and collectives in CUDA graphs
+#   bash run.sh       A, then B;  in the source tree: bash bench/gpu/run.sh, with build/gpu
+#   --check           results alone      --json FILE       appends each figure as a line      --folder F   another folder
+#   --ranks N         of B and C (2)     --device cpu      B on the CPU, which shows that it works
+#   --library L, --nccl L   another driver, another NCCL (otherwise FARANDOLE_NCCL_LIBRARY, the carried one, that of
+#                           PyTorch)     PYTHON            the interpreter (python3)
+# Exits with 0 if all results are right, 3 if a GPU, NCCL, PyTorch or a tool is missing (what can be measured without it
+# is measured), 4 if a result is wrong or a program does not end.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
-folder=build/gpu
-library=()
-nccl=()
-json=()
-device=()
-check=()
-word=all
-sm=
+here=$(cd "$(dirname "$0")" && pwd)
+folder=$here
+[ -x "$here/gpu_bench" ] || folder=$here/../../build/gpu
+library=() nccl=() json=() check=() device=()
+parts='' ranks=2 python=${PYTHON:-python3}
+usage() { echo "run.sh: $*" >&2; exit 64; }
 while [ $# -gt 0 ]; do
   case "$1" in
-    build | sanitize) word=$1 ;;
+    A | B | C | sanitize) parts+=" $1" ;;
     --check) check=(--check) ;;
-    --folder | --library | --nccl | --json | --device | --sm)
-      [ $# -gt 1 ] || { echo "bench/gpu/run.sh: $1 needs a value" >&2; exit 64; }
+    --folder | --library | --nccl | --json | --device | --ranks)
+      [ $# -gt 1 ] || usage "$1 needs a value"
       case "$1" in
         --folder) folder=$2 ;;
         --library) library=(--library "$2") ;;
         --nccl) nccl=(--nccl "$2") ;;
         --json) json=(--json "$2") ;;
         --device) device=(--device "$2") ;;
-        --sm) sm=$2 ;;
+        --ranks) ranks=$2 ;;
       esac
       shift
       ;;
-    *)
-      echo "bench/gpu/run.sh: '$1' is none of build, sanitize, --check, --folder, --library, --nccl, --json, --device, --sm" >&2
-      exit 64
-      ;;
+    *) usage "'$1' is none of A, B, C, sanitize, --check, --json, --folder, --ranks, --device, --library, --nccl" ;;
   esac
   shift
 done
-
-# NCCL of a Python environment, or nothing.
-python_nccl() {
-  python3 - <<'PY' 2>/dev/null || true
-import glob, sys
-found = [file for folder in sys.path for file in glob.glob(folder + "/nvidia/nccl/lib/libnccl.so.2")]
-print(found[0] if found else "")
-PY
-}
-
-build() {
-  cmake -G Ninja -S . -B build/gpu-build -DFARANDOLE_BENCH=ON -DFARANDOLE_PROGRAM=OFF >/dev/null
-  cmake --build build/gpu-build --target gpu_bench nccl_bench calls_bench
-  mkdir -p "$folder/lib"
-  cp build/gpu-build/bin/{gpu_bench,nccl_bench,calls_bench} "$folder/"
-  strip "$folder"/{gpu_bench,nccl_bench,calls_bench}
-  # Shared libraries that a bare machine lacks; its own C library and loader are used.
-  ldd "$folder"/{gpu_bench,nccl_bench,calls_bench} | awk '$2 == "=>" && $1 !~ /^(libc|libm|libdl|librt|libpthread)\.so/ {print $3}' |
-    sort -u | xargs cp -Lt "$folder/lib"
-  strip --strip-unneeded "$folder"/lib/*.so*
-  local here
-  here=$(python_nccl)
-  if [ -z "$here" ]; then
-    echo "NCCL is not carried along: no Python environment here has it (nvidia-nccl-cu12 or nvidia-nccl-cu13)"
-  elif [ -z "$sm" ]; then
-    echo "NCCL is not carried along: $here is of $(du -mL "$here" | cut -f1) MiB; --sm N lays the part for one architecture"
-  else
-    python3 bench/gpu/slim_nccl.py "$here" "$sm" | gzip >"$folder/lib/libnccl.so.2.gz"
-    echo "NCCL for sm_$sm: $(du -m "$folder/lib/libnccl.so.2.gz" | cut -f1) MiB of the $(du -mL "$here" | cut -f1) MiB of $here"
-  fi
-  echo "$folder: $(du -sm "$folder" | cut -f1) MiB to carry along"
-}
-
-if [ "$word" = build ] || [ ! -x "$folder/gpu_bench" ]; then build; fi
-[ "$word" != build ] || exit 0
-
-export LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-worst=0
-# Runs one program and keeps the worst code: a wrong result wins over something missing.
-try() {
-  local code=0
-  "$@" || code=$?
-  [ "$code" = 0 ] || echo "ended with $code: ${*##*/}"
-  if [ "$code" = 3 ] && [ "$worst" = 0 ]; then worst=3; fi
-  if [ "$code" != 0 ] && [ "$code" != 3 ]; then worst=4; fi
-}
-
-sanitize() {
-  local tool
-  for tool in memcheck racecheck initcheck synccheck; do
-    echo "== compute-sanitizer, $tool"
-    try compute-sanitizer --tool "$tool" --error-exitcode 4 "$folder/gpu_bench" "${library[@]}" "${device[@]}" --check
-  done
-}
-if [ "$word" = sanitize ]; then
-  if ! command -v compute-sanitizer >/dev/null; then
-    echo "bench/gpu/run.sh: compute-sanitizer is not here: it comes with the CUDA toolkit, in its folder bin or compute-sanitizer" >&2
-    exit 3
-  fi
-  sanitize
-  exit "$worst"
+[ -n "$parts" ] || parts='A B'
+if [ ! -x "$folder/gpu_bench" ]; then
+  echo "run.sh: there is no $folder/gpu_bench: bash bench/gpu/pack.sh makes the folder, where the sources are" >&2
+  exit 3
 fi
+folder=$(cd "$folder" && pwd)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+worst=0
+missing() {
+  echo "missing: $*"
+  [ "$worst" != 0 ] || worst=3
+}
+# try SECONDS COMMAND...: runs one program and keeps the worst code: a wrong result wins over something missing. A program
+# that hangs, such as ranks that share a GPU whose kernels wait for each other, ends after its time.
+try() {
+  local code=0 limit=$1
+  shift
+  timeout --kill-after=10 "$limit" "$@" || code=$?
+  case "$code" in
+    0) return 0 ;;
+    3) [ "$worst" != 0 ] || worst=3 ;;
+    *) worst=4 ;;
+  esac
+  [ "$code" != 124 ] || code="124 (not done within $limit s)"
+  echo "ended with $code: ${*##*/}"
+  return 1
+}
 
 # Chooses NCCL explicitly, so that a library elsewhere in the environment is not measured by accident.
-if [ ${#nccl[@]} -eq 0 ] && [ -z "${FARANDOLE_NCCL_LIBRARY:-}" ]; then
-  if [ -e "$folder/lib/libnccl.so.2.gz" ]; then
-    unpacked=$(mktemp -d)
-    trap 'rm -rf "$unpacked"' EXIT
-    gunzip -c "$folder/lib/libnccl.so.2.gz" >"$unpacked/libnccl.so.2"
-    nccl=(--nccl "$unpacked/libnccl.so.2")
-  elif [ ! -e "$folder/lib/libnccl.so.2" ] && here=$(python_nccl) && [ -n "$here" ]; then
-    nccl=(--nccl "$here")
+choose_nccl() {
+  if [ ${#nccl[@]} -gt 0 ] || [ -n "${FARANDOLE_NCCL_LIBRARY:-}" ]; then return; fi
+  if [ -e "$folder/libnccl.so.2.gz" ]; then
+    gunzip -c "$folder/libnccl.so.2.gz" >"$scratch/libnccl.so.2"
+    nccl=(--nccl "$scratch/libnccl.so.2")
+    return
   fi
-fi
+  local found
+  found=$("$python" -c 'import glob, sys
+print(*(file for folder in sys.path for file in glob.glob(folder + "/nvidia/nccl/lib/libnccl.so.2")), sep="\n")' 2>/dev/null |
+    head -n 1 || true)
+  [ -z "$found" ] || nccl=(--nccl "$found")
+}
 
-echo "== kernels"
-try "$folder/gpu_bench" "${library[@]}" "${device[@]}" "${check[@]}" "${json[@]}"
-[ "$worst" != 3 ] || exit 3 # no GPU: gpu_bench has printed it
 # One rank with calls that never block and with calls that queue at once; then two ranks on the available GPUs.
-for way in "nccl_bench" "nccl_bench --direct" "nccl_bench --ranks 2" "calls_bench" "calls_bench --ranks 2"; do
-  echo "== $way"
-  # shellcheck disable=SC2086
-  try "$folder"/$way "${library[@]}" "${nccl[@]}" "${check[@]}" "${json[@]}"
-done
-if [ ${#check[@]} -eq 0 ]; then
-  echo "== ddp_bench"
-  try "${PYTHON:-python3}" bench/gpu/ddp_bench.py "${json[@]}"
-fi
+part_A() {
+  local way what
+  echo "== kernels"
+  try 150 "$folder/gpu_bench" "${library[@]}" "${check[@]}" "${json[@]}" || true
+  [ "$worst" != 3 ] || return 0 # no GPU: gpu_bench has printed it
+  for way in deferred direct; do
+    for what in nccl_bench "nccl_bench --ranks 2" calls_bench "calls_bench --ranks 2"; do
+      echo "== $what, $way"
+      # shellcheck disable=SC2086
+      FARANDOLE_NCCL_CALLS=$way try 50 "$folder"/$what "${library[@]}" "${nccl[@]}" "${check[@]}" "${json[@]}" || true
+    done
+  done
+}
+
+# Unpacks the carried package and puts it first in Python's path. Where none is carried, an installed one is used.
+python_ready=
+prepare_python() {
+  [ -z "$python_ready" ] || return 0
+  if ! command -v "$python" >/dev/null; then
+    missing "$python, the interpreter (PYTHON names another)"
+    return 1
+  fi
+  local wheel
+  wheel=$(echo "$folder"/farandole-*.whl)
+  if [ -f "$wheel" ]; then
+    "$python" -m zipfile -e "$wheel" "$scratch/package"
+    export PYTHONPATH=$scratch/package${PYTHONPATH:+:$PYTHONPATH}
+  fi
+  # The same NCCL for PyTorch and farandole: its own may be too old for several ranks on one GPU.
+  preload=()
+  if [ ${#nccl[@]} -gt 0 ] && [ "${device[*]}" != "--device cpu" ]; then
+    preload=(env LD_PRELOAD="${nccl[1]}" FARANDOLE_NCCL_LIBRARY="${nccl[1]}")
+  fi
+  [ ${#library[@]} -eq 0 ] || export FARANDOLE_CUDA_LIBRARY=${library[1]}
+  "$python" - <<'PY' || true
+import sys
+print("Python", sys.version.split()[0], sys.executable)
+for name in ("torch", "farandole"):
+    try:
+        module = __import__(name)
+        print(name, module.__version__, module.__file__)
+    except (ImportError, OSError) as error:
+        print(name, "cannot be imported:", error)
+PY
+  python_ready=1
+}
+
+part_B() {
+  local bench=("$python" "$here/ddp_bench.py" --ranks "$ranks" "${device[@]}" "${check[@]}" "${json[@]}")
+  echo "== training steps, $ranks ranks"
+  prepare_python || return 0
+  # One way that fails must not hide the others: without DDP over NCCL the rest is measured once more.
+  try 200 "${preload[@]}" "${bench[@]}" || [ "$worst" != 4 ] || {
+    echo "== training steps, $ranks ranks, without DDP over NCCL"
+    try 200 "${preload[@]}" "${bench[@]}" --without-peer || true
+  }
+  [ ${#check[@]} -eq 0 ] || return 0
+  echo "== overlap with the backward pass, $ranks ranks"
+  try 150 "${preload[@]}" "${bench[@]}" --overlap || true
+}
+
+sanitizer() {
+  local one
+  for one in compute-sanitizer {"${CUDA_HOME:-/usr/local/cuda}",/usr/local/cuda-*,/opt/cuda}/{bin,compute-sanitizer}/compute-sanitizer; do
+    if command -v "$one"; then return 0; fi
+  done
+  return 1
+}
+part_sanitize() {
+  local tool program
+  if ! program=$(sanitizer); then
+    missing "compute-sanitizer: it comes with the CUDA toolkit, in its folder bin or compute-sanitizer"
+    return 0
+  fi
+  for tool in memcheck racecheck initcheck synccheck; do
+    echo "== compute-sanitizer, $tool"
+    try 75 "$program" --tool "$tool" --error-exitcode 4 "$folder/gpu_bench" "${library[@]}" --check || true
+  done
+}
+
+part_C() {
+  part_sanitize
+  echo "== profile of ResNet-50's gradients by name"
+  if command -v nsys >/dev/null; then
+    try 90 nsys profile --force-overwrite true --output profile-calls "$folder/calls_bench" "${library[@]}" "${nccl[@]}" || true
+  else
+    missing "nsys (Nsight Systems)"
+  fi
+  prepare_python || return 0
+  echo "== profile of training steps, by PyTorch: profile-WAY.json"
+  try 100 "${preload[@]}" "$python" "$here/ddp_bench.py" --ranks "$ranks" "${device[@]}" --profile profile || true
+  echo "== collectives in CUDA graphs"
+  try 60 "${preload[@]}" "$python" "$here/capture_check.py" --ranks "$ranks" || true
+}
+
+choose_nccl
+for part in $parts; do "part_$part"; done
 exit "$worst"

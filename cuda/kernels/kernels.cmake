@@ -21,9 +21,13 @@ else()
       string(APPEND names " sm_${architecture}")
     endif()
   endforeach()
+  # Small images are compressed with zstd, which drivers before 550.54 (CUDA 12.4) cannot read. They read the portable
+  # image, which is compressed as before nvcc 12.8.
   set(compress "")
+  set(compress_for_all "")
   if(version VERSION_GREATER_EQUAL 12.8)
     set(compress --compress-mode=size)
+    set(compress_for_all --compress-mode=speed)
   endif()
 
   set(images ${PROJECT_BINARY_DIR}/generated/cuda)
@@ -40,7 +44,7 @@ else()
     COMMAND ${FARANDOLE_NVCC} ${flags} -ptx -arch=compute_75 -o ${images}/kernels.ptx ${source}
     COMMAND sed -e "s/^\\.version .*/.version 7.8/" -e "/\\.pragma \"used_bytes_mask/d"
             ${images}/kernels.ptx > ${images}/portable.ptx
-    COMMAND ${FARANDOLE_NVCC} -fatbin ${compress} -gencode arch=compute_75,code=compute_75
+    COMMAND ${FARANDOLE_NVCC} -fatbin ${compress_for_all} -gencode arch=compute_75,code=compute_75
             -o ${images}/portable.fatbin ${images}/portable.ptx
     COMMAND ${FARANDOLE_NVCC} ${flags} -Xptxas -v -fatbin ${compress} ${targets} -o ${images}/kernels.fatbin ${source}
             2> ${images}/kernels.report || ! cat ${images}/kernels.report)

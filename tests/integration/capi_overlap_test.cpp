@@ -221,9 +221,13 @@ TEST(DriverCalls, AreFewForEachBucket) {
     for (int i = 0; i < 10; ++i) step();
     static std::map<std::string, std::size_t> before;
     const auto calls = [&](const char* name) { return fake_cuda_calls(name) - before[name]; };
-    static const char* const kCalls[] = {"cuStreamWaitEvent",   "cuEventRecord",
-                                         "cuCtxPushCurrent_v2", "cuCtxGetCurrent",
-                                         "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode",
+    static const char* const kCalls[] = {"cuStreamWaitEvent",
+                                         "cuEventRecord",
+                                         "cuCtxPushCurrent_v2",
+                                         "cuCtxGetCurrent",
+                                         "cuCtxSetCurrent",
+                                         "cuStreamIsCapturing",
+                                         "cuThreadExchangeStreamCaptureMode",
                                          "cuLaunchKernel"};
     static long reduced = 0;
     both.arrive_and_wait();
@@ -232,19 +236,62 @@ TEST(DriverCalls, AreFewForEachBucket) {
       reduced = fake_nccl_calls("AllReduce");
     }
     both.arrive_and_wait();
-    step();
+    {
+      // The device is current on the program's thread, as it is with a framework.
+      const fdl::CurrentDevice current(device.device());
+      step();
+    }
     both.arrive_and_wait();
-    if (me.rank != 0) return;
-    const auto buckets = static_cast<std::size_t>(fake_nccl_calls("AllReduce") - reduced);  // of both ranks
-    for (const char* name : kCalls) RecordProperty(name, static_cast<int>(calls(name)));
-    RecordProperty("buckets", static_cast<int>(buckets));
-    EXPECT_GT(buckets, 0u);
-    EXPECT_LE(calls("cuStreamWaitEvent"), 2 * buckets);
+    if (me.rank == 0) {
+      const auto buckets = static_cast<std::size_t>(fake_nccl_calls("AllReduce") - reduced);  // of both ranks
+      for (const char* name : kCalls) RecordProperty(name, static_cast<int>(calls(name)));
+      RecordProperty("buckets", static_cast<int>(buckets));
+      EXPECT_GT(buckets, 0u);
+      EXPECT_LE(calls("cuStreamWaitEvent"), 2 * buckets);
+      EXPECT_EQ(calls("cuCtxPushCurrent_v2"), 2 + buckets)
+          << "those of this test, and of the fake NCCL for each launch";
+      EXPECT_LE(calls("cuCtxSetCurrent"), 2u) << "once in the life of each thread of the library";
+      EXPECT_EQ(calls("cuThreadExchangeStreamCaptureMode"), 0u);
+    }
+    both.arrive_and_wait();  // the other rank releases its tensors only then
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Overlap, testing::Values(kNccl, kStaged),
                          [](const auto& knobs) { return knobs.param == kStaged ? "staged" : "nccl"; });
+
+// A tensor of an odd size must not make the accesses to those behind it narrow.
+TEST(Buckets, StartEachTensorAtAMultipleOf16Bytes) {
+  const std::vector<std::size_t> counts{1, 500, 3, 0, 1021, 64};
+  fake_nccl_reset();
+  run_ranks(2, kNccl, [&](World& me) {
+    OwnDevice device(me.rank);
+    const std::size_t narrow = fake_cuda_narrow_segments();
+    for (int repeat = 0; repeat < 4; ++repeat) {
+      std::vector<int32_t*> tensors;
+      std::vector<fdl_operation> operations;
+      std::vector<std::string> names;
+      std::vector<int64_t> shapes(counts.begin(), counts.end());
+      for (std::size_t i = 0; i < counts.size(); ++i) {
+        tensors.push_back(device.put(numbers(me.rank, counts[i])));
+        names.push_back("odd." + std::to_string(i));
+      }
+      for (std::size_t i = 0; i < counts.size(); ++i) {
+        operations.push_back(sum_of(device, names[i].c_str(), tensors[i], device.stream()));
+        operations.back().input = device.tensor(tensors[i], FDL_INT32, &shapes[i]);
+        operations.back().input.stream = device.stream();
+      }
+      FDL_EXPECT_OK(fdl_run(me.all, operations.data(), operations.size(), -1, nullptr));
+      for (std::size_t i = 0; i < counts.size(); ++i) {
+        std::vector<int32_t> expected = numbers(0, counts[i]);
+        const std::vector<int32_t> other = numbers(1, counts[i]);
+        for (std::size_t k = 0; k < expected.size(); ++k) expected[k] += other[k];
+        EXPECT_EQ(device.get(tensors[i], counts[i]), expected);
+      }
+    }
+    EXPECT_EQ(fake_cuda_narrow_segments(), narrow);
+  });
+}
 
 fdl_call in_place_sum(const OwnDevice& device, int32_t* memory, void* stream) {
   fdl_call call;

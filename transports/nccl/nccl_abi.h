@@ -45,7 +45,7 @@ enum class Type : int {
 };
 
 // Larger numbers are operations that a communicator has created for itself.
-enum class RedOp : int { sum = 0, product = 1, max = 2, min = 3 };
+enum class RedOp : int { sum = 0, product = 1, max = 2, min = 3, average = 4 };
 
 inline constexpr int kScalarOnHost = 1;  // the scalar is read before the call returns
 inline constexpr int kUndefined = INT_MIN;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "contract/library_thread.h"
 
 namespace fdl {
 
@@ -32,6 +33,7 @@ void NcclWatchdog::end() {
 }
 
 void NcclWatchdog::watch() {
+  LibraryThread::mark_this();
   const MutexLock lock(mutex_);
   while (!ends_) {
     int64_t due = due_ns_.load();

@@ -1,6 +1,7 @@
 // fuse() combines small allreduces of the same type and scales into shared buckets.
 #include "agree/negotiation/fusion.h"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -48,14 +49,14 @@ std::vector<Bucket> fuse(std::vector<Bucket> buckets, std::size_t fusion_bytes) 
       }
     }
     if (place == nullptr) {
-      candidates.push_back({fused.size(), fusion_bytes - bytes});
+      candidates.push_back({fused.size(), fusion_bytes - std::min(fusion_bytes, bucket.place_bytes(0))});
       fused.push_back(std::move(bucket));
       continue;
     }
+    place->free_bytes -= std::min(place->free_bytes, bucket.place_bytes(0));
     fused[place->index].names.push_back(std::move(bucket.names.front()));
     fused[place->index].element_counts.push_back(bucket.element_counts.front());
     fused[place->index].apart |= bucket.apart;
-    place->free_bytes -= bytes;
   }
   return fused;
 }

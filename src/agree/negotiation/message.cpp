@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/bytes.h"
+
 namespace fdl {
 
 std::string_view name_of(RequestKind kind) {
@@ -30,6 +32,11 @@ int64_t Request::element_count() const {
   int64_t count = 1;
   for (const int64_t dimension : shape) count *= dimension;
   return count;
+}
+
+std::size_t Bucket::place_bytes(std::size_t index) const {
+  const std::size_t bytes = static_cast<std::size_t>(element_counts[index]) * size_of(dtype);
+  return device < 0 ? bytes : round_up(bytes, 16);
 }
 
 std::size_t Bucket::element_count() const {

@@ -74,6 +74,8 @@ struct Bucket {
   int32_t last_joined = -1;  // join: the rank that joined last
 
   std::size_t element_count() const;  // the sum of element_counts
+  // The bytes of a tensor and of what lies between it and the next: on devices tensors begin at multiples of 16 bytes.
+  std::size_t place_bytes(std::size_t index) const;
   bool operator==(const Bucket&) const = default;
 };
 

@@ -79,7 +79,7 @@ void cut(const Bucket& bucket, Cut limits, const FindRequest& find, std::vector<
   std::vector<Part> parts;
   std::map<int32_t, std::size_t> open;  // by priority: the index of the part that takes small tensors
   for (std::size_t i = 0; i < bucket.names.size(); ++i) {
-    const std::size_t bytes = static_cast<std::size_t>(bucket.element_counts[i]) * size_of(bucket.dtype);
+    const std::size_t bytes = bucket.place_bytes(i);
     const Request* request = find(bucket.names[i]);
     const int32_t priority = request == nullptr ? 0 : request->priority;
     const auto found = open.find(priority);

@@ -3,11 +3,28 @@
 
 #include <algorithm>
 
+#include "base/bytes.h"
+
 namespace fdl {
+namespace {
+
+// Where the next tensor begins, behind one that ends before element `end`. The sizes of all types are powers of two.
+std::size_t next_begin(std::size_t end, Dtype dtype) {
+  constexpr std::size_t kAccess = 16;
+  return round_up(end, std::max<std::size_t>(kAccess / size_of(dtype), 1));
+}
+
+}  // namespace
+
+std::size_t DevicePacking::elements_of(std::span<const int64_t> counts, Dtype dtype) {
+  std::size_t end = 0;
+  for (const int64_t count : counts) end = next_begin(end, dtype) + static_cast<std::size_t>(count);
+  return end;
+}
 
 DevicePacking::DevicePacking(std::vector<Tensor> tensors, Dtype dtype, Scratch scratch, Factors factors)
     : tensors_(std::move(tensors)), dtype_(dtype), scratch_(scratch), factors_(factors) {
-  for (const Tensor& tensor : tensors_) total_ += tensor.count;
+  for (const Tensor& tensor : tensors_) total_ = next_begin(total_, dtype) + tensor.count;
   begin_round(0);
   FDL_CHECK(count_ > 0 || total_ == 0);
 }
@@ -24,6 +41,7 @@ std::vector<DeviceSegment> DevicePacking::segments(const Place& place_of) const 
   found.reserve(tensors_.size());
   std::size_t begin = 0;  // position of the tensor's first element among the elements of all tensors
   for (const Tensor& tensor : tensors_) {
+    begin = next_begin(begin, dtype_);
     const std::size_t from = std::max(begin, from_);
     const std::size_t to = std::min(begin + tensor.count, from_ + count_);
     if (from < to) {

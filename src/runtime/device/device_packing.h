@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -10,6 +12,9 @@
 
 namespace fdl {
 
+// Each tensor begins at a multiple of 16 bytes, so that one of an odd size does not make the accesses to those behind
+// it narrow. What lies between two tensors is reduced with them and then ignored.
+//
 // A round has as many elements as fit into the scratch buffer, the last round has the rest; a tensor may be cut
 // anywhere. So ranks with the same tensors and equally large scratch buffers cut alike.
 //
@@ -36,6 +41,9 @@ class DevicePacking {
     double after = 1;
   };
 
+  // The elements of all tensors of these sizes, with those between them.
+  static std::size_t elements_of(std::span<const int64_t> counts, Dtype dtype);
+
   // The scratch buffer has space for at least one element. The caller owns it.
   DevicePacking(std::vector<Tensor> tensors, Dtype dtype, Scratch scratch, Factors factors);
 
@@ -55,7 +63,7 @@ class DevicePacking {
   const Dtype dtype_;
   const Scratch scratch_;
   const Factors factors_;
-  std::size_t total_ = 0;  // elements of all tensors
+  std::size_t total_ = 0;  // elements of all tensors, with those between them
   std::size_t from_ = 0;   // the round's first element, among all
   std::size_t count_ = 0;
   bool done_ = false;

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/relax.h"
 #include "base/thread_role.h"
+#include "contract/library_thread.h"
 
 namespace fdl {
 namespace {
@@ -84,7 +85,10 @@ Result<std::unique_ptr<ProgressThread>> ProgressThread::start(CoordinatorClient&
       new ProgressThread(coordinator_client, config, std::move(hooks), std::move(event), std::move(poller)));
   FDL_RETURN_IF_ERROR(made->poller_.add(made->progress_token_.wake_fd(), kProgressWake));
   FDL_RETURN_IF_ERROR(made->poller_.add(coordinator_client.wake_fd(), kCoordinatorWake));
-  made->thread_ = start_thread_without_signals([raw = made.get()] { raw->run(); });
+  made->thread_ = start_thread_without_signals([raw = made.get()] {
+    LibraryThread::mark_this();
+    raw->run();
+  });
   return made;
 }
 

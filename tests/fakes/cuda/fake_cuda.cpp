@@ -80,6 +80,7 @@ constexpr ErrorText kErrors[] = {
     {kNotInitialized, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
     {kNoDevice, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {kInvalidDevice, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {kInvalidImage, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {kNoBinaryForGpu, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
     {kEccUncorrectable, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
@@ -113,12 +114,6 @@ Outcome error_text(Outcome code, const char* ErrorText::*which, const char** tex
   }
   *text = nullptr;
   return kInvalidValue;
-}
-
-Outcome device_numbered(Call& call, int index, fake::Device** device) {
-  if (index < 0 || static_cast<std::size_t>(index) >= call.machine.devices.size()) return kInvalidDevice;
-  *device = call.machine.devices[static_cast<std::size_t>(index)].get();
-  return kSuccess;
 }
 
 }  // namespace
@@ -170,7 +165,10 @@ EXPORT Outcome cuDeviceGetAttribute(int* value, int attribute, DeviceNumber numb
   ENTER(call);
   fake::Device* device = nullptr;
   TRY(device_numbered(call, number, &device));
-  *value = attribute == kAttributeComputeMajor ? 9 : 0;
+  *value = attribute == kAttributeMemoryPools    ? call.machine.has_pools
+           : attribute == kAttributeComputeMajor ? call.machine.capability / 10
+           : attribute == kAttributeComputeMinor ? call.machine.capability % 10
+                                                 : 0;
   return kSuccess;
 }
 
@@ -274,6 +272,33 @@ EXPORT Outcome cuMemFree_v2(Pointer memory) {
   return call.machine.free_memory(call.lock, address(memory));
 }
 
+// Memory of a pool is there at once if the stream is idle, and is freed in the stream's order, without a wait.
+EXPORT Outcome cuMemAllocAsync(Pointer* memory, std::size_t bytes, void* handle) {
+  ENTER(call);
+  std::shared_ptr<fake::Stream> stream;
+  TRY(call.find_for_work(handle, &stream));
+  if (!call.machine.has_pools) return kNotSupported;
+  if (stream->capture != nullptr || !stream->queue.empty() || stream->running) return kCaptureUnsupported;  // not faked
+  void* start = nullptr;
+  TRY(call.machine.allocate(*stream->device, bytes, &start));
+  *memory = reinterpret_cast<std::uintptr_t>(start);
+  return kSuccess;
+}
+
+EXPORT Outcome cuMemFreeAsync(Pointer memory, void* handle) {
+  ENTER(call);
+  std::shared_ptr<fake::Stream> stream;
+  TRY(call.find_for_work(handle, &stream));
+  if (!call.machine.has_pools) return kNotSupported;
+  if (stream->capture == nullptr && stream->queue.empty() && !stream->running) {
+    return call.machine.drop_memory(address(memory));
+  }
+  return call.machine.queue(stream, [=] {
+    const std::lock_guard lock(Machine::get().mutex);
+    return Machine::get().drop_memory(address(memory));
+  });
+}
+
 EXPORT Outcome cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   ENTER(call);
   TRY(call.context());
@@ -360,7 +385,7 @@ EXPORT Outcome cuMemsetD8Async(Pointer target, unsigned char value, std::size_t 
   });
 }
 
-// ---- Modules: images are ignored, because the kernels are built in ----
+// ---- Modules: images are checked, and the kernels are built in ----
 
 EXPORT Outcome cuModuleLoadData(Module* module, const void* image) {
   ENTER(call);
@@ -368,6 +393,7 @@ EXPORT Outcome cuModuleLoadData(Module* module, const void* image) {
   TRY(call.unsafe());
   if (call.machine.refused_module != 0) return call.machine.refused_module;
   if (image == nullptr) return kInvalidImage;
+  TRY(check_image(image, call.machine.capability, call.machine.driver_version));
   *module = reinterpret_cast<Module>(const_cast<void*>(image));
   return kSuccess;
 }
@@ -405,116 +431,4 @@ EXPORT Outcome cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_
       return kSuccess;
     });
   });
-}
-
-// ---- Functions for tests ----
-
-namespace {
-
-void copy_now(void* target, const void* source, std::size_t bytes) {
-  Machine& machine = Machine::get();
-  machine.open_memory();
-  std::memcpy(target, source, bytes);
-  machine.close_memory();
-}
-
-}  // namespace
-
-EXPORT void fake_cuda_write(void* device, const void* host, size_t bytes) { copy_now(device, host, bytes); }
-EXPORT void fake_cuda_read(const void* device, void* host, size_t bytes) { copy_now(host, device, bytes); }
-
-EXPORT void* fake_cuda_new(int device, size_t bytes) {
-  if (cuInit(0) != kSuccess) return nullptr;
-  Call call("fake_cuda_new");
-  fake::Device* owner = nullptr;
-  void* memory = nullptr;
-  if (device_numbered(call, device, &owner) != kSuccess) return nullptr;
-  return call.machine.allocate(*owner, bytes, &memory) == kSuccess ? memory : nullptr;
-}
-
-EXPORT void fake_cuda_delete(void* memory) {
-  Call call("fake_cuda_delete");
-  (void)call.machine.free_memory(call.lock, memory);
-}
-
-EXPORT size_t fake_cuda_device_bytes(void) {
-  Call call("fake_cuda_device_bytes");
-  std::size_t bytes = 0;
-  for (const auto& device : call.machine.devices) bytes += device->used;
-  return bytes;
-}
-
-EXPORT size_t fake_cuda_pinned_bytes(void) {
-  Call call("fake_cuda_pinned_bytes");
-  return call.machine.pinned_bytes;
-}
-
-EXPORT void fake_cuda_fail(const char* function, int k, int code) {
-  Call call("fake_cuda_fail");
-  call.machine.plan_failure(function, k, code);
-}
-
-EXPORT void fake_cuda_clear_failures(void) {
-  Call call("fake_cuda_clear_failures");
-  call.machine.clear_failures();
-}
-
-EXPORT void fake_cuda_delay_us(unsigned microseconds) {
-  Call call("fake_cuda_delay_us");
-  call.machine.delay_us = microseconds;
-}
-
-EXPORT void fake_cuda_memory(size_t bytes) {
-  Call call("fake_cuda_memory");
-  call.machine.memory_bytes = bytes;
-}
-
-EXPORT void fake_cuda_driver_version(int version) {
-  Call call("fake_cuda_driver_version");
-  call.machine.driver_version = version;
-}
-
-EXPORT void fake_cuda_refuse_module(int code) {
-  Call call("fake_cuda_refuse_module");
-  call.machine.refused_module = code;
-}
-
-EXPORT void fake_cuda_fall_off(int device, int code) {
-  Call call("fake_cuda_fall_off");
-  fake::Device* owner = nullptr;
-  if (device_numbered(call, device, &owner) == kSuccess) call.machine.fall(*owner, code);
-}
-
-EXPORT void fake_cuda_hold(void) {
-  Call call("fake_cuda_hold");
-  call.machine.held = true;
-}
-
-EXPORT void fake_cuda_go_on(void) {
-  Call call("fake_cuda_go_on");
-  call.machine.held = false;
-  call.machine.changed.notify_all();
-}
-
-EXPORT size_t fake_cuda_calls(const char* function) {
-  Call call("fake_cuda_calls");
-  return call.machine.calls(function);
-}
-
-EXPORT int fake_cuda_queue(void* handle, void (*function)(void*), void* argument) {
-  ENTER(call);
-  std::shared_ptr<fake::Stream> stream;
-  TRY(call.find_for_work(handle, &stream));
-  return call.machine.queue(stream, [=] {
-    function(argument);
-    return kSuccess;
-  });
-}
-
-EXPORT void fake_cuda_open_memory(void) { Machine::get().open_memory(); }
-EXPORT void fake_cuda_close_memory(void) { Machine::get().close_memory(); }
-
-EXPORT int fake_cuda_fallen(void) {
-  Call call("fake_cuda_fallen");
-  return current_device() == nullptr ? kInvalidContext : current_device()->fallen;
 }

@@ -34,12 +34,19 @@ FAKE_EXPORT void fake_cuda_delete(void* memory);
 FAKE_EXPORT size_t fake_cuda_device_bytes(void);
 FAKE_EXPORT size_t fake_cuda_pinned_bytes(void);
 
+// How often the primary context of a device is retained.
+FAKE_EXPORT int fake_cuda_retained(int device);
+
 // Makes the k-th call from now on of this function (1: the next) fail with the code. Clearing removes all such plans.
 FAKE_EXPORT void fake_cuda_fail(const char* function, int k, int code);
 FAKE_EXPORT void fake_cuda_clear_failures(void);
 FAKE_EXPORT void fake_cuda_delay_us(unsigned microseconds);
 FAKE_EXPORT void fake_cuda_memory(size_t bytes);  // size of each device's memory
 FAKE_EXPORT void fake_cuda_driver_version(int version);
+FAKE_EXPORT void fake_cuda_pools(int has_pools);        // whether devices support cuMemAllocAsync
+FAKE_EXPORT void fake_cuda_capability(int capability);  // of all devices: 90 is 9.0
+// Tensors that a kernel has packed or unpacked by accesses of less than 16 bytes, because of their place in the vector.
+FAKE_EXPORT size_t fake_cuda_narrow_segments(void);
 FAKE_EXPORT void fake_cuda_refuse_module(int code);  // 0: accept modules again
 // Makes the device fail: from now on every call for it returns the code, queued work never runs, and host functions are
 // not called. Code 0 restores the device without its queued work.

@@ -95,6 +95,12 @@ struct Call {
   }
 };
 
+inline Outcome device_numbered(Call& call, int index, fake::Device** device) {
+  if (index < 0 || static_cast<std::size_t>(index) >= call.machine.devices.size()) return kInvalidDevice;
+  *device = call.machine.devices[static_cast<std::size_t>(index)].get();
+  return kSuccess;
+}
+
 }  // namespace fake
 
 // Leaves the function with the code unless it is success.

@@ -116,6 +116,12 @@ Outcome Machine::free_memory(std::unique_lock<std::mutex>& lock, void* memory) {
   Device* const device = owner_of(memory);
   if (device == nullptr || !device->live.contains(static_cast<std::byte*>(memory))) return kInvalidValue;
   wait_idle(lock, *device);
+  return drop_memory(memory);
+}
+
+Outcome Machine::drop_memory(void* memory) {
+  Device* const device = owner_of(memory);
+  if (device == nullptr || !device->live.contains(static_cast<std::byte*>(memory))) return kInvalidValue;
   const auto found = device->live.find(static_cast<std::byte*>(memory));
   const std::size_t pages = (found->second + kPage - 1) / kPage * kPage;
   device->used -= found->second;

@@ -1,6 +1,7 @@
 // Machine holds the devices, streams and memory of the fake libcuda.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -86,6 +87,8 @@ class Machine {
   bool held = false;
   unsigned delay_us = 0;
   std::size_t memory_bytes = std::size_t{8} << 30;
+  bool has_pools = true;
+  int capability = 90;
   int driver_version = 13000;
   Outcome refused_module = 0;
   std::vector<std::unique_ptr<Device>> devices;
@@ -107,6 +110,7 @@ class Machine {
   // Call the following with the mutex held.
   Outcome allocate(Device& device, std::size_t bytes, void** memory);
   Outcome free_memory(std::unique_lock<std::mutex>& lock, void* memory);  // waits for the device, like the driver
+  Outcome drop_memory(void* memory);                                      // without a wait
   Device* owner_of(const void* memory);
   bool within_allocation(const void* memory, std::size_t bytes);
   Outcome queue(const std::shared_ptr<Stream>& stream, std::function<Outcome()> run,
@@ -138,5 +142,9 @@ class Machine {
 };
 
 inline thread_local bool in_host_function = false;
+inline std::atomic<std::size_t> narrow_segments{0};
+
+// What cuModuleLoadData returns for the image, on a device of this compute capability.
+Outcome check_image(const void* image, int capability, int driver_version);
 
 }  // namespace fake

@@ -1,5 +1,6 @@
 // These are the kernels of the fake libcuda by name: the bodies of cuda/, run over all blocks and threads.
 #include <iterator>
+#include <string_view>
 
 #include "cuda/kernels/kernels.h"
 #include "tests/fakes/cuda/fake_cuda_machine.h"
@@ -17,9 +18,19 @@ void run_all(const void* parameters, unsigned blocks, unsigned threads, Body bod
   }
 }
 
+// A copy counts in bytes, the other kernels in elements.
+void count_narrow(const PackTable& table, std::string_view kernel) {
+  const std::size_t size = kernel == "fdl_copy_segments" ? 1 : fdl::size_of(table.in_packed);
+  const auto is_aligned = [](const std::byte* memory) { return reinterpret_cast<std::uintptr_t>(memory) % 16 == 0; };
+  for (uint32_t i = 0; i < table.segment_count; ++i) {
+    narrow_segments += is_aligned(table.tensor[i]) && !is_aligned(table.packed + table.first[i] * size);
+  }
+}
+
 const Kernel kKernels[] = {
 #define ROW(name, body, at_once)                                                                     \
   {#name, sizeof(PackTable), [](const void* parameters, unsigned blocks, unsigned threads) {         \
+     count_narrow(*static_cast<const PackTable*>(parameters), #name);                                \
      run_all<PackTable>(parameters, blocks, threads, [](const auto&... at) { return body(at...); }); \
    }},
     FDL_PACK_KERNELS(ROW)

@@ -506,6 +506,7 @@ Outcome hand_in(Core& core, std::vector<Call> calls) {
     if (call.stream != calls.front().stream) misuse("several streams in one group");
     const auto own = core.factors.find(static_cast<int>(call.op));
     if (own != core.factors.end()) call.factor = own->second.second;
+    if (call.op == RedOp::average) call.factor = 1.0 / core.size;
   }
   core.works.push_back(std::make_unique<Work>(Work{&core, std::move(calls)}));
   if (core.blocking) return put_on_stream(core, *core.works.back());

@@ -1,10 +1,16 @@
-"""The scripts of bench/gpu on a machine without a GPU: a training step's gradients, and NCCL made small."""
+"""The scripts of bench/gpu on a machine without a GPU: a training step's gradients, a folder to carry, and NCCL made
+small."""
 
+import json
 import os
+import re
+import shutil
 import struct
 import subprocess
 import sys
+import zipfile
 
+import farandole
 import pytest
 from launch import ROOT
 
@@ -30,6 +36,68 @@ def test_without_a_gpu_the_benchmark_exits_with_three():
     done = run("ddp_bench.py", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 3
     assert b"finds no GPU here" in done.stderr
+
+
+def test_overlap_is_measured_against_a_step_that_computes(tmp_path):
+    rows = tmp_path / "rows.json"
+    done = run("ddp_bench.py", "--device", "cpu", "--overlap", "--steps", "2", "--json", str(rows))
+    assert done.returncode == 0, done.stderr.decode()
+    assert [row["what"] for row in map(json.loads, rows.read_text().splitlines())] == [
+        "DDP, gloo", "DDP, farandole", "DistributedOptimizer"]  # fmt: skip
+
+
+# ---- pack.sh and dry_run.sh
+
+PROGRAMS = os.path.join(ROOT, "build", "bin")
+
+
+@pytest.fixture
+def packed(tmp_path):
+    """A folder to carry with the programs of this build and the installed package, and what pack.sh prints."""
+    for name in ("gpu_bench", "nccl_bench", "calls_bench"):
+        assert os.path.exists(os.path.join(PROGRAMS, name)), "bash tests/run.sh builds the benchmarks"
+    package = os.path.dirname(farandole.__file__)
+    wheel = tmp_path / "farandole-0.1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for folder, _, names in os.walk(package):
+            for name in names:
+                path = os.path.join(folder, name)
+                archive.write(path, os.path.relpath(path, os.path.dirname(package)))
+    folder = tmp_path / "packed"
+    done = subprocess.run(["bash", os.path.join(FOLDER, "pack.sh"), "--programs", PROGRAMS, "--wheel", str(wheel),
+                           "--folder", str(folder)], capture_output=True, text=True, timeout=120)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def dry_run(folder, *words):
+    return subprocess.run(["bash", os.path.join(FOLDER, "dry_run.sh"), "--folder", str(folder), *words],
+                          env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True,
+                          timeout=240)  # fmt: skip
+
+
+def test_a_packed_folder_needs_nothing_else(packed):
+    folder, printed = packed
+    size = int(re.search(r"(\d+) MiB to carry", printed).group(1))
+    print(f"{size} MiB without NCCL")
+    assert size < 40
+    done = dry_run(folder, "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("all sums are right") == 8
+    assert re.search(r"^farandole \S+ /\S+/package/farandole/__init__.py$", done.stdout, re.MULTILINE), done.stdout
+    assert done.stdout.endswith("2 ranks on cpu: all gradients are right\n")
+
+
+def test_what_a_machine_lacks_is_named_and_left_out(packed):
+    folder, _ = packed
+    shutil.rmtree(folder / "lib")
+    for program in ("nccl_bench", "calls_bench"):
+        (folder / program).unlink()
+    done = subprocess.run(["bash", str(folder / "run.sh"), "B", "C", "--check"], capture_output=True, text=True,
+                          env={"PATH": "/usr/bin:/bin", "PYTHON": "/nowhere/python3"}, timeout=60)  # fmt: skip
+    assert done.returncode == 3, done.stdout + done.stderr
+    for tool in ("/nowhere/python3", "compute-sanitizer", "nsys"):
+        assert f"missing: {tool}" in done.stdout
 
 
 # ---- slim_nccl

@@ -56,6 +56,7 @@ TEST(CudaAbi, HasEachFunctionAsTheHeaderDeclaresItUnderTheNameThatIsLookedUp) {
   ROW(kHardwareStackError,       CUDA_ERROR_HARDWARE_STACK_ERROR)          \
   ROW(kLaunchFailed,             CUDA_ERROR_LAUNCH_FAILED)                 \
   ROW(kNotPermitted,             CUDA_ERROR_NOT_PERMITTED)                 \
+  ROW(kNotSupported,             CUDA_ERROR_NOT_SUPPORTED)                 \
   ROW(kSystemDriverMismatch,     CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)        \
   ROW(kCaptureUnsupported,       CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)    \
   ROW(kCaptureInvalidated,       CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)    \
@@ -77,7 +78,8 @@ TEST(CudaAbi, HasEachFunctionAsTheHeaderDeclaresItUnderTheNameThatIsLookedUp) {
   ROW(kMemoryHost,               CU_MEMORYTYPE_HOST)                       \
   ROW(kMemoryDevice,             CU_MEMORYTYPE_DEVICE)                     \
   ROW(kAttributeComputeMajor,    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) \
-  ROW(kAttributeComputeMinor,    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+  ROW(kAttributeComputeMinor,    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) \
+  ROW(kAttributeMemoryPools,     CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)
 // clang-format on
 
 TEST(CudaAbi, HasTheNumbersOfTheHeader) {

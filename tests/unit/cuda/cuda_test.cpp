@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <numeric>
 #include <random>
 #include <string>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "contract/device.h"
+#include "contract/library_thread.h"
 #include "cuda/cuda_device.h"
 #include "cuda/memory_cache.h"
 #include "tests/fakes/cuda/fake_cuda.h"
@@ -20,6 +23,7 @@
 extern "C" int cuStreamSynchronize(void* stream);
 extern "C" int cuStreamDestroy_v2(void* stream);
 extern "C" int cuCtxGetCurrent(void** context);
+extern "C" int cuThreadExchangeStreamCaptureMode(int* mode);
 
 namespace fdl {
 namespace {
@@ -61,6 +65,8 @@ class CudaTest : public testing::Test {
     device_ = nullptr;
     fake_cuda_fall_off(0, 0);
     fake_cuda_refuse_module(0);
+    fake_cuda_driver_version(13000);
+    fake_cuda_capability(90);
     fake_cuda_memory(std::size_t{8} << 30);
     EXPECT_EQ(fake_cuda_device_bytes(), 0u) << "memory of the device is lost";
     EXPECT_EQ(fake_cuda_pinned_bytes(), 0u) << "pinned memory is lost";
@@ -206,6 +212,42 @@ TEST_F(CudaTest, IdleMemoryIsBounded) {
   EXPECT_LE(fake_cuda_device_bytes(), std::size_t{256} << 20);
 }
 
+// A kernel of NCCL that waits for a peer may be on the device, and the peer may wait for this thread.
+TEST_F(CudaTest, FreesLargeMemoryWhileTheDeviceIsBusy) {
+  for (const int has_pools : {1, 0}) {
+    fake_cuda_pools(has_pools);
+    reopen();
+    const Stream own = *device_->make_stream();
+    void* const large = *device_->allocate(std::size_t{300} << 20);
+    fake_cuda_hold();
+    ASSERT_EQ(fake_cuda_queue(
+                  own, [](void*) {}, nullptr),
+              0);
+    auto released = std::async(std::launch::async, [&] { device_->release(large); });
+    if (has_pools != 0) {
+      EXPECT_EQ(released.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+      EXPECT_EQ(fake_cuda_device_bytes(), 0u);
+    }
+    fake_cuda_go_on();
+    released.get();
+    cuStreamSynchronize(own);
+    device_->end_stream(own);
+    EXPECT_EQ(fake_cuda_device_bytes(), 0u);
+  }
+  fake_cuda_pools(1);
+}
+
+TEST_F(CudaTest, LargeMemoryIsReusedAndReportsAShortage) {
+  void* const first = *device_->allocate(std::size_t{64} << 20);
+  device_->release(first);
+  EXPECT_EQ(*device_->allocate(std::size_t{64} << 20), first);
+  device_->release(first);
+  fake_cuda_memory(std::size_t{100} << 20);
+  const auto refused = device_->allocate(std::size_t{128} << 20);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().text(), HasSubstr("of the device's 104857600 are free"));
+}
+
 TEST(CudaMemory, SizesWasteAtMostAFifth) {
   for (std::size_t bytes = 4097; bytes < (std::size_t{1} << 40); bytes = bytes * 17 / 16 + 1) {
     EXPECT_GE(cuda::size_class(bytes), bytes);
@@ -334,6 +376,65 @@ TEST_F(CudaTest, CopiesFromAnotherDeviceDirectly) {
   ASSERT_EQ(cuStreamSynchronize(own), 0);
   EXPECT_EQ(read(here, 1000), numbers);
   other->release(there);
+}
+
+TEST_F(CudaTest, ReleasesTheContextOfAPeer) {
+  const int before = fake_cuda_retained(1);
+  auto other = open_cuda_device(1, fake_driver_config()).take();
+  void* const there = *other->allocate(400);
+  const Stream own = *device_->make_stream();
+  void* const here = *device_->allocate(400);
+  EXPECT_DONE(device_->copy(own, here, there, 400));
+  EXPECT_EQ(fake_cuda_retained(1), before + 2) << "by the peer itself, and for the access to it";
+  ASSERT_EQ(cuStreamSynchronize(own), 0);
+  device_->end_stream(own);
+  device_->release(here);
+  reopen();
+  other->release(there);
+  other = nullptr;
+  EXPECT_EQ(fake_cuda_retained(1), before);
+}
+
+TEST_F(CudaTest, StaysCurrentOnAThreadOfTheLibrary) {
+  const Stream own = stream();
+  int* const memory = on_device<int>({1, 2, 3});
+  static const char* const kCalls[] = {"cuCtxSetCurrent", "cuCtxPushCurrent_v2", "cuThreadExchangeStreamCaptureMode"};
+  std::thread([&] {
+    LibraryThread::mark_this();
+    const DeviceEvent event = *device_->make_event();
+    std::vector<std::size_t> before;
+    for (const char* name : kCalls) before.push_back(fake_cuda_calls(name));
+    for (int i = 0; i < 10; ++i) {
+      EXPECT_DONE(device_->fill_zero(own, memory, 4));
+      EXPECT_DONE(device_->set(event, own));
+      EXPECT_TRUE(device_->reached(event).ok());
+    }
+    for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(fake_cuda_calls(kCalls[i]), before[i]) << kCalls[i];
+    // Another device takes its place only until the end of the outermost scope.
+    const auto other = open_cuda_device(1, fake_driver_config()).take();
+    {
+      const CurrentDevice outer(*other);
+      const CurrentDevice inner(*device_);
+      EXPECT_DONE(device_->set(event, own));
+    }
+    EXPECT_DONE(device_->set(event, own));
+    device_->end_event(event);
+  }).join();
+  cuStreamSynchronize(own);
+}
+
+TEST_F(CudaTest, RelaxesTheCaptureModeOfAThreadOnlyForACall) {
+  const Stream own = stream();
+  const DeviceEvent event = *device_->make_event();
+  EXPECT_DONE(device_->set(event, own));
+  const std::size_t before = fake_cuda_calls("cuThreadExchangeStreamCaptureMode");
+  EXPECT_TRUE(device_->reached(event).ok());
+  EXPECT_EQ(fake_cuda_calls("cuThreadExchangeStreamCaptureMode"), before + 2);
+  int mode = 0;
+  cuThreadExchangeStreamCaptureMode(&mode);
+  EXPECT_EQ(mode, 0) << "global, as before";
+  cuStreamSynchronize(own);
+  device_->end_event(event);
 }
 
 TEST_F(CudaTest, EmptyWorkCallsNothingInTheDriver) {
@@ -662,6 +763,24 @@ TEST_F(CudaTest, LoadsThePortableModuleIfTheFirstDoesNotFit) {
     EXPECT_THAT(done.text(), HasSubstr("no nvcc"));  // there is only one module
   }
   cuStreamSynchronize(own);
+}
+
+// Drivers before 550.54 (CUDA 12.4) do not read images that are compressed with zstd, as nvcc does from 12.8 on.
+TEST_F(CudaTest, LoadsThePortableModuleInAnOldDriver) {
+  if (!FDL_HAS_NVCC) GTEST_SKIP() << "built without nvcc: there is no compiled image";
+  for (const auto& [driver, capability] : {std::pair(11080, 90), std::pair(13000, 75), std::pair(13000, 120)}) {
+    fake_cuda_driver_version(driver);
+    fake_cuda_capability(capability);
+    reopen();
+    const Stream own = *device_->make_stream();
+    void* const memory = *device_->allocate(8);
+    const void* from[] = {memory, static_cast<int*>(memory) + 1};
+    const Status done = device_->reduce(own, Dtype::int32, Op::sum, memory, from, 1, 1.0);
+    EXPECT_TRUE(done.ok()) << done.text() << " with driver " << driver << " and capability " << capability;
+    cuStreamSynchronize(own);
+    device_->end_stream(own);
+    device_->release(memory);
+  }
 }
 
 TEST_F(CudaTest, ReportsABuildWithoutKernels) {

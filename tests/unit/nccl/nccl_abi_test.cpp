@@ -80,6 +80,7 @@ TEST(NcclAbi, HasTheNumbersOfTheHeader) {
   SAME(RedOp::product, ncclProd);
   SAME(RedOp::max, ncclMax);
   SAME(RedOp::min, ncclMin);
+  SAME(RedOp::average, ncclAvg);
   SAME(5, ncclNumOps);  // larger numbers are a communicator's own
   SAME(kScalarOnHost, ncclScalarHostImmediate);
   SAME(kUndefined, NCCL_CONFIG_UNDEF_INT);

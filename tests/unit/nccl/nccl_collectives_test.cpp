@@ -341,6 +341,26 @@ TEST_F(Nccl, ScalesLikeTheCpu) {
   });
 }
 
+// NCCL has an average of its own; other factors need an operation that the communicator makes.
+TEST_F(Nccl, AveragesByNcclsOwnOperation) {
+  for (const auto& [postscale, made] : {std::pair(0.25, 0L), std::pair(0.5, 4L)}) {
+    const long before = fake_nccl_calls("RedOpCreatePreMulSum");
+    run_gpu_group(4, [postscale = postscale](GpuRank& me) {
+      const auto rank = static_cast<float>(me.rank);
+      float* data = me.gpu.put(std::vector<float>{rank, 4 * rank, 8});
+      const CollectiveSpec average = me.on_stream({.count = 3, .postscale = postscale});
+      const Call call{&average, {data, data}};
+      Completion completion;
+      me.collectives->launch_group(std::span(&call, 1), completion);
+      require(wait(*me.collectives, completion));
+      me.gpu.synchronize();
+      const auto scale = static_cast<float>(postscale);
+      EXPECT_EQ(me.gpu.get(data, 3), (std::vector<float>{6 * scale, 24 * scale, 32 * scale}));
+    });
+    EXPECT_EQ(fake_nccl_calls("RedOpCreatePreMulSum") - before, made);
+  }
+}
+
 TEST_F(Nccl, SumsInRankOrderIfDeterministic) {
   run_gpu_group(4, [&](GpuRank& me) {
     CollectiveCase c;

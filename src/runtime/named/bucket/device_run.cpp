@@ -13,6 +13,11 @@ namespace {
 // Whether the tensors go through the scratch buffer; the same on all ranks.
 bool is_packed(const Bucket& bucket) { return bucket.names.size() > 1 || bucket.apart; }
 
+// The bytes that the tensors need side by side; the same on all ranks.
+std::size_t packed_bytes(const Bucket& bucket) {
+  return DevicePacking::elements_of(bucket.element_counts, bucket.dtype) * size_of(bucket.dtype);
+}
+
 // Whether each tensor lies directly behind the one before in symmetric memory. They are then one vector and need no
 // packing. The answer is the same on all ranks, because the places are equal there unless the bucket is `apart`.
 bool lie_side_by_side(const Bucket& bucket, const Entries& entries) {
@@ -37,9 +42,8 @@ DeviceRun::DeviceRun(PlannedBucket planned, Communicator& comm, NamedTelemetry& 
 // Must match the memory that begin_allreduce() takes from the group launch. Other kinds need none.
 GroupLaunch::Need DeviceRun::need_of(const Bucket& bucket, const Entries& entries) {
   if (bucket.kind != RequestKind::allreduce) return {};
-  const std::size_t bytes = bucket.element_count() * size_of(bucket.dtype);
-  if (is_packed(bucket)) return {.packed = lie_side_by_side(bucket, entries) ? 0 : bytes};
-  return {.own = entries.front() ? 0 : bytes};
+  if (is_packed(bucket)) return {.packed = lie_side_by_side(bucket, entries) ? 0 : packed_bytes(bucket)};
+  return {.own = entries.front() ? 0 : packed_bytes(bucket)};
 }
 
 // The device is entered once for all that is queued.
@@ -75,7 +79,7 @@ Status DeviceRun::begin_fused() {
     start_on_device();
     return {};
   }
-  const std::size_t bytes = operation().spec.count * size_of(bucket().dtype);
+  const std::size_t bytes = packed_bytes(bucket());
   if (group_launch_ != nullptr) return begin_packing({group_launch_->next_packed(bytes), bytes});
   if (bytes <= device_.scratch.bytes || device_.scratch_is_at_limit) return begin_packing(device_.scratch);
   request_scratch(bytes);
@@ -96,7 +100,7 @@ void DeviceRun::take_scratch() {
   if (!operation().completion.status.ok()) return conclude(operation().completion.status);
   const auto granted = std::get<ScratchRequest>(std::exchange(operation().memory, {}));
   device_.scratch = {granted.memory, granted.bytes};
-  device_.scratch_is_at_limit = granted.bytes < operation().spec.count * size_of(bucket().dtype);
+  device_.scratch_is_at_limit = granted.bytes < packed_bytes(bucket());
   const Status packed = begin_packing(device_.scratch);
   if (!packed.ok()) fail_here(packed);
 }
