@@ -25,6 +25,8 @@ class Driven {
   virtual int64_t next_alarm_ns() const = 0;
   // Returns a failure of this rank that is not reported to the coordinator yet, once; OK if there is none.
   virtual Status take_failure_report() = 0;
+  // For how long nothing has moved; -1: it moved just now.
+  int64_t still_for_ns(int64_t now_ns) const { return still_ns_ == 0 ? -1 : now_ns - still_ns_; }
 
  protected:
   Driven() = default;
