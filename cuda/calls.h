@@ -8,7 +8,7 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
-#include "contract/library_thread.h"
+#include "base/thread_role.h"
 #include "cuda/driver.h"
 
 namespace fdl::cuda {
@@ -54,7 +54,7 @@ class Scope {
     if (current_ == calls.context) return kSuccess;
     Context found = nullptr;
     if (calls.driver.cuCtxGetCurrent(&found) != kSuccess || found != calls.context) {
-      const bool stays = current_ == nullptr && LibraryThread::is_this();
+      const bool stays = current_ == nullptr && is_library_thread;
       const Outcome outcome = stays ? calls.driver.cuCtxSetCurrent(calls.context)  // replaces the one that has stayed
                                     : calls.driver.cuCtxPushCurrent_v2(calls.context);
       if (outcome != kSuccess) return outcome;
@@ -95,7 +95,7 @@ class RelaxedScope : public Scope {
   explicit RelaxedScope(const Calls& calls) : Scope(calls), driver_(calls.driver) {
     if (std::exchange(relaxed_, true)) return;
     (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
-    restores_ = !LibraryThread::is_this();
+    restores_ = !is_library_thread;
   }
   ~RelaxedScope() {
     if (!restores_) return;

@@ -1,10 +1,11 @@
-// This header tells whether the calling thread is farandole's own progress thread or one of the program.
+// This header tells whether the calling thread is one that farandole has started, or one of the program.
 #pragma once
 
 namespace fdl {
 
-// Set by a progress thread at its start. A transport that only some threads may drive lets the progress thread wait,
-// and reports an error to a thread of the program.
-inline thread_local bool is_progress_thread = false;
+// Set by such a thread at its start. A transport that only some threads may drive lets the library's threads wait, and
+// reports an error to a thread of the program. A device stays current in the library's threads between calls, because
+// no framework depends on the current device there.
+inline thread_local bool is_library_thread = false;
 
 }  // namespace fdl

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <string>
 #include <string_view>
@@ -20,6 +21,9 @@ class JsonLine {
     std::string body;
     for (const std::string& text : texts) body += (body.empty() ? "" : ", ") + quoted(text);
     return raw(key, "[" + body + "]");
+  }
+  JsonLine& list(std::string_view key, const std::vector<int>& numbers) {
+    return raw(key, fmt::format("[{}]", fmt::join(numbers, ", ")));
   }
   JsonLine& list(std::string_view key, const std::vector<JsonLine>& objects) {
     std::string body;

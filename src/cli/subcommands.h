@@ -20,6 +20,8 @@ enum ExitCode : int {
   kExitRendezvous = 200,     // not all ranks arrived in time
   kExitTooFew = 201,         // elastic job: fewer ranks are left than it needs
   kExitPeerLost = 202,       // elastic job: a rank was lost, and the job cannot or may not begin again
+  kExitSilent = 205,         // farandole where: not all ranks answered
+  kExitNoJob = 206,          // farandole where: there is no such job, or it could not be asked
 };
 
 // The chosen subcommand stores its work here; main() runs it after the whole command line has been parsed.
@@ -33,6 +35,7 @@ void add_config(CLI::App& app, Work& work);
 void add_tune(CLI::App& app, Work& work);
 void add_doctor(CLI::App& app, Work& work);
 void add_sshd_init(CLI::App& app, Work& work);
+void add_where(CLI::App& app, Work& work);
 void add_explain(CLI::App& app, Work& work);
 void add_kubernetes(CLI::App& app, Work& work,
                     const std::vector<std::string>& words);  // words: all after the subcommand's name

@@ -148,6 +148,7 @@ void Communicator::enqueue(Operation& operation) {
     }
   }
   if (operation.spec.device != nullptr) s.note_device_work(operation);
+  count(s.begun);
   (s.newest == nullptr ? s.oldest : s.newest->next) = &operation;
   s.newest = &operation;
   if (s.active == nullptr) s.begin_next();
@@ -159,6 +160,7 @@ void Communicator::start(Message& message) {
   const DriverLock lock(s);
   s.take_interrupt();
   if (s.failed) return message.completion.finish(status());
+  s.has_messages.store(true, std::memory_order_relaxed);
   if (message.device == nullptr) [[likely]] {
     s.messages.start(message);
   } else {
@@ -244,8 +246,21 @@ void Communicator::wake() {
 }
 
 std::optional<Status> Communicator::query_late_ranks(Deadline deadline) {
-  return state_->late_query.request(state_->wake_event, deadline);
+  auto answer = state_->late_query.request(state_->wake_event, deadline);
+  if (!answer) return std::nullopt;
+  return std::move(answer->late);
 }
+
+uint64_t Communicator::ask_in_flight() { return state_->late_query.ask(state_->wake_event); }
+std::optional<InFlight> Communicator::find_in_flight(uint64_t question) { return state_->late_query.find(question); }
+
+uint64_t Communicator::begun() const { return state_->begun.load(std::memory_order_relaxed); }
+// Another thread may count meanwhile, so `ended` is read first.
+uint64_t Communicator::unfinished() const {
+  const uint64_t ended = state_->ended.load(std::memory_order_acquire);
+  return begun() - ended;
+}
+bool Communicator::has_messages() const { return state_->has_messages.load(std::memory_order_relaxed); }
 
 // While nothing moves, the thread yields or spins, and then sleeps until there is work, the deadline passes, or
 // suspect() is due.
@@ -264,7 +279,7 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
       yields = 0;
       continue;
     }
-    answer_late_query();
+    answer_late_query(still_ns);
     if (spin_ns == 0 && yields < kYields) {
       ++yields;
       ::sched_yield();
@@ -308,9 +323,12 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
   }
 }
 
-void Communicator::answer_late_query() {
-  if (state_->late_query.is_open()) [[unlikely]]
-    state_->answer_late_query();
+void Communicator::answer_late_query(int64_t still_since_ns) {
+  State& s = *state_;
+  if (!s.late_query.is_open()) [[likely]]
+    return;
+  const DriverLock lock(s);
+  s.late_query.answer(s.in_flight(still_since_ns));
 }
 
 void Communicator::clear_wake() {
@@ -331,6 +349,11 @@ Status Communicator::late_ranks() {
   return waits_for(state_->waiting(), state_->parts.members);
 }
 
+InFlight Communicator::in_flight() {
+  const DriverLock lock(*state_);
+  return state_->in_flight(0);
+}
+
 bool Communicator::has_message_to_self(bool outgoing) const { return state_->messages.has_own(outgoing); }
 
 void Communicator::interrupt(const Status& why) {
@@ -338,9 +361,9 @@ void Communicator::interrupt(const Status& why) {
   FDL_CHECK(!why.ok());
   {
     MutexLock lock(s.mutex);
-    if (s.ended.ok()) s.ended = why;
+    if (s.ended_by.ok()) s.ended_by = why;
   }
-  // Stored after `ended`, which take_interrupt() reads when it finds the flag.
+  // Stored after `ended_by`, which take_interrupt() reads when it finds the flag.
   s.interrupted.store(true, std::memory_order_release);
   s.wake_event.ring();
 }
@@ -386,7 +409,7 @@ Status Communicator::own(const Status& failure) const { return state_->own(failu
 
 Status Communicator::status() const {
   MutexLock lock(state_->mutex);
-  return state_->ended;
+  return state_->ended_by;
 }
 
 std::string Communicator::phase() const { return state_->phase(); }

@@ -75,6 +75,8 @@ struct Message {
   Message* next = nullptr;
 };
 
+struct InFlight;  // engine/late_ranks.h
+
 class Communicator;
 using SuspectHook = std::function<void(Communicator& comm, int64_t waited_ns)>;
 
@@ -151,15 +153,17 @@ class Communicator final : public Waitable {
   bool prepare_to_sleep() override;
   void finish_sleep() override;
   // For a thread that drives with progress() and sleeps itself. answer_late_query() answers query_late_ranks() when
-  // nothing has moved. clear_wake() discards the rings and wake() requests of other threads after a sleep; progress()
-  // must follow it. time_out() ends the communicator with TIMEOUT, because a deadline of its caller has passed.
-  void answer_late_query();
+  // nothing has moved; `still_since_ns`: since when, 0: unknown. clear_wake() discards the rings and wake() requests of
+  // other threads after a sleep; progress() must follow it. time_out() ends the communicator with TIMEOUT, because a
+  // deadline of its caller has passed.
+  void answer_late_query(int64_t still_since_ns = 0);
   void clear_wake();
   void time_out();
-  // For the driving thread only: whether nothing is in flight; the error that query_late_ranks() returns; whether a
-  // message of this rank to itself in that direction waits for its counterpart.
+  // For the driving thread only: whether nothing is in flight; the error that query_late_ranks() returns, and the facts
+  // in it; whether a message of this rank to itself in that direction waits for its counterpart.
   bool idle() const;
   Status late_ranks();
+  InFlight in_flight();
   bool has_message_to_self(bool outgoing) const;
 
   // Drives until `completion` is done. A deadline that passes ends the communicator with TIMEOUT. Before it sleeps, the
@@ -174,6 +178,16 @@ class Communicator final : public Waitable {
   // operation in flight and the first rank that it waits for. No operation ends. Returns nothing if no thread drives,
   // or if the driving thread does not answer before the deadline.
   std::optional<Status> query_late_ranks(Deadline deadline);
+
+  // The same without blocking: ask_in_flight() returns a number for find_in_flight(), which returns the answer once it
+  // is there.
+  uint64_t ask_in_flight();
+  std::optional<InFlight> find_in_flight(uint64_t question);
+  // From any thread: how many collectives were called, and how many of them have not ended; a group launch counts as
+  // one. Whether a message was ever started.
+  uint64_t begun() const;
+  uint64_t unfinished() const;
+  bool has_messages() const;
 
   // Ends everything in flight and everything later with this error. The first error stays. From any thread; the driving
   // thread carries it out.

@@ -212,6 +212,7 @@ void Communicator::State::end_current() {
   oldest = operation->next;
   if (oldest == nullptr) newest = nullptr;
   active = nullptr;
+  count(ended);
   if (operation->spec.device != nullptr) note_end_of_device_work(*operation);
   if (operation->next_in_group == nullptr) [[likely]]
     return operation->completion.finish(std::move(outcome.status));
@@ -237,7 +238,7 @@ bool Communicator::State::take_interrupt() {
   Status why;
   {
     MutexLock lock(mutex);
-    why = ended;
+    why = ended_by;
   }
   fail(why);
   return true;
@@ -251,8 +252,8 @@ void Communicator::State::fail(const Status& why) {
   Status final;
   {
     MutexLock lock(mutex);
-    if (ended.ok()) ended = why.during(operation_name(), last_phase, parts.id);
-    final = ended;
+    if (ended_by.ok()) ended_by = why.during(operation_name(), last_phase, parts.id);
+    final = ended_by;
   }
   if (devices != nullptr) devices->interrupt(final);
   for (const auto& one : parts.preferred) one->interrupt(final);
@@ -281,6 +282,7 @@ void Communicator::State::fail(const Status& why) {
     finish_all(*operation, final.during(name_of(operation->spec.collective)));
   }
   newest = nullptr;
+  ended.store(begun.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
 // Late ranks are read only from a runner of the whole group: one of a part of the group numbers the ranks differently.
@@ -297,9 +299,9 @@ LateRanks Communicator::State::waiting() {
   return waiting;
 }
 
-void Communicator::State::answer_late_query() {
-  const DriverLock lock(*this);
-  late_query.answer(waits_for(waiting(), parts.members));
+InFlight Communicator::State::in_flight(int64_t still_since_ns) {
+  const bool any = oldest != nullptr || !messages.idle();
+  return describe(waiting(), parts.members, any, still_since_ns == 0 ? -1 : now_ns() - still_since_ns);
 }
 
 std::string Communicator::State::phase() const {

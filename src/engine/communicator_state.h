@@ -27,6 +27,11 @@ inline bool is_harmless(Code code) {
 
 bool has_algorithm(Collective collective, std::string_view name);
 
+// Counts by the driving thread alone, which no other thread disturbs: no locked instruction is needed.
+inline void count(std::atomic<uint64_t>& counter) {
+  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
 // Completes this operation and the others of its group launch. The owner may free each one as soon as it is done, so
 // the link is read first.
 inline void finish_all(Operation& first, const Status& status) {
@@ -70,7 +75,7 @@ struct Communicator::State {
   void fail(const Status& why);
   Status own(const Status& failure) const;
   LateRanks waiting();
-  void answer_late_query();
+  InFlight in_flight(int64_t still_since_ns);
   std::string phase() const;
   std::string_view operation_name() const {
     return oldest == nullptr ? std::string_view("message") : name_of(oldest->spec.collective);
@@ -96,13 +101,18 @@ struct Communicator::State {
   std::vector<Call> calls;  // of the group launch in flight
   std::string last_phase;   // what phase() returns after a failure
 
+  // Written by the driving thread, read by any thread. A group launch counts as one.
+  std::atomic<uint64_t> begun{0};
+  std::atomic<uint64_t> ended{0};
+  std::atomic<bool> has_messages{false};
+
   bool failed = false;  // fail() has run; for the driving thread only
-  // Stored with release by interrupt(), after it has set `ended`.
+  // Stored with release by interrupt(), after it has set `ended_by`.
   std::atomic<bool> interrupted{false};
   std::atomic<bool> wake_requested{false};  // wake() was called since serve() last returned
   DriverQuery late_query;
   mutable Mutex mutex;
-  Status ended FDL_GUARDED_BY(mutex);  // the first error, from interrupt() or fail()
+  Status ended_by FDL_GUARDED_BY(mutex);  // the first error, from interrupt() or fail()
 
   // From the first collective on a device on, the driving thread holds driver_mutex during each call, because
   // end_device_work() and poll_device_work() come from other threads. Before that, driving costs one relaxed load.

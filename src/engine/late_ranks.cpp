@@ -58,22 +58,47 @@ Status waits_for(const LateRanks& waiting, const std::vector<Member>& members) {
                                      names_of(waiting.ranks, members), in_parentheses(waiting.phase))));
 }
 
-std::optional<Status> DriverQuery::request(Event& alarm, Deadline deadline) {
+InFlight describe(const LateRanks& waiting, const std::vector<Member>& members, bool any, int64_t still_ns) {
+  InFlight described{.operation = std::string(waiting.operation),
+                     .phase = waiting.phase,
+                     .ranks = {},
+                     .still_ns = still_ns,
+                     .any = any,
+                     .late = waits_for(waiting, members)};
+  for (const int rank : waiting.ranks) {
+    described.ranks.push_back(members[static_cast<std::size_t>(rank)].world_rank);
+  }
+  return described;
+}
+
+std::optional<InFlight> DriverQuery::request(Event& alarm, Deadline deadline) {
+  const uint64_t question = ask(alarm);
   MutexLock lock(mutex_);
-  // Waits for a change of the counter, so several concurrent queries share one answer.
-  const uint64_t before = answers_;
-  open_.store(true, std::memory_order_release);
-  alarm.ring();
-  if (!answered_.wait(mutex_, deadline, [&]() FDL_REQUIRES(mutex_) { return answers_ != before; })) return std::nullopt;
+  if (!answered_.wait(mutex_, deadline, [&]() FDL_REQUIRES(mutex_) { return answers_ != question; }))
+    return std::nullopt;
   return answer_;
 }
 
-void DriverQuery::answer(Status text) {
+// The number is that of the answers so far, so several concurrent queries share one answer.
+uint64_t DriverQuery::ask(Event& alarm) {
+  MutexLock lock(mutex_);
+  open_.store(true, std::memory_order_release);
+  alarm.ring();
+  return answers_;
+}
+
+std::optional<InFlight> DriverQuery::find(uint64_t question) {
+  MutexLock lock(mutex_);
+  if (answers_ == question) return std::nullopt;
+  return answer_;
+}
+
+void DriverQuery::answer(InFlight answer) {
   MutexLock lock(mutex_);
   // Relaxed is enough: the mutex orders the answer, and the driving thread loads open_ again on its next pass.
   open_.store(false, std::memory_order_relaxed);
   ++answers_;
-  answer_ = std::move(text);
+  answer_ = std::move(answer);
   answered_.notify_all();
 }
 

@@ -19,12 +19,21 @@ bool run(ConstBytes input) {
       bytes += setting.name.size() + setting.value.size() + setting.remedy.size();
     }
   }
+  if (message->state) {
+    for (const auto* waits : {&message->state->operations, &message->state->names}) {
+      FDL_CHECK(waits->size() <= RankState::kMostWaits);
+      for (const RankState::Wait& wait : *waits) {
+        bytes += wait.group.size() + wait.operation.size() + wait.phase.size() + 4 * wait.ranks.size();
+      }
+    }
+  }
   FDL_CHECK(bytes <= 3 * input.size());          // tables that share strings must not multiply them
   const std::string encoded = encode(*message);  // texts of failures may be cut
   const auto again = decode(encoded);
   FDL_CHECK(again.ok() && encode(*again) == encoded);
   FDL_CHECK(again->kind == message->kind && again->id == message->id && again->ranks == message->ranks);
   FDL_CHECK(again->key == message->key && again->value == message->value);
+  FDL_CHECK(again->state.has_value() == message->state.has_value());
   FDL_CHECK(again->members.size() == message->members.size());
   return true;
 }

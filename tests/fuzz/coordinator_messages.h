@@ -39,6 +39,13 @@ inline std::vector<CoordinatorMessage> some_messages() {
   reply.rank = 0;
   reply.number = 3;
   reply.value = kWaiting;
+  add(Kind::job_query);
+  CoordinatorMessage& state = add(Kind::state_reply);
+  state.id = 1;
+  state.state.emplace();
+  state.state->operations = {{"all comm 0", "allreduce", "allreduce by shared memory", {1, 2}, 7}};
+  state.state->names = {{"all", "allreduce 'grad'", "", {2}, 1'000'000'000}};
+  state.state->begun_ordered = 3;
   return all;
 }
 

@@ -26,6 +26,7 @@ class Server {
       close(peer);
       return false;
     }
+    if (message.kind == Kind::job_query) return membership_.query_job(peer, now_).ok();
     if (message.kind != Kind::hello || message.members.size() != 1) return false;
     const CoordinatorClient::Hello& hello = message.members.front();
     if (hello.host_name.size() > kMostName || hello.boot_id.size() > kMostName) return false;
@@ -33,7 +34,8 @@ class Server {
     return true;
   }
   void close(JobMembership::Peer peer) {
-    if (members_.erase(peer) > 0) membership_.closed(peer);
+    members_.erase(peer);
+    membership_.closed(peer);
   }
   void pass(int64_t ns) { membership_.tick(now_ += ns); }
   // Every message can be sent, and every connection that must be closed exists.

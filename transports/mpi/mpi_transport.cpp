@@ -113,7 +113,7 @@ class MpiTransport final : public Transport, private MpiUser {
   bool may_move() {
     if (mpi_.may_call()) [[likely]]
       return true;
-    if (!is_progress_thread) ledger_.fail_all(mpi_.wrong_thread());
+    if (!is_library_thread) ledger_.fail_all(mpi_.wrong_thread());
     return false;
   }
 

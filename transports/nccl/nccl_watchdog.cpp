@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "contract/library_thread.h"
+#include "base/thread_role.h"
 
 namespace fdl {
 
@@ -33,7 +33,7 @@ void NcclWatchdog::end() {
 }
 
 void NcclWatchdog::watch() {
-  LibraryThread::mark_this();
+  is_library_thread = true;
   const MutexLock lock(mutex_);
   while (!ends_) {
     int64_t due = due_ns_.load();

@@ -255,6 +255,10 @@ const std::vector<std::string>& Negotiator::decided_without_all() const { return
 
 std::vector<Stall> Negotiator::stalls(int64_t now_ns) { return find_stalls(state_->waiting, state_->options, now_ns); }
 
+std::vector<Stall> Negotiator::waiting(std::size_t most, int64_t now_ns) const {
+  return list_waiting(state_->waiting, state_->options, most, now_ns);
+}
+
 int64_t Negotiator::next_alarm_ns() const { return next_stall_ns(state_->waiting, state_->options); }
 
 bool Negotiator::all_take_part() const { return !state_->left && !state_->waiting.has_joined(); }

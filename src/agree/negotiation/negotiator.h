@@ -28,6 +28,7 @@ struct Stall {
   std::vector<std::string> names;
   std::vector<int> ready;
   std::vector<int> missing;
+  RequestKind kind = RequestKind::allreduce;
   int64_t waiting_ns = 0;  // of the name that has waited longest
   std::string text;        // one sentence for the log: hosts, and the names that the missing ranks wait for instead
 };
@@ -54,6 +55,8 @@ class Negotiator {
 
   // Stalls that are due for a report; each is returned once per warning interval.
   std::vector<Stall> stalls(int64_t now_ns);
+  // The first `most` names that are not decided yet, each with the ranks that are missing; the texts are empty.
+  std::vector<Stall> waiting(std::size_t most, int64_t now_ns) const;
   // The earliest time at which stalls() or decide() may report a stall; INT64_MAX when nothing is pending.
   int64_t next_alarm_ns() const;
 

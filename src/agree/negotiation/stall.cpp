@@ -116,6 +116,20 @@ Stall stall_of(const Waiting& waiting, const Pending& pending, const NegotiatorO
   return stall;
 }
 
+std::vector<Stall> list_waiting(const Waiting& waiting, const NegotiatorOptions& options, std::size_t most,
+                                int64_t now_ns) {
+  std::vector<Stall> list;
+  for (const Pending* pending : by_submission(waiting)) {
+    if (list.size() == most) break;
+    Stall& stall = list.emplace_back();
+    stall.names = {pending->name};
+    stall.kind = pending->first().kind;
+    stall.waiting_ns = now_ns - pending->since_ns;
+    note_ranks(waiting, *pending, options.size, stall);
+  }
+  return list;
+}
+
 std::vector<Stall> find_stalls(Waiting& waiting, const NegotiatorOptions& options, int64_t now_ns) {
   const int64_t limit = options.stall_warning_ns;
   if (limit <= 0) return {};

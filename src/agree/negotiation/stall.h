@@ -21,6 +21,11 @@ std::vector<std::string> find_overdue(const Waiting& waiting, const NegotiatorOp
 // The earliest time at which either function may return something; INT64_MAX for never.
 int64_t next_stall_ns(const Waiting& waiting, const NegotiatorOptions& options);
 
+// The first `most` pending names in the order of submission, each as a stall of its own without a text. Nothing is
+// marked as reported.
+std::vector<Stall> list_waiting(const Waiting& waiting, const NegotiatorOptions& options, std::size_t most,
+                                int64_t now_ns);
+
 // Describes one pending name, without marking it as reported.
 Stall stall_of(const Waiting& waiting, const Pending& pending, const NegotiatorOptions& options, int64_t now_ns);
 

@@ -208,6 +208,9 @@ void RootSession::leave(int rank, const std::string& why) {
 }
 
 std::vector<Stall> RootSession::stalls(int64_t now_ns) { return state_->negotiator.stalls(now_ns); }
+std::vector<Stall> RootSession::waiting(std::size_t most, int64_t now_ns) const {
+  return state_->negotiator.waiting(most, now_ns);
+}
 int64_t RootSession::next_alarm_ns() const { return state_->negotiator.next_alarm_ns(); }
 std::size_t RootSession::pending() const { return state_->negotiator.pending(); }
 

@@ -75,6 +75,7 @@ class RootSession {
   // As in Negotiator. A rank that has left is sent no plan, and its messages are rejected.
   void leave(int rank, const std::string& why = {});
   std::vector<Stall> stalls(int64_t now_ns);
+  std::vector<Stall> waiting(std::size_t most, int64_t now_ns) const;
   int64_t next_alarm_ns() const;
   std::size_t pending() const;
 

@@ -143,6 +143,22 @@ class Submissions {
     return true;
   }
 
+  // Calls `visit` with the entries that have not begun, at most `most` of them. Returns how many there are.
+  template <typename Visit>
+  std::size_t visit_waiting(std::size_t most, const Visit& visit) const {
+    std::size_t count = 0;
+    const auto take = [&](const Entry& entry) {
+      if (count++ < most) visit(entry);
+    };
+    for (const auto& [name, negotiated] : negotiated_) take(negotiated.entry);
+    for (const auto& bucket : places_) {
+      for (const auto& entry : bucket) {
+        if (entry) take(*entry);
+      }
+    }
+    return count;
+  }
+
   bool empty() const { return negotiated_.empty() && (!order_ || order_->waiting() == 0); }
   // Takes everything that has not begun, and ends the order.
   std::vector<Entry> take_all() {

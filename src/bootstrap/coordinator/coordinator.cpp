@@ -14,6 +14,7 @@
 #include "bootstrap/coordinator/coordinator_listener.h"
 #include "bootstrap/coordinator/find_coordinator.h"
 #include "bootstrap/coordinator/job_membership.h"
+#include "bootstrap/coordinator/job_view.h"
 #include "bootstrap/rendezvous/framed_socket.h"
 #include "bootstrap/topology/topology.h"
 #include "system/event.h"
@@ -26,21 +27,26 @@ namespace {
 
 using Peer = JobMembership::Peer;
 
-constexpr uint64_t kStopToken = 0;
+// Tokens of the poller. A connection has the number of its peer, and numbers below kFirstPeer are no connections.
+constexpr uint64_t kWakeToken = 0;
 constexpr uint64_t kListenerToken = 1;
-constexpr Peer kFirstPeer = 2;
+constexpr uint64_t kQueryListenerToken = 2;
+constexpr Peer kFirstPeer = 3;
+static_assert(JobMembership::kOwnPeer < kFirstPeer);
 constexpr std::size_t kMostStrangers = 128;   // connections that belong to no member yet
 constexpr double kStrangerTimeout_s = 5;      // time until a stranger must have become a member
 constexpr std::size_t kMostUnsent = 320_MiB;  // for a rank that does not read; more than the store holds
 constexpr double kAnnounceEnd_s = 1;          // limit for sending the last messages
 
 // A connection passes through three states: stranger in its handshake (`introduction`), stranger with a session key
-// (`socket`, before the hello), and member. It has a deadline until it is a member.
+// (`socket`, before the hello), and member. It has a deadline until it is a member. A client that only asks what the
+// ranks do stays a stranger.
 struct Connection {
   UniqueFd fd;  // during the handshake; afterwards `socket` owns the descriptor
   std::unique_ptr<Introduction> introduction;
   std::unique_ptr<FramedSocket> socket;
   bool is_member = false;
+  bool may_only_query = false;  // it has not proved the job's key, but its user
   bool watches_write = false;
 
   int descriptor() const { return socket ? socket->fd() : fd.get(); }
@@ -57,22 +63,27 @@ CoordinatorClient::Hello own_process() {
 class CoordinatorServer final : public Coordinator {
  public:
   CoordinatorServer(const CoordinatorOptions& options, std::unique_ptr<CoordinatorListener> listener, Poller poller,
-                    Event stop)
+                    Event wake)
       : options_(options),
         listener_(std::move(listener)),
         poller_(std::move(poller)),
-        stop_(std::move(stop)),
+        wake_(std::move(wake)),
         membership_(options, listener_->address(), own_process()) {}
 
   Status watch_listener() { return listener_->watch(poller_, kListenerToken); }
-  Status watch_stop() { return poller_.add(stop_.fd(), kStopToken); }
+  Status watch_wake() { return poller_.add(wake_.fd(), kWakeToken); }
+  void listen_for_queries();
 
   std::string address() const override { return listener_->address(); }
   int64_t strangers() const override { return strangers_.load(std::memory_order_relaxed); }
   // May be called from any thread; run() returns after it has sent the last messages.
   void stop() override {
     stopping_.store(true);
-    stop_.ring();
+    wake_.ring();
+  }
+  void query_states() override {
+    query_requested_.store(true);
+    wake_.ring();
   }
   bool wait_until_empty(Deadline deadline) override {
     MutexLock lock(mutex_);
@@ -82,8 +93,10 @@ class CoordinatorServer final : public Coordinator {
 
  private:
   Deadline next_deadline() const;
-  void accept_all();
+  void accept_all(CoordinatorListener& listener, bool may_only_query);
   void take_in(UniqueFd fd);
+  void take_in_client(UniqueFd fd);
+  void note_own(CoordinatorMessage message);
   void evict_if_full();
   void drop_expired_strangers();
   void drop_stranger(Peer peer);
@@ -100,12 +113,15 @@ class CoordinatorServer final : public Coordinator {
   void note_emptiness();
   void announce_end();
 
-  // stop(), strangers() and wait_until_empty() may be called from any thread; all else belongs to the thread in run().
+  // stop(), query_states(), strangers() and wait_until_empty() may be called from any thread; all else belongs to the
+  // thread in run().
   const CoordinatorOptions options_;
   const std::unique_ptr<CoordinatorListener> listener_;
   Poller poller_;
-  Event stop_;
+  Event wake_;
+  std::unique_ptr<CoordinatorListener> query_listener_;  // null if it could not be opened
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> query_requested_{false};
   std::atomic<int64_t> strangers_{0};
 
   // These belong to the thread in run().
@@ -113,6 +129,7 @@ class CoordinatorServer final : public Coordinator {
   std::unordered_map<Peer, Connection> connections_;
   std::map<Peer, Deadline> strangers_here_;  // oldest first, because peers are numbered in order
   Peer next_peer_ = kFirstPeer;
+  JobViewReader own_query_;  // the answer to the query of this process, as far as it has come
 
   Mutex mutex_;
   CondVar emptied_;
@@ -125,14 +142,21 @@ void CoordinatorServer::run() {
     const std::size_t count = poller_.wait(ready, next_deadline());
     for (std::size_t i = 0; i < count; ++i) {
       if (ready[i].token == kListenerToken) {
-        accept_all();
-      } else if (ready[i].token != kStopToken) {
+        accept_all(*listener_, false);
+      } else if (ready[i].token == kQueryListenerToken) {
+        accept_all(*query_listener_, true);
+      } else if (ready[i].token == kWakeToken) {
+        wake_.clear();
+      } else {
         serve(ready[i].token, ready[i]);
       }
     }
     // After the events, in this order: what arrived counts before time-outs are decided, and all messages of a round
     // leave together.
     listener_->resume(poller_);
+    if (query_listener_) query_listener_->resume(poller_);
+    // A query that is open already answers this request too.
+    if (query_requested_.exchange(false)) static_cast<void>(membership_.query_job(JobMembership::kOwnPeer, now_ns()));
     membership_.tick(now_ns());
     drop_expired_strangers();
     deliver();
@@ -142,21 +166,44 @@ void CoordinatorServer::run() {
 }
 
 Deadline CoordinatorServer::next_deadline() const {
-  const Deadline next = membership_.next().earlier(listener_->pause_ends());
+  Deadline next = membership_.next().earlier(listener_->pause_ends());
+  if (query_listener_) next = next.earlier(query_listener_->pause_ends());
   return strangers_here_.empty() ? next : next.earlier(strangers_here_.begin()->second);
 }
 
 // ---- Strangers ----
 
 // Accepts all pending connections. Unix connections of other users are closed at once.
-void CoordinatorServer::accept_all() {
-  while (UniqueFd fd = listener_->accept(poller_, "coordinator")) {
+void CoordinatorServer::accept_all(CoordinatorListener& listener, bool may_only_query) {
+  while (UniqueFd fd = listener.accept(poller_, "coordinator")) {
     if (is_of_another_user(fd.get())) {
       strangers_.fetch_add(1, std::memory_order_relaxed);
+    } else if (may_only_query) {
+      take_in_client(std::move(fd));
     } else {
       take_in(std::move(fd));
     }
   }
+}
+
+// A client of the same user needs no handshake. It has the time of a stranger.
+void CoordinatorServer::take_in_client(UniqueFd fd) {
+  evict_if_full();
+  const Peer peer = next_peer_++;
+  if (!poller_.add(fd.get(), peer).ok()) return;
+  Connection connection;
+  connection.socket = std::make_unique<FramedSocket>(std::move(fd), kQuerySocketKey, Direction::to_coordinator);
+  connection.may_only_query = true;
+  connections_.emplace(peer, std::move(connection));
+  strangers_here_.emplace(peer, Deadline::after_seconds(kStrangerTimeout_s));
+}
+
+// A job works without this socket, so a failure is only logged.
+void CoordinatorServer::listen_for_queries() {
+  auto listener = CoordinatorListener::open("unix:@" + make_query_socket_name());
+  const Status watched = listener.ok() ? (*listener)->watch(poller_, kQueryListenerToken) : listener.status();
+  if (!watched.ok()) return log_info("coordinator: farandole where needs --rendezvous here: {}", watched.text());
+  query_listener_ = listener.take();
 }
 
 // Adds a stranger and begins its handshake.
@@ -240,6 +287,8 @@ void CoordinatorServer::receive(Peer peer, Connection& connection) {
 // Returns false if the message violates the protocol.
 bool CoordinatorServer::handle(Peer peer, Connection& connection, CoordinatorMessage message) {
   if (connection.is_member) return membership_.receive(peer, std::move(message), now_ns()).ok();
+  if (message.kind == CoordinatorMessage::Kind::job_query) return membership_.query_job(peer, now_ns()).ok();
+  if (connection.may_only_query) return false;
   // The first message is the hello, and there is no second one.
   if (message.kind != CoordinatorMessage::Kind::hello || message.members.size() != 1) return false;
   const CoordinatorClient::Hello& hello = message.members.front();
@@ -259,6 +308,10 @@ void CoordinatorServer::deliver() {
     // Each connection is flushed once a round, with all of its messages: one system call for many small ones.
     std::vector<Peer> reached;
     for (JobMembership::Outgoing& one : outgoing) {
+      if (one.peer == JobMembership::kOwnPeer) {
+        note_own(std::move(one.message));
+        continue;
+      }
       const auto found = connections_.find(one.peer);
       if (found == connections_.end()) continue;
       found->second.socket->send(one.message);
@@ -269,6 +322,15 @@ void CoordinatorServer::deliver() {
     }
     for (const Peer peer : hang_ups) close(peer);
   }
+}
+
+// A message for the process itself: a part of the answer to its query.
+void CoordinatorServer::note_own(CoordinatorMessage message) {
+  const auto complete = own_query_.take(std::move(message));
+  if (complete.ok() && !*complete) return;
+  const JobView view = own_query_.take_view();
+  own_query_ = {};
+  if (complete.ok() && options_.on_states) options_.on_states(view);
 }
 
 // Returns false if the connection was closed because its unsent data exceeds the limit.
@@ -337,10 +399,11 @@ Result<std::unique_ptr<Coordinator>> Coordinator::open(const CoordinatorOptions&
   FDL_ASSIGN_OR_RETURN(auto listener,
                        CoordinatorListener::open(options.address, options.interfaces, options.port_base));
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
-  FDL_ASSIGN_OR_RETURN(Event stop, Event::make());
-  auto server = std::make_unique<CoordinatorServer>(options, std::move(listener), std::move(poller), std::move(stop));
+  FDL_ASSIGN_OR_RETURN(Event wake, Event::make());
+  auto server = std::make_unique<CoordinatorServer>(options, std::move(listener), std::move(poller), std::move(wake));
   FDL_RETURN_IF_ERROR(server->watch_listener());
-  FDL_RETURN_IF_ERROR(server->watch_stop());
+  FDL_RETURN_IF_ERROR(server->watch_wake());
+  server->listen_for_queries();
   return std::unique_ptr<Coordinator>(std::move(server));
 }
 

@@ -16,6 +16,8 @@
 
 namespace fdl {
 
+struct JobView;  // bootstrap/coordinator/job_view.h
+
 struct CoordinatorOptions {
   int size = 1;
   std::string job_key;
@@ -33,6 +35,9 @@ struct CoordinatorOptions {
   std::string server_name;
   // Called in the thread in run() with the text of each stall that a rank reports; may be empty.
   std::function<void(const std::string& text)> on_stall;
+  // Called in the thread in run() with the answer to query_states(), and to the query that follows the first report of
+  // a stall; may be empty, then there is no such query.
+  std::function<void(const JobView& view)> on_states;
   // Whether the coordinator serves another job after all ranks have left. That of a launcher does; that of a rank ends
   // with the rank.
   bool serves_again = false;
@@ -49,6 +54,8 @@ class Coordinator {
   // Blocks until each rank that arrived has left or was lost; returns false if the deadline passes first. A rank that
   // serves the coordinator calls it before stop(). run() must be active in another thread.
   virtual bool wait_until_empty(Deadline deadline) = 0;
+  // Asks all ranks what they do; on_states gets the answer. From any thread; returns at once.
+  virtual void query_states() = 0;
   virtual int64_t strangers() const = 0;  // connections refused: no key, garbage, oversized or truncated frames
 };
 

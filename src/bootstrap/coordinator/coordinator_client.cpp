@@ -157,6 +157,9 @@ void SocketClient::handle(CoordinatorMessage message) {
                  .begun = message.number,
                  .waiting = message.value == kWaiting});
       break;
+    case Kind::state_query:
+      add_event({.kind = CoordinatorEvent::Kind::state_query, .comm = {}, .why = {}, .query = message.id});
+      break;
     case Kind::silent:
     case Kind::answers_again:
       add_event({.kind = message.kind == Kind::silent ? CoordinatorEvent::Kind::silent

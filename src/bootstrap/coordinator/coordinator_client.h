@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "bootstrap/coordinator/compatibility.h"
+#include "bootstrap/coordinator/rank_state.h"
 #include "bootstrap/coordinator/setup_watch.h"
 #include "contract/membership.h"
 
@@ -27,6 +28,7 @@ struct CoordinatorEvent {
     silent,            // `rank` (-1: the coordinator) does not answer; `why` is a warning for the log
     answers_again,     // the silence has ended; `why` likewise
     stalled,           // `why`: operations wait for ranks; `rank` has reported it
+    state_query,       // a user asks what this rank does; answer `query` with reply_state()
   };
   Kind kind = Kind::lost;
   int rank = -1;
@@ -109,6 +111,8 @@ class CoordinatorClient {
   virtual void query_progress(const std::string& comm, uint64_t query, const std::vector<int>& world_ranks,
                               int64_t timeout_ns) = 0;
   virtual void reply_progress(const CoordinatorEvent& query, int64_t begun, bool waiting) = 0;
+  // Answers a state_query.
+  virtual void reply_state(uint64_t query, const RankState& state) = 0;
   // Reports that operations of a communicator wait for other ranks. All ranks, this one included, get a `stalled`
   // event, and the coordinator's process gets the text too. If several ranks report the stall of one communicator, only
   // the reports of the first one are passed on, for `valid_ns`.

@@ -192,6 +192,14 @@ void SocketClient::reply_progress(const CoordinatorEvent& query, int64_t begun, 
   send_and_wake(message);
 }
 
+void SocketClient::reply_state(uint64_t query, const RankState& state) {
+  CoordinatorMessage message{.kind = Kind::state_reply};
+  message.id = query;
+  message.state = state;
+  MutexLock lock(mutex_);
+  if (!left_) send_and_wake(message);
+}
+
 void SocketClient::report_stall(const std::string& comm, const std::string& text, int64_t valid_ns) {
   if (comm.size() > kMostKey) return;  // the coordinator would reject it
   CoordinatorMessage message{.kind = Kind::stall};

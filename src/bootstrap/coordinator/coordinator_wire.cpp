@@ -105,10 +105,52 @@ std::vector<CompatibilitySetting> decode_settings(const coordinator_wire::Member
   return settings;
 }
 
+using Waits = Offset<flatbuffers::Vector<Offset<coordinator_wire::Wait>>>;
+
+// Texts and lists are cut to the limits of RankState, so that a state always fits into a frame.
+Waits encode_waits(FlatBufferBuilder& builder, const std::vector<RankState::Wait>& waits) {
+  std::vector<Offset<coordinator_wire::Wait>> encoded;
+  const auto add = [&](const std::string& text) { return builder.CreateString(text.substr(0, RankState::kMostText)); };
+  for (const RankState::Wait& wait : waits) {
+    if (encoded.size() == RankState::kMostWaits) break;
+    const auto group = add(wait.group);
+    const auto operation = add(wait.operation);
+    const auto phase = add(wait.phase);
+    const auto ranks = builder.CreateVector(wait.ranks.data(), std::min(wait.ranks.size(), RankState::kMostRanks));
+    encoded.push_back(coordinator_wire::CreateWait(builder, group, operation, phase, ranks, wait.waited_ns));
+  }
+  return builder.CreateVector(encoded);
+}
+
+Offset<coordinator_wire::RankState> encode_state(FlatBufferBuilder& builder, const std::optional<RankState>& state) {
+  if (!state) return {};
+  const auto operations = encode_waits(builder, state->operations);
+  const auto names = encode_waits(builder, state->names);
+  return coordinator_wire::CreateRankState(builder, operations, names, state->begun_ordered, state->begun_named,
+                                           state->left_out);
+}
+
+std::vector<RankState::Wait> decode_waits(const flatbuffers::Vector<Offset<coordinator_wire::Wait>>* waits,
+                                          Budget& budget) {
+  std::vector<RankState::Wait> decoded;
+  if (waits == nullptr) return decoded;
+  for (const coordinator_wire::Wait* wait : *waits) {
+    if (!budget.spend() || decoded.size() == RankState::kMostWaits) break;
+    RankState::Wait& one = decoded.emplace_back();
+    one.group = budget.text_of(wait->group());
+    one.operation = budget.text_of(wait->operation());
+    one.phase = budget.text_of(wait->phase());
+    one.waited_ns = wait->waited_ns();
+    if (wait->ranks() == nullptr || !budget.spend(wait->ranks()->size() * sizeof(int))) continue;
+    one.ranks.assign(wait->ranks()->begin(), wait->ranks()->end());
+  }
+  return decoded;
+}
+
 bool is_kind(uint8_t kind) {
   using Kind = CoordinatorMessage::Kind;
-  return (kind >= static_cast<uint8_t>(Kind::hello) && kind <= static_cast<uint8_t>(Kind::stall)) ||
-         (kind >= static_cast<uint8_t>(Kind::welcome) && kind <= static_cast<uint8_t>(Kind::stalled));
+  return (kind >= static_cast<uint8_t>(Kind::hello) && kind <= static_cast<uint8_t>(Kind::state_reply)) ||
+         (kind >= static_cast<uint8_t>(Kind::welcome) && kind <= static_cast<uint8_t>(Kind::job_reply));
 }
 
 std::string bytes_of_number(uint64_t number, std::size_t bytes) {
@@ -145,8 +187,10 @@ std::string encode(const CoordinatorMessage& message) {
   const auto key = builder.CreateString(message.key);
   const auto value = builder.CreateVector(reinterpret_cast<const uint8_t*>(message.value.data()), message.value.size());
   const auto why = encode_failure(builder, message.why);
-  const auto root = coordinator_wire::CreateMessage(builder, static_cast<uint8_t>(message.kind), message.id,
-                                                    message.number, message.rank, ranks, key, value, why, all_members);
+  const auto state = encode_state(builder, message.state);
+  const auto root =
+      coordinator_wire::CreateMessage(builder, static_cast<uint8_t>(message.kind), message.id, message.number,
+                                      message.rank, ranks, key, value, why, all_members, state);
   coordinator_wire::FinishMessageBuffer(builder, root);
   return std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize());
 }
@@ -177,6 +221,14 @@ Result<CoordinatorMessage> decode(std::string_view payload) {
                                  budget.text_of(member->boot_id()), member->process_id(),
                                  decode_settings(*member, budget), member->numa_node(), member->efa()});
     }
+  }
+  if (const coordinator_wire::RankState* state = wire.state(); state != nullptr) {
+    RankState& decoded = message.state.emplace();
+    decoded.operations = decode_waits(state->operations(), budget);
+    decoded.names = decode_waits(state->names(), budget);
+    decoded.begun_ordered = state->begun_ordered();
+    decoded.begun_named = state->begun_named();
+    decoded.left_out = state->left_out();
   }
   if (budget.is_exceeded())
     return Status(Code::transport, "coordinator: a message describes more elements than its bytes allow");

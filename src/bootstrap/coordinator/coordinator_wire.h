@@ -42,6 +42,10 @@ struct CoordinatorMessage {
         15,  // key, id; rank: the querying one; number: collectives begun, or -1: unknown; value: empty, or kWaiting
     gives_up = 16,  // why: the coordinator has not answered; the rank closes the connection
     stall = 17,     // key: the communicator; value: the text; number: its validity in ns
+    // from a client that is no rank, instead of a hello
+    job_query = 18,  // answered by a rank_state for each rank and a job_reply
+    // from a rank
+    state_reply = 19,  // id: the query; state
     // from the coordinator
     welcome = 32,      // key: the name of the serving process
     refused = 33,      // why
@@ -58,6 +62,10 @@ struct CoordinatorMessage {
     silent = 51,         // rank, why: a warning
     answers_again = 52,  // rank, why: the end of that silence
     stalled = 53,        // rank: the one that reported the stall; value: the text
+    state_query = 54,    // id: answered by a state_reply
+    // to a client that is no rank
+    rank_state = 55,  // rank; number: a RankPresence; members[0]; why: how it left or was lost; state
+    job_reply = 56,   // number: the ranks of the job; key: the name of the serving process; why: it is refused
     // to a node
     node_welcome = 41,  // rank: its number; key: the leading node
     node_waits = 42,    // key: the reason for the wait
@@ -77,6 +85,7 @@ struct CoordinatorMessage {
   std::string value;
   Status why;
   std::vector<CoordinatorClient::Hello> members;
+  std::optional<RankState> state;
 };
 
 std::string encode(const CoordinatorMessage& message);

@@ -285,6 +285,9 @@ Status JobMembership::receive(Peer peer, CoordinatorMessage message, int64_t now
       return {};
     case Kind::stall:
       return relay_stall(*member, message, now_ns);
+    case Kind::state_reply:
+      forward_state(member->hello.rank, message);
+      return {};
     case Kind::leave:
       leave(*member);
       return {};
@@ -369,6 +372,7 @@ void JobMembership::vacate(Member& member, Member::State state, Kind kind) {
   event.rank = member.hello.rank;
   event.why = member.end;
   send_to_all(event);
+  answer_job_queries_for(member);
   decide_reports_of(member.hello.rank, member.end);
   if (arrived_ < options_.size && start_failed_.ok()) answer_waiting(start_failed_ = member.end);
 }
@@ -379,6 +383,7 @@ void JobMembership::closed(Peer peer) {
     lose(*member, "its process ended or its connection broke");
   }
   rank_of_.erase(peer);
+  std::erase_if(job_queries_, [&](const JobQuery& one) { return one.peer == peer; });
 }
 
 void JobMembership::tick(int64_t now_ns) {
@@ -397,6 +402,7 @@ void JobMembership::tick(int64_t now_ns) {
   if (start_limit().moment_ns() <= now_ns) answer_waiting(start_failed_ = missing_after(options_.start_timeout_s));
   answer_waiting_in_time(now_ns);
   decide_against_alive(now_ns);
+  end_job_queries(now_ns);
   if (now_ns - ticked_ns_ >= seconds_to_ns(options_.lost_after_s) / 2) {
     last_pause_ns_ = now_ns - ticked_ns_;
     pause_ended_ns_ = now_ns;
@@ -420,6 +426,7 @@ Deadline JobMembership::next() const {
   }
   for (const Waiting& one : waiting_) next = next.earlier(one.until);
   for (const FailureReport& one : reports_) next = next.earlier(one.decide_at);
+  for (const JobQuery& one : job_queries_) next = next.earlier(one.until);
   return next;
 }
 

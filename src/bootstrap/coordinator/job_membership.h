@@ -41,6 +41,12 @@ class JobMembership {
   void tick(int64_t now_ns);
   // The next time at which tick() has an effect.
   Deadline next() const;
+  // A client that is no rank asks what all ranks do. It gets a rank_state for each rank, and then a job_reply: when all
+  // have answered, or after kStateAnswer_ns. An error means that it violated the protocol. `peer` may be kOwnPeer: the
+  // process of the coordinator itself asks.
+  Status query_job(Peer peer, int64_t now_ns);
+  static constexpr Peer kOwnPeer = 1;
+  static constexpr int64_t kStateAnswer_ns = 2'000'000'000;
   // Announces to all members that the coordinator ends in good order.
   void end();
 
@@ -102,6 +108,14 @@ class JobMembership {
     int64_t until_ns = 0;  // from then on another rank's reports may count
   };
 
+  // A client that is no rank waits for the states of the ranks.
+  struct JobQuery {
+    Peer peer = 0;
+    uint64_t id = 0;
+    Deadline until = Deadline::never();
+    std::set<int> unanswered;
+  };
+
   Member* member_of(Peer peer);
   Member* member_at(int rank);
   std::string name_of(const Member& member) const;
@@ -128,6 +142,10 @@ class JobMembership {
   Status relay_stall(const Member& from, const CoordinatorMessage& message, int64_t now_ns);
   bool may_query(const std::string& comm, int rank, int64_t now_ns);
   void forward_answer(int answering, const CoordinatorMessage& message);
+  void forward_state(int answering, const CoordinatorMessage& message);
+  void send_rank_state(const JobQuery& query, int rank, RankPresence presence, const RankState* state);
+  void end_job_queries(int64_t now_ns);
+  void answer_job_queries_for(const Member& member);
   void ping(Member& member, int64_t now_ns);
   void pong(Member& member, uint64_t id, int64_t now_ns);
   void expect_pong(Member& member, int64_t now_ns);
@@ -167,6 +185,8 @@ class JobMembership {
   std::map<std::string, Status> decisions_;                // by communicator; OK while its first report is in reports_
   std::unordered_map<std::string, Query> queries_;         // by communicator
   std::unordered_map<std::string, StallReporter> stalls_;  // by communicator
+  std::vector<JobQuery> job_queries_;
+  uint64_t last_job_query_ = 0;
   std::vector<Outgoing> outgoing_;
   std::vector<Peer> hang_ups_;
 };

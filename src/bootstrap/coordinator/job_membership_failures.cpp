@@ -116,12 +116,15 @@ Status JobMembership::relay_stall(const Member& from, const CoordinatorMessage& 
   const auto reporter = stalls_.find(message.key);
   if (reporter != stalls_.end() && reporter->second.rank != rank) return {};
   if (reporter == stalls_.end() && stalls_.size() >= kMostQueries) return {};
+  const bool is_new = reporter == stalls_.end();
   stalls_[message.key] = {rank, now_ns + std::clamp<int64_t>(message.number, 0, kLongestClaim_ns)};
   CoordinatorMessage stalled{.kind = Kind::stalled};
   stalled.rank = rank;
   stalled.value = message.value;
   send_to_all(stalled);
   if (options_.on_stall) options_.on_stall(message.value);
+  // A query of this process that is open already answers this one too.
+  if (is_new && options_.on_states) static_cast<void>(query_job(kOwnPeer, now_ns));
   return {};
 }
 

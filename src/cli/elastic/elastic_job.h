@@ -48,6 +48,10 @@ class ElasticJob final : public WorkerGroup {
   void serve(uint64_t token) override;
   bool ended(int worker, const Ending& ending) override;
   void stop(const std::string& why) override;
+  bool query_states() override {
+    if (coordinator_) coordinator_->query_states();
+    return coordinator_ != nullptr;
+  }
   Deadline next() const override;
   void tick() override;
   std::vector<Action> take_actions() override;

@@ -19,6 +19,7 @@ class CoordinatorThread {
   CoordinatorThread(const CoordinatorThread&) = delete;
   CoordinatorThread& operator=(const CoordinatorThread&) = delete;
 
+  void query_states() { coordinator_->query_states(); }
   std::string address() const { return coordinator_->address(); }
 
  private:

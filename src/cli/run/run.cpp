@@ -19,6 +19,7 @@
 #include "cli/run/run_plan.h"
 #include "cli/run/supervisor.h"
 #include "cli/subcommands.h"
+#include "cli/where/where_table.h"
 #include "system/handshake.h"
 
 namespace fdl {
@@ -61,6 +62,15 @@ std::vector<Supervisor::Rank> ranks_of(const RunPlan& plan, const std::string& r
   return ranks;
 }
 
+// The table of `farandole where`. In the thread of the coordinator.
+void log_states(const JobView& view) {
+  JobView job = view;
+  job.server = "job";  // the line begins with the name of this process already
+  const std::vector<std::string> lines = where_lines(job, ::getpid());
+  log_line("where", lines.front());
+  for (std::size_t i = 1; i < lines.size(); ++i) log_detail(lines[i], "where");
+}
+
 // Without size and address, which depend on the kind of the job.
 CoordinatorOptions coordinator_options(const Config& config, const std::string& key) {
   return {.job_key = key,
@@ -70,7 +80,8 @@ CoordinatorOptions coordinator_options(const Config& config, const std::string& 
           .silence_warning_s = config.silence_warning_s,
           .lost_after_s = config.lost_after_s,
           .server_name = "farandole run on " + host_facts().host_name,
-          .on_stall = [](const std::string& text) { log_line("stalled", text); }};
+          .on_stall = [](const std::string& text) { log_line("stalled", text); },
+          .on_states = log_states};
 }
 
 struct Outcome {
@@ -139,6 +150,10 @@ Outcome run_once(const Job& job, int restart) {
   }
   if (!coordinator_is_there(rendezvous)) rendezvous += kCoordinatorIsThere;
   Supervisor::Options supervised = job.supervised();
+  supervised.query_states = [&coordinator_thread] {
+    if (coordinator_thread) coordinator_thread->query_states();
+    return coordinator_thread != nullptr;
+  };
   supervised.ranks = ranks_of(plan, rendezvous, job.key, restart, job.config.term_grace_s);
   return supervise(std::move(supervised));
 }

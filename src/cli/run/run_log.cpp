@@ -61,8 +61,8 @@ void log_line(std::string_view event, const std::string& text) {
   std::fflush(stderr);
 }
 
-void log_detail(const std::string& text) {
-  if (form().json) return log_line("last line", text);
+void log_detail(const std::string& text, std::string_view event) {
+  if (form().json) return log_line(event, text);
   fmt::print(stderr, "    {}\n", text);
   std::fflush(stderr);
 }

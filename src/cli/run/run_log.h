@@ -31,6 +31,6 @@ JsonLine begin_json_line(std::string_view source, const Whereabouts& here);
 // One line to standard error: "farandole run: <text>". `event` names its kind in JSON: "note", "failed", "signal" ...
 void log_line(std::string_view event, const std::string& text);
 // Logs a line that belongs to the one before: indented and without the prefix.
-void log_detail(const std::string& text);
+void log_detail(const std::string& text, std::string_view event = "last line");
 
 }  // namespace fdl

@@ -309,7 +309,16 @@ void Supervisor::read_signals() {
   }
 }
 
+// The job goes on, and its ranks do not get the signal: without a handler of their own it would end them.
+void Supervisor::query_states() {
+  const bool asked = options_.job ? options_.job->query_states() : options_.query_states && options_.query_states();
+  if (asked) return;
+  log_line("where",
+           "SIGQUIT: no coordinator of the job runs here at present; send it to the launcher of the first node");
+}
+
 void Supervisor::handle_signal(int signal) {
+  if (signal == SIGQUIT) return query_states();
   // A second SIGTERM kills the ranks at once.
   const bool again = signal == SIGTERM && was_terminated_;
   const bool ends = !again && signal != SIGUSR1 && signal != SIGUSR2;

@@ -1,6 +1,7 @@
 // Supervisor runs the ranks of this host, labels their output, and ends all of them when one fails.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,6 +26,8 @@ class Supervisor {
     std::vector<Rank> ranks;
     std::unique_ptr<WorkerGroup> job;  // of an elastic job, instead of `ranks`: orders which ranks start
     RankOutput::Options output;
+    // Asks all ranks what they do, and prints the answer later. False, or empty: no coordinator runs here.
+    std::function<bool()> query_states;
     std::string mark;          // the value of Guardian::kVariable for the ranks; empty: none
     pid_t guardian = -1;       // the launcher's other child, which end_all() spares
     std::string report;        // a file for one line of JSON about the rank that failed first; empty: none
@@ -72,6 +75,7 @@ class Supervisor {
   void handle_ending(std::size_t index);
   void read_signals();
   void handle_signal(int signal);
+  void query_states();
   void reap_orphans();
   void note_stops();
   void watch_stopped();

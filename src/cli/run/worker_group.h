@@ -37,6 +37,9 @@ class WorkerGroup {
   // This launcher was terminated: no more ranks are started.
   virtual void stop(const std::string& why) = 0;
 
+  // Asks all ranks what they do; CoordinatorOptions::on_states gets the answer. False: no coordinator runs here.
+  virtual bool query_states() { return false; }
+
   virtual Deadline next() const = 0;
   virtual void tick() = 0;
   virtual std::vector<Action> take_actions() = 0;

@@ -271,6 +271,9 @@ void Runtime::on_event(const CoordinatorEvent& event) {
     case CoordinatorEvent::Kind::progress_query:
       answer_device_query(event);
       break;
+    case CoordinatorEvent::Kind::state_query:
+      begin_state_answer(event.query);
+      break;
     case CoordinatorEvent::Kind::progress_reply:
       take_device_answer(event);
       break;

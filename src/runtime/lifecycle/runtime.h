@@ -210,6 +210,23 @@ class Runtime {
   std::shared_ptr<Group> unlist(Group& group);
   int64_t watch_set_ups(int64_t now_ns);
   void on_event(const CoordinatorEvent& event);
+  // The state of this rank for a user who asks. The threads that drive communicators answer a moment later.
+  struct StateQuery {
+    struct Asked {
+      std::string comm;
+      uint64_t question;
+    };
+    uint64_t id = 0;
+    RankState state;
+    std::vector<Asked> asked;  // communicators whose driving threads have not answered yet
+    int64_t pause_ns = 0;      // until the answers are looked for again
+    int64_t next_ns = 0;
+    int64_t until_ns = 0;
+  };
+  void begin_state_answer(uint64_t id);
+  void describe_comms(StateQuery& query);
+  bool collect_state(StateQuery& query, int64_t now_ns);
+  int64_t answer_states(int64_t now_ns);
   void on_failure_report(const std::string& comm, const Status& why);
   void on_suspect(Communicator& comm, int64_t waited_ns);
   void check_interrupt(Communicator& comm);
@@ -268,6 +285,9 @@ class Runtime {
   Mutex timeline_mutex_;                                           // serializes start and stop; taken before mutex_
   bool timeline_started_ FDL_GUARDED_BY(timeline_mutex_) = false;  // true as well if only another rank writes it
   std::unique_ptr<Timeline> timeline_ FDL_GUARDED_BY(timeline_mutex_);
+  std::vector<StateQuery> state_queries_;             // only the thread that owns progress uses them
+  uint64_t begun_before_ FDL_GUARDED_BY(mutex_) = 0;  // collectives of communicators that have ended
+
   Timeline* traced_by_ = nullptr;            // only the thread that owns progress uses it
   std::atomic<bool> stamps_entries_{false};  // entries carry the time of their submission, for the timeline
 };

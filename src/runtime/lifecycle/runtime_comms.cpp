@@ -47,6 +47,7 @@ void Runtime::end(std::unique_ptr<OrderedComm> comm) {
   {
     MutexLock lock(mutex_);
     comms_.erase(comm.get());
+    begun_before_ += comm->comm->begun();
     failure_decisions_.forget(comm->comm->id());
   }
   OrderedCalls* calls = comm->calls;

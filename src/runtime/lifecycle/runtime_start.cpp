@@ -265,7 +265,10 @@ Status Runtime::connect_ranks() {
           {.on_event = [this](const CoordinatorEvent& event) { on_event(event); },
            .on_stuck = [this](Communicator& comm, int64_t waited_ns) { on_suspect(comm, waited_ns); },
            .on_failure_report = [this](Communicator& comm, const Status& why) { on_failure_report(comm.id(), why); },
-           .on_watch = [this](int64_t now) { return std::min(watch_devices(now), watch_set_ups(now)); }}));
+           .on_watch =
+               [this](int64_t now) {
+                 return std::min({watch_devices(now), watch_set_ups(now), answer_states(now)});
+               }}));
   FDL_ASSIGN_OR_RETURN(SetUp set_up, begin_set_up({}));
   // The coordinator fails after start_timeout_s with a text that names the missing ranks. This deadline is 2 s later,
   // so that its text arrives first.

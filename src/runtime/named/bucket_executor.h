@@ -34,6 +34,8 @@ class BucketExecutor {
 
   // Advances the bucket that runs and begins the next ones. Returns whether anything moved.
   bool progress();
+  // The bucket that runs; null if none does.
+  const BucketRun* running() const { return running_.get(); }
   bool is_running() const { return running_ != nullptr || !launched_.empty(); }
   // Completes all pending and running operations with `why`, in this order. Returns when the communicator no longer
   // uses their tensors.

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/log.h"
+#include "engine/late_ranks.h"
 
 namespace fdl {
 
@@ -81,6 +82,35 @@ NamedOperations::Counts NamedOperations::counts() const {
           .control_messages = exchange_.messages_sent(),
           .lock_epochs = order_.epochs(),
           .locked_steps = order_.rounds()};
+}
+
+// ---- What users ask who look for a hang ----
+
+void NamedOperations::describe(const std::string& group, int64_t still_ns, RankState& state) {
+  const auto title = [](RequestKind kind, const std::string& name) {
+    return std::string(name_of(kind)) + " '" + name + "'";
+  };
+  state.begun_named += operations_.submitted();
+  if (const BucketRun* running = executor_.running()) {
+    const InFlight flight = comm_.in_flight();
+    state.add_operation({group, title_of(running->bucket()), flight.phase, flight.ranks, still_ns});
+  }
+  if (!pending_.empty()) {
+    state.add_operation(
+        {group, title_of(*pending_.front().bucket), "agreed on, waits for the operation before it", {}, still_ns});
+  }
+  const auto add_entry = [&](const Entry& entry) {
+    const int64_t waited_ns = entry.submitted_ns > 0 ? now_ns() - entry.submitted_ns : still_ns;
+    state.add_operation(
+        {group, title(entry.request.kind, entry.request.name), "submitted, not agreed on", {}, waited_ns});
+  };
+  const std::size_t waiting = submissions_.visit_waiting(RankState::kMostWaits, add_entry);
+  state.left_out += waiting - std::min(waiting, RankState::kMostWaits);
+  for (const Stall& stall : exchange_.waiting(RankState::kMostWaits)) {
+    std::vector<int> ranks;
+    for (const int rank : stall.missing) ranks.push_back(comm_.members()[static_cast<std::size_t>(rank)].world_rank);
+    state.add_name({group, title(stall.kind, stall.names.front()), "", std::move(ranks), stall.waiting_ns});
+  }
 }
 
 // ---- Plans ----

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "bootstrap/coordinator/rank_state.h"
 #include "runtime/named/bucket_executor.h"
 #include "runtime/named/group_failure.h"
 #include "runtime/named/operations_in_flight.h"
@@ -74,6 +75,10 @@ class NamedOperations final : private PlanExchange::Receiver {
   void report_stalls_to(std::function<void(const std::string& text)> function) { on_stall_ = std::move(function); }
   // Null disables metrics. Call before the first submit().
   void count_with(std::shared_ptr<GroupMetrics> metrics) { operations_.telemetry().count_with(std::move(metrics)); }
+
+  // Adds what this rank has submitted and not completed, and on the root the names that ranks have not agreed on.
+  // `still_ns`: for how long nothing has moved; -1: unknown.
+  void describe(const std::string& group, int64_t still_ns, RankState& state);
 
   struct Counts {
     uint64_t operations = 0;  // completed

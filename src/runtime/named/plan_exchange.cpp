@@ -75,6 +75,10 @@ void PlanExchange::left_order(uint64_t rounds) {
   if (root_) root_->left_order(rounds);
 }
 
+std::vector<Stall> PlanExchange::waiting(std::size_t most) const {
+  return root_ ? root_->waiting(most, now_ns()) : std::vector<Stall>();
+}
+
 void PlanExchange::update_trace() {
   if (!root_) return;
   if (telemetry_.trace() != nullptr) {

@@ -57,6 +57,9 @@ class PlanExchange {
 
   // The request that all ranks cache under this name, or null.
   const Request* cached(const std::string& name) const { return member_.cached(name); }
+  // On the root: the first `most` names that are not decided yet, and their number; else nothing.
+  std::vector<Stall> waiting(std::size_t most) const;
+  std::size_t waiting_count() const { return root_ ? root_->pending() : 0; }
   uint64_t messages_sent() const { return channel_.messages_sent(); }
 
  private:

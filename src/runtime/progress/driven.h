@@ -28,6 +28,8 @@ class Driven {
   // Ends the communicator by a failure of this rank, which take_failure_report() returns: an exception has left the
   // operations in an unknown state.
   virtual void fail(const Status& why) = 0;
+  // For how long nothing has moved; -1: it moved just now.
+  int64_t still_for_ns(int64_t now_ns) const { return still_ns_ == 0 ? -1 : now_ns - still_ns_; }
 
  protected:
   Driven() = default;

@@ -10,7 +10,6 @@
 #include "base/check.h"
 #include "base/relax.h"
 #include "base/thread_role.h"
-#include "contract/library_thread.h"
 
 namespace fdl {
 namespace {
@@ -85,10 +84,7 @@ Result<std::unique_ptr<ProgressThread>> ProgressThread::start(CoordinatorClient&
       new ProgressThread(coordinator_client, config, std::move(hooks), std::move(event), std::move(poller)));
   FDL_RETURN_IF_ERROR(made->poller_.add(made->progress_token_.wake_fd(), kProgressWake));
   FDL_RETURN_IF_ERROR(made->poller_.add(coordinator_client.wake_fd(), kCoordinatorWake));
-  made->thread_ = start_thread_without_signals([raw = made.get()] {
-    LibraryThread::mark_this();
-    raw->run();
-  });
+  made->thread_ = start_thread_without_signals([raw = made.get()] { raw->run(); });
   return made;
 }
 
@@ -223,7 +219,7 @@ void ProgressThread::drain(Group& group, Deadline deadline) {
 
 void ProgressThread::run() {
   driving_here = this;
-  is_progress_thread = true;
+  is_library_thread = true;
   progress_token_.take_for_progress_thread();
   while (!progress_token_.stopping()) {
     bool moved = do_tasks();

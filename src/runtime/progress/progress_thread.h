@@ -67,6 +67,8 @@ class ProgressThread {
   // From now on the group is driven. An ordered communicator needs no add(): it is driven while it has work.
   Status add(Group& group);
   void remove(Driven& driven);
+  // Requests a call of hooks.on_watch at this moment at the latest.
+  void watch_by(int64_t moment_ns) { next_watch_ns_ = std::min(next_watch_ns_, moment_ns); }
   // Drives one group until all buckets that were agreed upon are finished, or the deadline.
   void drain(Group& group, Deadline deadline);
 

@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/thread_role.h"
 #include "contract/device.h"
-#include "contract/library_thread.h"
 #include "cuda/cuda_device.h"
 #include "cuda/memory_cache.h"
 #include "tests/fakes/cuda/fake_cuda.h"
@@ -400,7 +400,7 @@ TEST_F(CudaTest, StaysCurrentOnAThreadOfTheLibrary) {
   int* const memory = on_device<int>({1, 2, 3});
   static const char* const kCalls[] = {"cuCtxSetCurrent", "cuCtxPushCurrent_v2", "cuThreadExchangeStreamCaptureMode"};
   std::thread([&] {
-    LibraryThread::mark_this();
+    is_library_thread = true;
     const DeviceEvent event = *device_->make_event();
     std::vector<std::size_t> before;
     for (const char* name : kCalls) before.push_back(fake_cuda_calls(name));

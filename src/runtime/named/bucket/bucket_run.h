@@ -44,6 +44,7 @@ class BucketRun {
   bool is_provisional() const { return provisional_; }
   const Status& status() const { return status_; }
   Entries& entries() { return entries_; }
+  const Bucket& bucket() const { return *bucket_; }
 
  protected:
   // All references outlive the run.
@@ -70,7 +71,6 @@ class BucketRun {
   // Ends the communicator with an error of this rank.
   void fail_here(const Status& why);
 
-  const Bucket& bucket() const { return *bucket_; }
   Operation& operation() { return collective_.operation; }
 
   Communicator& comm_;

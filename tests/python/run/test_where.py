@@ -1,0 +1,205 @@
+"""farandole where, SIGQUIT of farandole run, and the table at a stall."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from launch import FARANDOLE
+
+DEADLINE_S = 60
+
+
+def variables_of_test(more=None):
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
+    return {**variables, "OMP_NUM_THREADS": "1", **(more or {})}
+
+
+class Job:
+    """A job under `farandole run`, whose ranks print "ready" before they wait."""
+
+    def __init__(self, program, folder, ranks=2, environment=None, options=()):
+        self.errors = open(folder / "errors", "w+")
+        self.process = subprocess.Popen(
+            [FARANDOLE, "run", "-np", str(ranks), *options, "--", sys.executable, "-c", program],
+            env=variables_of_test(environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+        )
+        self.ranks = ranks
+        self.pids = {}
+
+    def __enter__(self):
+        for _ in range(self.ranks):
+            rank, pid = re.fullmatch(r"\[(\d+)\] ready (\d+)\n", self.process.stdout.readline()).groups()
+            self.pids[int(rank)] = int(pid)
+        return self
+
+    def __exit__(self, *failure):
+        for pid in self.pids.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+        self.errors.close()
+
+    def where(self, *arguments, environment=None):
+        return subprocess.run(
+            [FARANDOLE, "where", *arguments],
+            env=variables_of_test(environment),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+
+    def states(self, condition):
+        """The states of the ranks once they meet the condition: ranks reach their calls one after the other."""
+        limit = time.monotonic() + DEADLINE_S
+        while True:
+            done = self.where(str(self.process.pid), "--json")
+            assert done.returncode in (0, 205), done.stderr
+            states = {rank["rank"]: rank for rank in json.loads(done.stdout)["ranks"]}
+            if condition(states):
+                return done.returncode, states
+            assert time.monotonic() < limit, states
+
+    def wait_for_error(self, text):
+        limit = time.monotonic() + DEADLINE_S
+        while True:
+            self.errors.flush()
+            with open(self.errors.name) as file:
+                written = file.read()
+            if re.search(text, written):
+                return written
+            assert time.monotonic() < limit and self.process.poll() is None, written
+            time.sleep(0.05)
+
+
+START = """
+import os, time
+import numpy
+import farandole
+farandole.init()
+comm = farandole.Communicator()
+comm.barrier()
+print("ready", os.getpid(), flush=True)
+if farandole.rank() == 1:
+    time.sleep(600)
+"""
+ORDERED = START + "comm.allreduce(numpy.ones(1000, numpy.float32))\n"
+NAMED = START + "farandole.allreduce(numpy.ones(1000, numpy.float32), name='grad')\n"
+
+
+def waits_for_rank_1(states):
+    return all([wait["waits_for"] for wait in states[rank]["operations"]] == [[1]] for rank in states if rank != 1)
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_where_names_the_rank_for_which_an_ordered_operation_waits(tmp_path, transport):
+    with Job(ORDERED, tmp_path, 3, {"FARANDOLE_TRANSPORT": transport}) as job:
+        code, states = job.states(waits_for_rank_1)
+        assert code == 0
+        assert states[1]["operations"] == [] and states[1]["presence"] == "answered"
+        assert {rank: states[rank]["begun_ordered"] for rank in states} == {0: 2, 1: 1, 2: 2}
+        assert {rank: states[rank]["process"] for rank in states} == job.pids
+        wait = states[0]["operations"][0]
+        assert wait["operation"] == "allreduce" and wait["group"] == "all comm 0" and wait["phase"]
+        # Any rank's process names the job too.
+        done = job.where(str(job.pids[1]))
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        assert re.fullmatch(rf"farandole run on .* \(process {job.process.pid}\): 3 ranks, 3 answered", lines[0])
+        assert re.match(r"rank +host +process +begun +operation +waits for +for +phase", lines[1])
+        assert re.match(rf"0 +\S+ +{job.pids[0]} +2 +allreduce +rank 1 +\d+\.\d s ", lines[2])
+        assert re.match(rf"1 +\S+ +{job.pids[1]} +1 +- +no operation in flight", lines[3])
+
+
+def test_where_lists_names_with_the_ranks_that_have_not_submitted_them(tmp_path):
+    with Job(NAMED, tmp_path, 3) as job:
+        code, states = job.states(waits_for_rank_1)
+        assert code == 0
+        (name,) = states[0]["names"]
+        assert name["operation"] == "allreduce 'allreduce.grad'" and name["waits_for"] == [1] and name["waited_s"] >= 0
+        assert [wait["operation"] for wait in states[2]["operations"]] == ["allreduce 'allreduce.grad'"]
+        assert states[1]["operations"] == []
+        done = job.where(str(job.process.pid))
+        assert re.search(
+            r"names that not all ranks have submitted:\n"
+            r"  allreduce 'allreduce.grad' in group 'all' waits for rank 1, for \d+\.\d s",
+            done.stdout,
+        )
+
+
+def test_a_stopped_rank_is_silent_and_the_others_are_shown(tmp_path):
+    with Job(ORDERED, tmp_path, 3, {"FARANDOLE_LOST_AFTER_S": "600"}) as job:
+        job.states(waits_for_rank_1)
+        os.kill(job.pids[1], signal.SIGSTOP)
+        done = job.where(str(job.process.pid))
+        assert done.returncode == 205, done.stderr
+        lines = done.stdout.splitlines()
+        assert "3 ranks, 2 answered, 1 silent" in lines[0]
+        assert re.match(rf"1 +\S+ +{job.pids[1]} +- +silent: it has not answered within 2 s \(stopped\?\)", lines[3])
+        assert "rank 1" in lines[2] and "rank 1" in lines[4]
+        os.kill(job.pids[1], signal.SIGCONT)
+        code, _ = job.states(waits_for_rank_1)
+        assert code == 0
+
+
+def test_a_rank_that_was_killed_is_lost(tmp_path):
+    program = START.replace("if farandole.rank() == 1:", "if True:")
+    with Job(program, tmp_path) as job:
+        os.kill(job.pids.pop(1), signal.SIGKILL)
+        code, states = job.states(lambda states: states[1]["presence"] == "lost")
+        assert code == 205 and "was lost" in states[1]["why"] and states[0]["presence"] == "answered"
+
+
+def test_a_coordinator_is_asked_at_its_address_with_the_key(tmp_path):
+    with Job(ORDERED, tmp_path) as job:
+        with open(f"/proc/{job.pids[1]}/environ") as file:
+            variables = dict(line.split("=", 1) for line in file.read().split("\0") if "=" in line)
+        address, key = variables["FARANDOLE_RENDEZVOUS"].split("?")[0], variables["FARANDOLE_JOB_KEY"]
+        done = job.where("--rendezvous", address, "--json", environment={"FARANDOLE_JOB_KEY": key})
+        assert done.returncode == 0, done.stderr
+        assert [rank["presence"] for rank in json.loads(done.stdout)["ranks"]] == ["answered", "answered"]
+        done = job.where("--rendezvous", address, environment={"FARANDOLE_JOB_KEY": "another key of a job"})
+        assert done.returncode == 206 and "the job key differs from the coordinator's" in done.stderr
+        done = job.where("--rendezvous", address)
+        assert done.returncode == 78 and "FARANDOLE_JOB_KEY" in done.stderr
+
+
+def test_where_refuses_what_is_no_job(tmp_path):
+    with Job(ORDERED, tmp_path) as job:
+        done = job.where(str(os.getpid()))
+        assert done.returncode == 206
+        assert f"process {os.getpid()} serves no job of this user on this host and is no rank of one" in done.stderr
+        assert job.where("--rendezvous", "nonsense", environment={"FARANDOLE_JOB_KEY": "0" * 32}).returncode == 206
+        assert job.where("word").returncode == 64
+
+
+# ---- farandole run prints it -----------------------------------------------------------------------------------------
+
+
+def test_sigquit_prints_the_table_and_the_job_goes_on(tmp_path):
+    until_go = f"    while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
+    program = START.replace("    time.sleep(600)", until_go) + "print(comm.allreduce(numpy.ones(1))[0])\n"
+    with Job(program, tmp_path) as job:
+        job.states(waits_for_rank_1)
+        for _ in range(2):
+            os.kill(job.process.pid, signal.SIGQUIT)
+            job.wait_for_error(r"2 ranks, 2 answered\n +rank +host")
+        (tmp_path / "go").touch()
+        assert sorted(job.process.stdout.read().splitlines()) == ["[0] 2.0", "[1] 2.0"]
+        assert job.process.wait(DEADLINE_S) == 0
+
+
+def test_a_stall_is_followed_by_the_table(tmp_path):
+    with Job(ORDERED, tmp_path, 2, {"FARANDOLE_STALL_WARNING_S": "0.5"}) as job:
+        job.wait_for_error(r"(?s)since \d+ s; see the log of that rank.*2 ranks, 2 answered\n.*"
+                           r"0 +\S+ +\d+ +2 +allreduce +rank 1 ")  # fmt: skip
