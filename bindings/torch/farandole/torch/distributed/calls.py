@@ -81,9 +81,17 @@ class Calls:
         return _DONE
 
     def _run_each(self, opts, calls):
-        """Runs several collectives and returns one Work for them."""
-        works = [call() for call in calls]
-        return together(works) if getattr(opts, "asyncOp", True) else _DONE
+        """Runs several collectives and returns one Work for them. Those on devices are launched together."""
+        if not getattr(opts, "asyncOp", True):
+            for call in calls:
+                call()
+            return _DONE
+        self._channel.collect()
+        try:
+            works = [call() for call in calls]
+        finally:
+            self._channel.launch()
+        return together(works)
 
     def _check_pieces(self, operation, pieces, own, index):
         if len(pieces) != self._size:
