@@ -17,8 +17,8 @@ fdl_result run_collective(fdl_comm* comm, const fdl_call& call, const fdl_call_o
 fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_options* options, fdl_request** request);
 // Submits a collective, a send or a receive. The communicator is shared from now on.
 fdl_result submit_call(fdl_comm* comm, const fdl_call& call, const fdl_call_options* options, fdl_handle** handle);
-// Submits collectives that are launched together: all, or none after an error. `options` may be null, and so may each of
-// its elements. There is at least one call; `handles` has as many places.
+// Submits collectives that are launched together: all, or none after an error. `options` may be null, and so may each
+// of its elements. There is at least one call; `handles` has as many places.
 fdl_result submit_group(fdl_comm* comm, std::span<const fdl_call> calls, const fdl_call_options* const* options,
                         fdl_handle** handles);
 
