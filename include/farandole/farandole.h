@@ -516,6 +516,12 @@ FDL_API fdl_result fdl_call_ex(fdl_comm* comm, const fdl_call* call, const fdl_c
  * fdl_comm_share. fdl_comm_destroy ends calls in flight with FDL_SHUT_DOWN. */
 FDL_API fdl_result fdl_call_submit(fdl_comm* comm, const fdl_call* call, const fdl_call_options* options,
                                    fdl_handle** handle);
+/* Submits several collectives that are launched together where the backend can: NCCL gets those on a device as one
+ * group of calls. They run in their order, as if each were submitted behind the one before, and all ranks submit the
+ * same. `options` may be NULL, and so may each of its elements. On success `handles` has one handle for each call; on
+ * failure nothing was submitted. FDL_INVALID_ARGUMENT: as for fdl_call_submit, or a call is a message. */
+FDL_API fdl_result fdl_call_submit_group(fdl_comm* comm, const fdl_call* const* calls,
+                                         const fdl_call_options* const* options, size_t count, fdl_handle** handles);
 /* From now on the world makes the communicator's progress, on this rank, and any thread may use the communicator.
  * Blocking calls run behind the calls that were submitted before, and must not be made in a handle's callback;
  * requests, fdl_comm_serve and fdl_comm_wake are FDL_INVALID_ARGUMENT. No other thread may be using the communicator

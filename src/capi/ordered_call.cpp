@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstring>
 #include <numeric>
+#include <vector>
 
 #include "capi/call_checks.h"
 #include "runtime/named/average.h"
@@ -301,6 +302,30 @@ fdl_result submit_call(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
   Status submitted = comm->world->runtime->submit(*comm->ordered, std::move(made));
   if (!submitted.ok()) return report(submitted);
   *handle = given_handle.release();
+  return FDL_OK;
+}
+FDL_REPORT_EXCEPTIONS
+
+fdl_result submit_group(fdl_comm* comm, std::span<const fdl_call> calls, const fdl_call_options* const* options,
+                        fdl_handle** handles) try {
+  Status usable = check(comm);
+  if (!usable.ok()) return report(usable);
+  // All are checked before the first is submitted.
+  std::unique_ptr<OrderedCall> first;
+  std::vector<std::unique_ptr<fdl_handle>> given;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    if (is_message(calls[i])) return refuse("fdl_call_submit_group: messages are not launched with collectives");
+    std::unique_ptr<OrderedCall> made;
+    const fdl_result translated = make_submitted(comm, calls[i], options == nullptr ? nullptr : options[i], made);
+    if (translated != FDL_OK) return translated;
+    given.push_back(std::make_unique<fdl_handle>(comm->world, made->handle));
+    (first == nullptr ? first : first->with.emplace_back()) = std::move(made);
+  }
+  Status shared = comm->world->runtime->share(*comm->ordered);
+  if (!shared.ok()) return report(shared.during(first->title));
+  Status submitted = comm->world->runtime->submit(*comm->ordered, std::move(first));
+  if (!submitted.ok()) return report(submitted);
+  for (std::size_t i = 0; i < given.size(); ++i) handles[i] = given[i].release();
   return FDL_OK;
 }
 FDL_REPORT_EXCEPTIONS

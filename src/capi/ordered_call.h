@@ -1,6 +1,8 @@
 // The ordered calls run every ordered function of the C API, blocking or as a request.
 #pragma once
 
+#include <span>
+
 #include "capi/objects.h"
 
 namespace fdl::capi {
@@ -15,6 +17,10 @@ fdl_result run_collective(fdl_comm* comm, const fdl_call& call, const fdl_call_o
 fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_options* options, fdl_request** request);
 // Submits a collective, a send or a receive. The communicator is shared from now on.
 fdl_result submit_call(fdl_comm* comm, const fdl_call& call, const fdl_call_options* options, fdl_handle** handle);
+// Submits collectives that are launched together: all, or none after an error. `options` may be null, and so may each
+// of its elements. There is at least one call; `handles` has as many places.
+fdl_result submit_group(fdl_comm* comm, std::span<const fdl_call> calls, const fdl_call_options* const* options,
+                        fdl_handle** handles);
 
 // Checks the sizes of the caller's structures, whose addresses must not be NULL but for that of the options, and the
 // options' time limit.

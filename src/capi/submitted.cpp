@@ -1,5 +1,8 @@
 // This file implements the C API's submitted calls of ordered communicators, and handles that the application
 // completes.
+#include <string>
+#include <vector>
+
 #include "capi/ordered_call.h"
 
 using namespace fdl;
@@ -10,6 +13,24 @@ fdl_result fdl_call_submit(fdl_comm* comm, const fdl_call* call, const fdl_call_
   if (call == nullptr || handle == nullptr) return refuse("fdl_call_submit: call and handle must not be NULL");
   if (auto fault = fault_of_structures(*call, options)) return refuse("fdl_call_submit: " + *fault);
   return submit_call(comm, known_call(*call), options, handle);
+}
+FDL_REPORT_EXCEPTIONS
+
+fdl_result fdl_call_submit_group(fdl_comm* comm, const fdl_call* const* calls, const fdl_call_options* const* options,
+                                 size_t count, fdl_handle** handles) try {
+  if (count == 0) return FDL_OK;
+  if (calls == nullptr || handles == nullptr) {
+    return refuse("fdl_call_submit_group: calls and handles must not be NULL");
+  }
+  std::vector<fdl_call> known;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (calls[i] == nullptr) return refuse("fdl_call_submit_group: call " + std::to_string(i) + " is NULL");
+    if (auto fault = fault_of_structures(*calls[i], options == nullptr ? nullptr : options[i])) {
+      return refuse("fdl_call_submit_group: call " + std::to_string(i) + ": " + *fault);
+    }
+    known.push_back(known_call(*calls[i]));
+  }
+  return submit_group(comm, known, options, handles);
 }
 FDL_REPORT_EXCEPTIONS
 

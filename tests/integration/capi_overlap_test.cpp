@@ -305,6 +305,60 @@ fdl_call in_place_sum(const OwnDevice& device, int32_t* memory, void* stream) {
   return call;
 }
 
+// torch.distributed's coalesced collectives.
+TEST(Together, CollectivesAreOneGroupOfNccl) {
+  fake_nccl_reset();
+  run_ranks(2, kNccl, [&](World& me) {
+    OwnDevice device(me.rank);
+    fdl_comm* comm = nullptr;
+    FDL_ASSERT_OK(fdl_comm_create(me.all, &comm));
+    static std::barrier both(2);
+    const auto submit_three = [&] {
+      std::vector<int32_t*> memory;
+      fdl_call calls[3];
+      const fdl_call* pointers[3];
+      fdl_handle* handles[3];
+      for (std::size_t i = 0; i < 3; ++i) {
+        memory.push_back(device.put(numbers(me.rank, kCount)));
+        calls[i] = in_place_sum(device, memory[i], device.stream());
+        pointers[i] = &calls[i];
+      }
+      FDL_ASSERT_OK(fdl_call_submit_group(comm, pointers, nullptr, 3, handles));
+      std::vector<int32_t> expected = numbers(0, kCount);
+      const std::vector<int32_t> other = numbers(1, kCount);
+      for (std::size_t k = 0; k < kCount; ++k) expected[k] += other[k];
+      for (std::size_t i = 0; i < 3; ++i) {
+        FDL_EXPECT_OK(fdl_wait_handle(handles[i], -1));
+        fdl_handle_free(handles[i]);
+        EXPECT_EQ(device.get(memory[i], kCount), expected);
+      }
+    };
+    submit_three();  // the ranks choose NCCL at the first collective
+    both.arrive_and_wait();
+    const long groups = fake_nccl_calls("GroupEnd");
+    const long sums = fake_nccl_calls("AllReduce");
+    both.arrive_and_wait();
+    submit_three();
+    both.arrive_and_wait();
+    EXPECT_EQ(fake_nccl_calls("AllReduce") - sums, 6);
+    EXPECT_EQ(fake_nccl_calls("GroupEnd") - groups, 2) << "one of each rank";
+    both.arrive_and_wait();
+    // A fault in one call: none is submitted.
+    fdl_call good = in_place_sum(device, device.put(numbers(me.rank, kCount)), device.stream());
+    fdl_call bad = good;
+    bad.output = nullptr;
+    const fdl_call* mixed[] = {&good, &bad};
+    fdl_handle* handles[2] = {};
+    EXPECT_EQ(fdl_call_submit_group(comm, mixed, nullptr, 2, handles), FDL_INVALID_ARGUMENT);
+    EXPECT_EQ(handles[0], nullptr);
+    good.collective = FDL_SEND;
+    EXPECT_EQ(fdl_call_submit_group(comm, mixed, nullptr, 1, handles), FDL_INVALID_ARGUMENT);
+    submit_three();
+    both.arrive_and_wait();
+    fdl_comm_destroy(comm);
+  });
+}
+
 // A device that runs one kernel of NCCL at a time hangs if two ranks launch the kernels of two communicators in
 // different orders. Rank 0 submits while NCCL is still busy with an earlier collective of the first communicator, rank
 // 1 does not.

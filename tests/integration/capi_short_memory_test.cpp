@@ -101,9 +101,11 @@ void refuse_each(const std::function<void(World&)>& work) {
     SCOPED_TRACE(number);
     refused = 0;
     std::latch registered(1);
+    std::latch both_are_ready(2);
     std::latch both_have_ended(2);
     run_ranks(2, {{"suspect_after_s", "0.05"}}, [&](World& me) {
       choose_progress_thread(me, registered);
+      both_are_ready.arrive_and_wait();
       if (me.rank == 1) allowed = number;
       work(me);
       allowed = -1;

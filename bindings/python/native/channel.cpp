@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "collective_queue.h"
 #include "exceptions.h"
@@ -187,9 +188,24 @@ class Channel : public std::enable_shared_from_this<Channel> {
     fill_place(*job, place);
     job->keep = std::move(keep);
     auto pending = std::make_shared<Pending>(*collectives_, job, shared_from_this());
+    if (collects_ && job->call.device_kind != FDL_DEVICE_CPU) {
+      collected_.push_back(std::move(job));
+      return pending;
+    }
     py::gil_scoped_release release;
     collectives_->submit(std::move(job));
     return pending;
+  }
+
+  // Between the two, submit() keeps collectives on devices back; launch() submits them, to be launched together.
+  void collect() { collects_ = true; }
+  void launch() {
+    collects_ = false;
+    const auto jobs = std::exchange(collected_, {});
+    if (jobs.empty()) return;
+    check_open();
+    py::gil_scoped_release release;
+    collectives_->submit_group(jobs);
   }
 
   std::shared_ptr<Pending> post(py::object keep, bool outgoing, std::uintptr_t data, std::size_t bytes, int peer,
@@ -296,6 +312,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::unique_ptr<CallbackThread> callbacks_ = std::make_unique<CallbackThread>();
   std::unique_ptr<CollectiveQueue> collectives_;
   std::unique_ptr<Mailbox> mailbox_;
+  // Guarded by the GIL.
+  bool collects_ = false;
+  std::vector<std::shared_ptr<CollectiveJob>> collected_;
 };
 
 void Pending::check_process() const { channel_->check_process(); }
@@ -429,6 +448,8 @@ void bind_channel(py::module_& module) {
       .def("run_uneven", unpacked(&Channel::run_uneven))
       .def("run_on", unpacked(&Channel::run_on))
       .def("submit", unpacked(&Channel::submit))
+      .def("collect", &Channel::collect)
+      .def("launch", &Channel::launch)
       .def("post", &Channel::post)
       .def("abort", &Channel::abort)
       .def("close", &Channel::close);

@@ -45,6 +45,31 @@ void CollectiveQueue::submit(std::shared_ptr<CollectiveJob> job) {
   static_cast<void>(fdl_handle_notify(handle, &arrived, new Flight{this, std::move(job)}));
 }
 
+void CollectiveQueue::submit_group(const std::vector<std::shared_ptr<CollectiveJob>>& jobs) {
+  std::vector<fdl_call_options> options(jobs.size());
+  std::vector<const fdl_call_options*> given;
+  std::vector<const fdl_call*> calls;
+  std::vector<std::shared_ptr<CollectiveJob>> opened;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (!open(*jobs[i])) continue;
+    given.push_back(options_of(*jobs[i], options[i]));
+    calls.push_back(&jobs[i]->call);
+    opened.push_back(jobs[i]);
+  }
+  std::vector<fdl_handle*> handles(opened.size());
+  if (fdl_call_submit_group(comm(), calls.data(), given.data(), calls.size(), handles.data()) != FDL_OK) {
+    for (const auto& job : opened) {
+      refuse(*job, Failure::last());
+      leave();
+    }
+    return;
+  }
+  for (std::size_t i = 0; i < opened.size(); ++i) opened[i]->handle = handles[i];
+  for (std::size_t i = 0; i < opened.size(); ++i) {
+    static_cast<void>(fdl_handle_notify(handles[i], &arrived, new Flight{this, std::move(opened[i])}));
+  }
+}
+
 void CollectiveQueue::arrived(void* flight) {
   const std::unique_ptr<Flight> arrived(static_cast<Flight*>(flight));
   arrived->queue->finish(*arrived->job);

@@ -20,6 +20,8 @@ class CollectiveQueue final : public Jobs {
 
   // The operation progresses whether or not a thread waits for it.
   void submit(std::shared_ptr<CollectiveJob> job);
+  // The collectives are launched together. At least one.
+  void submit_group(const std::vector<std::shared_ptr<CollectiveJob>>& jobs);
   // Runs the collective behind those that were submitted before, in the calling thread if possible.
   void run(CollectiveJob& job);
 

@@ -29,10 +29,10 @@ void count_end(GroupMetrics* metrics, const OrderedCall& call, const Status& out
 }
 
 void OrderedCalls::start(Call call) {
-  if (!ended_.ok()) return conclude(std::move(call), ended_);
+  if (!ended_.ok()) return refuse(std::move(call), ended_);
   if (!ended_by_.ok()) {
-    const Status earlier = ended_earlier(ended_by_.during(call->title, "", group_));
-    return conclude(std::move(call), earlier);
+    const Status why = ended_earlier(ended_by_.during(call->title, "", group_));
+    return refuse(std::move(call), why);
   }
   if (!limit_.is_never() && !has_work() && limit_.passed()) limit(Deadline::never());  // it met no call in flight
   has_fresh_ = true;
@@ -51,10 +51,29 @@ void OrderedCalls::start(Call call) {
 }
 
 void OrderedCalls::begin(Call call) {
-  comm_.start(std::get<Operation>(call->work));
-  if (call->completion().done) leave_device(*call);  // usually it is queued on the device already
-  collectives_.push_back(std::move(call));
-  if (collectives_.size() == 1) find_due();
+  const bool is_first = collectives_.empty();
+  std::vector<Call> with = std::exchange(call->with, {});
+  if (with.empty()) {
+    comm_.start(std::get<Operation>(call->work));
+  } else {
+    std::vector<Operation*> operations{&std::get<Operation>(call->work)};
+    for (const Call& each : with) operations.push_back(&std::get<Operation>(each->work));
+    with.back()->ticket = std::move(call->ticket);  // the turn ends with the last
+    comm_.launch_group(operations);
+  }
+  const auto note = [this](Call begun) {
+    if (begun->completion().done) leave_device(*begun);  // usually it is queued on the device already
+    collectives_.push_back(std::move(begun));
+  };
+  note(std::move(call));
+  for (Call& each : with) note(std::move(each));
+  if (is_first) find_due();
+}
+
+void OrderedCalls::refuse(Call call, const Status& why) {
+  std::vector<Call> with = std::exchange(call->with, {});
+  conclude(std::move(call), why);
+  for (Call& each : with) conclude(std::move(each), why);
 }
 
 // The collective is queued on its stream, or has failed: the next communicator may launch, and the threads that wait

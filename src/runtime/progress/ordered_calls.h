@@ -34,13 +34,14 @@ struct OrderedCall {
   // Copies of the caller's arrays: the operation's spec has spans of them until it completes.
   std::vector<std::size_t> counts;
   std::vector<std::size_t> recv_counts;
-  std::string algorithm;             // so does its algorithm
-  int64_t timeout_ns = 0;            // how long it may run; 0: without a limit
-  uint64_t bytes = 0;                // for the metrics: what this rank contributes
-  int64_t began_ns = 0;              // for the metrics; 0: not counted
-  bool may_never_come = false;       // its failure is not reported to the coordinator
-  UnfinishedOperation handle;        // of a submitted call
-  std::shared_ptr<UsedDevice> used;  // the device of a collective's buffers; null: the CPU
+  std::string algorithm;                           // so does its algorithm
+  int64_t timeout_ns = 0;                          // how long it may run; 0: without a limit
+  uint64_t bytes = 0;                              // for the metrics: what this rank contributes
+  int64_t began_ns = 0;                            // for the metrics; 0: not counted
+  bool may_never_come = false;                     // its failure is not reported to the coordinator
+  UnfinishedOperation handle;                      // of a submitted call
+  std::shared_ptr<UsedDevice> used;                // the device of a collective's buffers; null: the CPU
+  std::vector<std::unique_ptr<OrderedCall>> with;  // collectives that are launched together with it, behind it
   // Set by OrderedCalls: the end of timeout_ns, and the turn of a collective on a device.
   Deadline due = Deadline::never();
   LaunchOrder::Ticket ticket = {};
@@ -67,7 +68,8 @@ class OrderedCalls final : public Driven {
         launch_order_(launch_order),
         metrics_(std::move(metrics)) {}
 
-  // Starts the call. Its handle is done in a later progress(), or here after end().
+  // Starts the call, and those that are launched with it. Its handle is done in a later progress(), or here after
+  // end().
   void start(std::unique_ptr<OrderedCall> call);
   // When this moment has passed and a call is in flight, the communicator ends with TIMEOUT. Replaces the former limit.
   void limit(Deadline deadline);
@@ -88,6 +90,7 @@ class OrderedCalls final : public Driven {
   using Call = std::unique_ptr<OrderedCall>;
 
   void begin(Call call);
+  void refuse(Call call, const Status& why);
   static void leave_device(OrderedCall& call);
   bool begin_held();
   void find_due();

@@ -67,7 +67,7 @@ FAKE_EXPORT int fake_cuda_fallen(void);
 
 // Begins a capture: work that is queued on the stream, and on streams that wait for it, is kept and does not run.
 FAKE_EXPORT int fake_cuda_begin_capture(void* stream);
-// Ends the capture. Returns the number of operations kept, or -1 if the capture was invalidated.
+// Ends the capture. Returns the number of operations kept, or minus the code of the fault.
 FAKE_EXPORT int fake_cuda_end_capture(void* stream);
 // Queues the operations of the last capture in order. May be called any number of times.
 FAKE_EXPORT int fake_cuda_launch_captured(void* stream);

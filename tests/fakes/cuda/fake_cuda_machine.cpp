@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -103,8 +104,15 @@ Outcome Machine::allocate(Device& device, std::size_t bytes, void** memory) {
   const std::size_t pages = (bytes + kPage - 1) / kPage * kPage;
   if (device.used + bytes > memory_bytes || device.top + pages + kPage > kRange) return kOutOfMemory;
   const std::lock_guard gate(gate_);
-  std::byte* const start = device.base + device.top;
-  device.top += pages + kPage;
+  // The block that was freed last is used first, as the driver often does.
+  const auto [first, last] = device.freed.equal_range(pages);
+  const bool is_reused = first != last;
+  std::byte* const start = is_reused ? std::prev(last)->second : device.base + device.top;
+  if (is_reused) {
+    device.freed.erase(std::prev(last));
+  } else {
+    device.top += pages + kPage;
+  }
   device.used += bytes;
   device.live[start] = bytes;
   if (open_ > 0 && ::mprotect(start, pages + kPage, PROT_READ | PROT_WRITE) != 0) std::abort();
@@ -127,6 +135,7 @@ Outcome Machine::drop_memory(void* memory) {
   device->used -= found->second;
   device->live.erase(found);
   if (::madvise(memory, pages, MADV_DONTNEED) != 0) std::abort();
+  device->freed.insert({pages, static_cast<std::byte*>(memory)});
   return device->fallen;
 }
 

@@ -31,7 +31,10 @@ struct Operation {
   std::shared_ptr<Flag> done = std::make_shared<Flag>();
 };
 
+struct Stream;
+
 struct Capture {
+  const Stream* origin = nullptr;  // where it began, and must end
   std::vector<std::function<Outcome()>> operations;
   bool invalid = false;
 };
@@ -63,8 +66,9 @@ struct Device {
   int retained = 0;
   Outcome fallen = 0;
   std::size_t used = 0;
-  std::byte* base = nullptr;  // the whole address range: addresses are never reused
+  std::byte* base = nullptr;  // the whole address range
   std::size_t top = 0;
+  std::multimap<std::size_t, std::byte*> freed{};  // blocks by their size, which the next of this size get
   std::map<std::byte*, std::size_t> live{};
   std::shared_ptr<Stream> default_stream{};
   std::set<int> peers{};

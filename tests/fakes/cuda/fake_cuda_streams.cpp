@@ -2,8 +2,9 @@
 //
 // A capture ends as the driver's would: a wait for an event from outside is refused (905), as is one for an event of
 // another capture (902); work on the default stream while a blocking stream is captured (906); a query of a captured
-// event (907) or of a captured stream (900); and the end of a capture with a forked stream that was not joined (904).
-// All of them but the last invalidate the capture, and every later call on its streams returns 901.
+// event (907) or of a captured stream (900); the end on a stream that was only forked (903); and the end with a forked
+// stream that was not joined (904). All of them but the last invalidate the capture, and every later call on its
+// streams returns 901.
 #include <utility>
 
 #include "tests/fakes/cuda/fake_cuda_call.h"
@@ -174,7 +175,7 @@ EXPORT int fake_cuda_begin_capture(void* handle) {
   std::shared_ptr<fake::Stream> stream;
   TRY(call.find(handle, &stream));
   if (stream == stream->device->default_stream || stream->capture != nullptr) return kCaptureUnsupported;
-  stream->capture = std::make_shared<Capture>();
+  stream->capture = std::make_shared<Capture>(Capture{.origin = stream.get(), .operations = {}});
   stream->captured.clear();
   call.machine.captures.insert(stream->capture);
   return kSuccess;
@@ -183,18 +184,25 @@ EXPORT int fake_cuda_begin_capture(void* handle) {
 EXPORT int fake_cuda_end_capture(void* handle) {
   Call call("fake_cuda_end_capture");
   std::shared_ptr<fake::Stream> stream;
-  if (call.find(handle, &stream) != kSuccess || stream->capture == nullptr) return -1;
+  if (call.find(handle, &stream) != kSuccess || stream->capture == nullptr) return -kInvalidValue;
   const std::shared_ptr<Capture> capture = stream->capture;
+  if (capture->origin != stream.get()) {
+    capture->invalid = true;
+    return -kCaptureUnmatched;
+  }
   call.machine.captures.erase(capture);
+  bool is_joined = true;
   for (const auto& [other_handle, other] : call.machine.streams) {
     if (other->capture != capture) continue;
     // The work of a forked stream must precede something that the capture's first stream has waited for.
     const auto own = other->captured.find(other.get());
-    if (own != other->captured.end() && stream->captured[other.get()] < own->second) capture->invalid = true;
+    is_joined &= own == other->captured.end() || stream->captured[other.get()] >= own->second;
     other->capture = nullptr;
   }
   call.machine.last_capture = capture;
-  return capture->invalid ? -1 : static_cast<int>(capture->operations.size());
+  if (capture->invalid) return -kCaptureInvalidated;
+  capture->invalid = !is_joined;
+  return is_joined ? static_cast<int>(capture->operations.size()) : -kCaptureUnjoined;
 }
 
 EXPORT int fake_cuda_launch_captured(void* handle) {

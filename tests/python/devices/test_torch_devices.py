@@ -16,6 +16,7 @@ from farandole.torch.distributed.devices import MessageWork
 from farandole.torch.gradient_reduction import GradientReductions
 from launch import checks_of, require
 from test_devices import ENVIRONMENTS
+from torch.distributed.distributed_c10d import AllgatherOptions
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
 
@@ -176,6 +177,29 @@ def check_optimizer_state_is_broadcast_to_devices():
     assert torch.equal(optimizer.state["momentum"].get(), values(0, 300, torch.float32))
 
 
+def coalesced_collectives_are_one_group(asynchronous):
+    """Several collectives in one call: with NCCL one group of calls."""
+    size, group = hvd.size(), dist.distributed_c10d._get_default_group()
+    blocking = AllgatherOptions()
+    blocking.asyncOp = False
+    by_nccl = size > 1 and "FARANDOLE_NCCL_LIBRARY" in os.environ
+    wholes = [fake_devices.Tensor(torch.zeros(count * size)) for count in (3, 40, 700)]
+    parts = [fake_devices.Tensor(torch.zeros(count)) for count in (5, 20)]
+    before = fake_devices.nccl().fake_nccl_calls(b"GroupEnd") if by_nccl else 0
+    if asynchronous:
+        group.all_gather_single_coalesced(wholes, [mine(count, torch.float32) for count in (3, 40, 700)]).wait()
+    else:
+        group.all_gather_single_coalesced(wholes, [mine(count, torch.float32) for count in (3, 40, 700)], blocking)
+    group.reduce_scatter_single_coalesced(parts, [mine(count * size, torch.float32) for count in (5, 20)]).wait()
+    if by_nccl:
+        assert fake_devices.nccl().fake_nccl_calls(b"GroupEnd") - before == 2
+    for whole, count in zip(wholes, (3, 40, 700)):
+        assert torch.equal(whole.get(), torch.cat([values(rank, count, torch.float32) for rank in range(size)]))
+    for part, count in zip(parts, (5, 20)):
+        mine_of = slice(hvd.rank() * count, (hvd.rank() + 1) * count)
+        assert torch.equal(part.get(), total(count * size, torch.float32)[mine_of])
+
+
 def check_torch_distributed():
     os.environ.pop("FARANDOLE_RENDEZVOUS")  # it is the other world's
     store = dist.FileStore(os.environ["TEST_STORE"], hvd.size())
@@ -211,6 +235,8 @@ def check_torch_distributed():
     assert torch.equal(part.get(), total(4 * hvd.size(), torch.float32)[hvd.rank() * 4 : hvd.rank() * 4 + 4])
     if hvd.size() > 1:
         exchange_messages()
+    coalesced_collectives_are_one_group(asynchronous=True)
+    coalesced_collectives_are_one_group(asynchronous=False)
     dist.barrier()
     dist.destroy_process_group()
 

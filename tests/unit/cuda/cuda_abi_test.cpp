@@ -61,6 +61,8 @@ TEST(CudaAbi, HasEachFunctionAsTheHeaderDeclaresItUnderTheNameThatIsLookedUp) {
   ROW(kCaptureUnsupported,       CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)    \
   ROW(kCaptureInvalidated,       CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)    \
   ROW(kCaptureMerge,             CUDA_ERROR_STREAM_CAPTURE_MERGE)          \
+  ROW(kCaptureUnmatched,         CUDA_ERROR_STREAM_CAPTURE_UNMATCHED)       \
+  ROW(kCaptureUnjoined,          CUDA_ERROR_STREAM_CAPTURE_UNJOINED)        \
   ROW(kCaptureIsolation,         CUDA_ERROR_STREAM_CAPTURE_ISOLATION)      \
   ROW(kCaptureImplicit,          CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)       \
   ROW(kCapturedEvent,            CUDA_ERROR_CAPTURED_EVENT)                \

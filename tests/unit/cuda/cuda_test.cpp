@@ -345,6 +345,35 @@ TEST_F(CudaTest, DetectsCaptureAndAllocatesDuringIt) {
   device_->end_event(event);
 }
 
+// The fake punishes what the driver does: an end on a forked stream, and a forked stream that was not joined.
+TEST_F(CudaTest, AFaultyCaptureEndsWithItsCode) {
+  const Stream origin = stream(), forked = stream();
+  int* const memory = on_device<int>({1, 2});
+  const DeviceEvent event = *device_->make_event();
+  for (const bool ends_on_the_fork : {true, false}) {
+    ASSERT_EQ(fake_cuda_begin_capture(origin), 0);
+    EXPECT_DONE(device_->set(event, origin));
+    EXPECT_DONE(device_->wait(forked, event));
+    EXPECT_DONE(device_->copy(forked, memory, memory + 1, 4));
+    if (ends_on_the_fork) {
+      EXPECT_EQ(fake_cuda_end_capture(forked), -903);
+    }
+    EXPECT_EQ(fake_cuda_end_capture(origin), ends_on_the_fork ? -901 : -904);
+    EXPECT_NE(fake_cuda_launch_captured(origin), 0);
+  }
+  device_->end_event(event);
+}
+
+TEST_F(CudaTest, FreedAddressesAreUsedAgain) {
+  constexpr std::size_t kTooLargeToKeep = std::size_t{300} << 20;
+  void* const first = *device_->allocate(kTooLargeToKeep);
+  device_->release(first);
+  EXPECT_EQ(fake_cuda_device_bytes(), 0u);
+  void* const second = *device_->allocate(kTooLargeToKeep);
+  EXPECT_EQ(second, first);
+  device_->release(second);
+}
+
 // ---- Work ----
 
 TEST_F(CudaTest, CopiesInAllDirections) {

@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from ... import _native, errors
 from . import operands, order
-from .devices import DeviceWork, GroupStreams, current_place, device_of, place_on
+from .devices import DeviceWork, GroupStreams, current_place, device_of, is_captured, place_on
 from .work import DoneWork, Work, as_torch, together
 
 _DONE = DoneWork()
@@ -39,6 +39,7 @@ class Calls:
     def __init__(self):
         self._started = 0  # the number of collectives so far
         self._group_streams = GroupStreams()
+        self._blocking = None  # in _run_each: blocking calls on devices, which are launched together
 
     def _timeout_of(self, opts):
         timeout = opts.timeout
@@ -75,15 +76,34 @@ class Calls:
             stream = self._group_streams.enter(device, keep)
             pending = self._channel.submit(*call, place_on(stream, keep), keep)
             return self._keep_batch(DeviceWork((pending,), tensors, afterwards, (self, self._started), stream, keep))
+        if self._blocking is not None and not is_captured():
+            pending = self._channel.submit(*call, current_place(device, keep), keep)
+            self._blocking.append((pending, afterwards))
+            return _DONE
         self._channel.run_on(*call, current_place(device, keep))
         if afterwards is not None:
             afterwards()
         return _DONE
 
     def _run_each(self, opts, calls):
-        """Runs several collectives and returns one Work for them."""
-        works = [call() for call in calls]
-        return together(works) if getattr(opts, "asyncOp", True) else _DONE
+        """Runs several collectives and returns one Work for them. Those on devices are launched together."""
+        self._blocking = []
+        self._channel.collect()
+        try:
+            works = [call() for call in calls]
+        finally:
+            blocking, self._blocking = self._blocking, None
+            self._channel.launch()
+        if getattr(opts, "asyncOp", True):
+            return together(works)
+        try:
+            for pending, afterwards in blocking:
+                pending.wait()
+                if afterwards is not None:
+                    afterwards()
+        except errors.Error as error:
+            raise as_torch(error) from None
+        return _DONE
 
     def _check_pieces(self, operation, pieces, own, index):
         if len(pieces) != self._size:

@@ -50,6 +50,11 @@ class GroupStreams:
         return stream
 
 
+def is_captured():
+    """Whether the current stream is being captured into a graph."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
 def current_place(device, keep):
     return place_of(next(_tensors_of(keep)), torch.cuda.current_stream(device))
 
