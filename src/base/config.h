@@ -91,6 +91,11 @@
        "File for a timeline of named operations (Chrome trace): rank 0 writes it; with %r, the rank, every rank its own.") \
   KNOB(timeline_mark_cycles,   Flag,    "0", "HOROVOD_TIMELINE_MARK_CYCLES",                                           \
        "Marks in the timeline when plans arrive and when rounds of a locked order begin.")                             \
+  KNOB(history,                Flag,    "1", "",                                                                       \
+       "Keeps the last 1024 operations of each rank in memory, with the times of their calls and ends.")               \
+  KNOB(history_dir,            Text,    "", "",                                                                        \
+       "Folder in which that history is a file of each rank, which survives the rank; `farandole run` removes the "    \
+       "files after a success. `farandole inspect` reads them.")                                                       \
   KNOB(metrics_port,           Count,   "0", "",                                                                       \
        "Port for Prometheus metrics; each rank adds its local rank to it. 0: no metrics endpoint.")                    \
   KNOB(metrics_address,        Text,    "localhost", "",                                                               \

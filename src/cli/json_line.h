@@ -30,6 +30,7 @@ class JsonLine {
     for (const JsonLine& object : objects) body += (body.empty() ? "" : ", ") + object.str();
     return raw(key, "[" + body + "]");
   }
+  JsonLine& object(std::string_view key, const JsonLine& object) { return raw(key, object.str()); }
   std::string str() const { return "{" + body_ + "}"; }
 
  private:

@@ -36,6 +36,7 @@ void add_tune(CLI::App& app, Work& work);
 void add_doctor(CLI::App& app, Work& work);
 void add_sshd_init(CLI::App& app, Work& work);
 void add_where(CLI::App& app, Work& work);
+void add_inspect(CLI::App& app, Work& work);
 void add_explain(CLI::App& app, Work& work);
 void add_kubernetes(CLI::App& app, Work& work,
                     const std::vector<std::string>& words);  // words: all after the subcommand's name

@@ -61,6 +61,14 @@ Communicator::~Communicator() {
   }
 }
 
+void Communicator::record_in(History& history) {
+  state_->history = &history;
+  state_->history_group = history.add_group(id());
+  state_->messages.record_in(history);
+}
+
+uint32_t Communicator::history_group() const { return state_->history_group; }
+
 const std::string& Communicator::id() const { return state_->parts.id; }
 int Communicator::rank() const { return state_->parts.rank; }
 int Communicator::size() const { return static_cast<int>(state_->parts.members.size()); }
@@ -149,6 +157,13 @@ void Communicator::enqueue(Operation& operation) {
   }
   if (operation.spec.device != nullptr) s.note_device_work(operation);
   count(s.begun);
+  if (s.history != nullptr) {
+    const bool begins = s.active == nullptr;
+    operation.recorded = s.record(operation.spec, begins);
+    for (Operation* one = operation.next_in_group; one != nullptr; one = one->next_in_group) {
+      one->recorded = s.record(one->spec, begins);
+    }
+  }
   (s.newest == nullptr ? s.oldest : s.newest->next) = &operation;
   s.newest = &operation;
   if (s.active == nullptr) s.begin_next();
@@ -161,6 +176,7 @@ void Communicator::start(Message& message) {
   s.take_interrupt();
   if (s.failed) return message.completion.finish(status());
   s.has_messages.store(true, std::memory_order_relaxed);
+  if (s.history != nullptr) message.recorded = s.record(message);
   if (message.device == nullptr) [[likely]] {
     s.messages.start(message);
   } else {

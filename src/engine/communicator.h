@@ -23,6 +23,7 @@
 #include "contract/transport.h"
 #include "engine/device/symmetric_memory.h"
 #include "system/event.h"
+#include "system/history.h"
 #include "system/poller.h"
 
 namespace fdl {
@@ -54,6 +55,7 @@ struct Operation {
   MemoryRequest memory;
   Operation* next = nullptr;           // used by the communicator: the next operation of the queue
   Operation* next_in_group = nullptr;  // used by the communicator: the next operation of the same group launch
+  uint64_t recorded = 0;               // used by the communicator: its number in the history; 0: it is not recorded
 
   bool is_collective() const { return memory.index() == 0; }
 };
@@ -73,6 +75,7 @@ struct Message {
   std::size_t posted = 0;  // bytes that the transport has accepted
   Ticket last;             // of the last posted slice
   Message* next = nullptr;
+  uint64_t recorded = 0;
 };
 
 struct InFlight;  // engine/late_ranks.h
@@ -111,6 +114,10 @@ class Communicator final : public Waitable {
   };
   static Result<std::unique_ptr<Communicator>> make(Parts parts);
   ~Communicator() override;
+
+  // Records all later operations and messages in `history`, which outlives the communicator. Call before the first one.
+  void record_in(History& history);
+  uint32_t history_group() const;
 
   const std::string& id() const;
   int rank() const;

@@ -213,6 +213,15 @@ void Communicator::State::end_current() {
   if (oldest == nullptr) newest = nullptr;
   active = nullptr;
   count(ended);
+  if (history != nullptr) {
+    if (operation->next_in_group == nullptr) [[likely]] {
+      history->ended(operation->recorded, static_cast<int>(outcome.status.code()));
+    } else {
+      record_end(*history, *operation, outcome.status);
+    }
+    if (oldest != nullptr) [[unlikely]]
+      record_begin(*history, *oldest);
+  }
   if (operation->spec.device != nullptr) note_end_of_device_work(*operation);
   if (operation->next_in_group == nullptr) [[likely]]
     return operation->completion.finish(std::move(outcome.status));
@@ -279,10 +288,20 @@ void Communicator::State::fail(const Status& why) {
   while (oldest != nullptr) {
     Operation* operation = oldest;
     oldest = operation->next;
+    if (history != nullptr) record_end(*history, *operation, final);
     finish_all(*operation, final.during(name_of(operation->spec.collective)));
   }
   newest = nullptr;
   ended.store(begun.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
+uint64_t Communicator::State::record(const Message& message) {
+  return history->called({.group = history_group,
+                          .sequence = ++recorded_messages,
+                          .count = message.bytes,
+                          .root = message.peer,
+                          .kind = message.outgoing ? kHistorySend : kHistoryRecv},
+                         true);
 }
 
 // Late ranks are read only from a runner of the whole group: one of a part of the group numbers the ranks differently.
@@ -301,7 +320,9 @@ LateRanks Communicator::State::waiting() {
 
 InFlight Communicator::State::in_flight(int64_t still_since_ns) {
   const bool any = oldest != nullptr || !messages.idle();
-  return describe(waiting(), parts.members, any, still_since_ns == 0 ? -1 : now_ns() - still_since_ns);
+  int64_t waited_ns = still_since_ns == 0 ? -1 : now_ns() - still_since_ns;
+  if (oldest != nullptr && oldest->recorded != 0) waited_ns = history->age_ns(oldest->recorded);
+  return describe(waiting(), parts.members, any, waited_ns);
 }
 
 std::string Communicator::State::phase() const {

@@ -42,6 +42,19 @@ inline void finish_all(Operation& first, const Status& status) {
   }
 }
 
+inline void record_begin(History& history, const Operation& first) {
+  for (const Operation* operation = &first; operation != nullptr; operation = operation->next_in_group) {
+    history.begun(operation->recorded);
+  }
+}
+
+// Records the end of an operation, or of all of a group launch.
+inline void record_end(History& history, const Operation& first, const Status& status) {
+  for (const Operation* operation = &first; operation != nullptr; operation = operation->next_in_group) {
+    history.ended(operation->recorded, static_cast<int>(status.code()));
+  }
+}
+
 // How many recent collectives on devices have their kind recorded, so that a report can name a late one.
 inline constexpr std::size_t kRecentCollectives = 256;
 
@@ -75,6 +88,15 @@ struct Communicator::State {
   void fail(const Status& why);
   Status own(const Status& failure) const;
   LateRanks waiting();
+  // `begins`: no other collective runs, so it begins now. Inlined, because each collective is recorded.
+  [[gnu::always_inline]] uint64_t record(const CollectiveSpec& spec, bool begins) const {
+    const uint32_t what = History::what_of(static_cast<uint8_t>(spec.collective), static_cast<uint8_t>(spec.dtype),
+                                           static_cast<uint8_t>(spec.reduction.op), 0);
+    const uint64_t count =
+        spec.count != 0 || spec.counts.empty() ? spec.count : spec.counts[static_cast<std::size_t>(parts.rank)];
+    return history->called(history_group, begun.load(std::memory_order_relaxed), count, spec.root, what, begins);
+  }
+  uint64_t record(const Message& message);
   InFlight in_flight(int64_t still_since_ns);
   std::string phase() const;
   std::string_view operation_name() const {
@@ -92,6 +114,10 @@ struct Communicator::State {
   std::vector<Waitable*> waitables;           // everything whose wake_fd() is in `poller`; empty after a failure
   std::size_t sleeps_announced = 0;  // how many waitables, from the first on, have had prepare_to_sleep() called
   bool has_slept = false;            // a sleep has ended since the transport was last driven
+
+  History* history = nullptr;  // null: operations are not recorded
+  uint32_t history_group = 0;
+  uint64_t recorded_messages = 0;
 
   // The queue of operations. `active` runs the oldest one; null if none is in flight.
   Operation* oldest = nullptr;

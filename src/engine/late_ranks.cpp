@@ -58,11 +58,11 @@ Status waits_for(const LateRanks& waiting, const std::vector<Member>& members) {
                                      names_of(waiting.ranks, members), in_parentheses(waiting.phase))));
 }
 
-InFlight describe(const LateRanks& waiting, const std::vector<Member>& members, bool any, int64_t still_ns) {
+InFlight describe(const LateRanks& waiting, const std::vector<Member>& members, bool any, int64_t waited_ns) {
   InFlight described{.operation = std::string(waiting.operation),
                      .phase = waiting.phase,
                      .ranks = {},
-                     .still_ns = still_ns,
+                     .waited_ns = waited_ns,
                      .any = any,
                      .late = waits_for(waiting, members)};
   for (const int rank : waiting.ranks) {

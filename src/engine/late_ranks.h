@@ -34,11 +34,11 @@ struct InFlight {
   std::string operation;
   std::string phase;
   std::vector<int> ranks;  // world ranks that it waits for, as far as they are known
-  int64_t still_ns = -1;   // for how long nothing has moved; -1: unknown
+  int64_t waited_ns = -1;  // since its call or, without a history, since nothing has moved; -1: unknown
   bool any = false;        // false: nothing is in flight
   Status late;             // waits_for() of it
 };
-InFlight describe(const LateRanks& waiting, const std::vector<Member>& members, bool any, int64_t still_ns);
+InFlight describe(const LateRanks& waiting, const std::vector<Member>& members, bool any, int64_t waited_ns);
 
 // A query to the driving thread, which alone may inspect the operations that it drives. It costs the driving thread one
 // relaxed load for each pass in which nothing has moved.

@@ -36,6 +36,7 @@ extern const Target config;               // base: the library's variables
 extern const Target tuning_table;         // algorithms: a tuning file
 extern const Target tcp_stream;           // tcp: slices and their headers
 extern const Target worker_lines;         // cli: lines of elastic workers
+extern const Target history;              // runtime, cli: a rank's history of operations, and the report on it
 extern const Target timeline;             // runtime: the written timeline remains valid JSON for any tensor name
 
 // Reads an input as numbers and strings; an input that is too short gives zeros and empty strings.

@@ -141,6 +141,17 @@ void SocketClient::handle(CoordinatorMessage message) {
       add_event(
           {.kind = CoordinatorEvent::Kind::comm_failed, .rank = message.rank, .comm = message.key, .why = message.why});
       break;
+    case Kind::coordinator_ends:
+      coordinator_ends_ = true;
+      break;
+    default:
+      handle_event(std::move(message));
+  }
+}
+
+// Messages that become events as they are. A newer coordinator may send further kinds, which are optional.
+void SocketClient::handle_event(CoordinatorMessage message) {
+  switch (message.kind) {
     case Kind::relayed_query:
       add_event({.kind = CoordinatorEvent::Kind::progress_query,
                  .rank = message.rank,
@@ -174,11 +185,8 @@ void SocketClient::handle(CoordinatorMessage message) {
                  .comm = {},
                  .why = Status(Code::timeout, std::move(message.value))});
       break;
-    case Kind::coordinator_ends:
-      coordinator_ends_ = true;
-      break;
     default:
-      break;  // a newer coordinator may send further kinds, which are optional
+      break;
   }
 }
 

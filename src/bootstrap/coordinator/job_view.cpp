@@ -13,6 +13,7 @@
 
 #include "bootstrap/coordinator/find_coordinator.h"
 #include "bootstrap/rendezvous/framed_socket.h"
+#include "system/poller.h"
 #include "system/socket.h"
 
 namespace fdl {

@@ -64,6 +64,7 @@ class SocketClient final : public CoordinatorClient {
   Status wait_for_welcome(Deadline deadline);
   void receive() FDL_EXCLUDES(mutex_);
   void handle(CoordinatorMessage message) FDL_REQUIRES(mutex_);
+  void handle_event(CoordinatorMessage message) FDL_REQUIRES(mutex_);
   void note_decision(const CoordinatorMessage& message) FDL_REQUIRES(mutex_);
   void add_event(CoordinatorEvent event) FDL_REQUIRES(mutex_);
   void note_gone(CoordinatorEvent::Kind kind, const CoordinatorMessage& message) FDL_REQUIRES(mutex_);

@@ -5,8 +5,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
 
 #include "base/config.h"
 #include "bootstrap/topology/topology.h"
@@ -101,6 +105,27 @@ Outcome supervise(Supervisor::Options supervised) {
   auto code = supervisor->run();
   if (!code.ok()) return {fail(code.status().text(), exit_code_of_start(code.status()))};
   return {*code, supervisor->was_terminated()};
+}
+
+// The folder of the ranks' histories; empty: none. An option -x wins over the environment.
+std::string history_folder(const RunPlan& plan, const Config& config) {
+  const auto given = plan.variables.find("FARANDOLE_HISTORY_DIR");
+  return given == plan.variables.end() ? config.history_dir : given->second;
+}
+
+// The histories of a job that has succeeded are of no use; after a failure one line says what reads them.
+void end_histories(const std::string& folder, const std::string& mark, bool success) {
+  std::error_code failure;
+  std::size_t found = 0;
+  const std::string prefix = "farandole-history-" + mark + "-";
+  for (const auto& file : std::filesystem::directory_iterator(folder, failure)) {
+    if (!file.path().filename().string().starts_with(prefix)) continue;
+    ++found;
+    std::error_code ignored;
+    if (success) std::filesystem::remove(file.path(), ignored);
+  }
+  if (success || found == 0) return;
+  log_line("history", fmt::format("the ranks' last operations: farandole inspect {}/{}*.bin", folder, prefix));
 }
 
 // The inputs of one run; all references outlive it.
@@ -224,7 +249,10 @@ int run(const RunOptions& options) {
   if (!guardian.ok()) log_line("note", guardian.status().while_doing("starting the guardian of the ranks").text());
   const Job job{options, *plan, *config, plan->key.empty() ? random_hex(32) : plan->key,
                 guardian.ok() ? &*guardian : nullptr};
-  return plan->is_elastic ? run_elastic(job) : run_steady(job);
+  const int code = plan->is_elastic ? run_elastic(job) : run_steady(job);
+  const std::string folder = history_folder(*plan, *config);
+  if (!folder.empty() && job.guardian != nullptr) end_histories(folder, job.guardian->mark(), code == kExitOk);
+  return code;
 }
 
 }  // namespace

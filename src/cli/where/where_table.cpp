@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "cli/table_text.h"
+
 namespace fdl {
 namespace {
 
@@ -17,21 +19,6 @@ constexpr std::array<const char*, kRankPresences> kPresences{"answered", "silent
 
 constexpr std::size_t kColumns = 7;  // in front of the last one, whose width is not limited
 using Row = std::array<std::string, kColumns + 1>;
-
-// Names are the program's own, and a terminal must not interpret them.
-std::string printable(std::string text) {
-  std::ranges::replace_if(
-      text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
-  return text;
-}
-
-std::string list_ranks(const std::vector<int>& ranks) {
-  if (ranks.empty()) return "";
-  const std::size_t shown = std::min(ranks.size(), kRanksShown);
-  std::string text = fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "",
-                                 fmt::join(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
-  return ranks.size() > shown ? fmt::format("{} and {} more", text, ranks.size() - shown) : text;
-}
 
 std::string duration(int64_t ns) { return ns < 0 ? "" : fmt::format("{:.1f} s", static_cast<double>(ns) / 1e9); }
 
@@ -85,7 +72,7 @@ void add_rows(std::vector<Row>& rows, const JobView& view, const RankView& rank)
   for (std::size_t i = 0; i < shown; ++i) {
     const RankState::Wait& wait = rank.state.operations[i];
     row[4] = printable(wait.operation);
-    row[5] = list_ranks(ranks_waited_for(view, wait));
+    row[5] = list_ranks(ranks_waited_for(view, wait), kRanksShown);
     row[6] = duration(wait.waited_ns);
     row[kColumns] = printable(fmt::format("{}{}group '{}'", wait.phase, wait.phase.empty() ? "" : ", ", wait.group));
     rows.push_back(std::exchange(row, {}));
@@ -140,7 +127,7 @@ void add_names(std::vector<std::string>& lines, const JobView& view) {
       }
       if (shown++ == 0) lines.emplace_back("names that not all ranks have submitted:");
       lines.push_back(printable(fmt::format("  {} in group '{}' waits for {}, for {}", name.operation, name.group,
-                                            list_ranks(name.ranks), duration(name.waited_ns))));
+                                            list_ranks(name.ranks, kRanksShown), duration(name.waited_ns))));
     }
   }
   if (more > 0) lines.push_back(fmt::format("  and {} more", more));

@@ -57,7 +57,7 @@ bool Messages::run(Line& line) {
   bool moved = post(line);
   // The oldest message is fully posted once it is no longer the one being posted; `last` is then its last ticket.
   while (line.oldest != line.posting && transport_->done(line.oldest->last)) {
-    take_oldest(line)->completion.finish();
+    finish(*take_oldest(line));
     moved = true;
   }
   return moved;
@@ -101,13 +101,13 @@ bool Messages::run_own() {
       const Status unequal(Code::invalid_argument,
                            fmt::format("rank {} sends {} bytes to itself where it receives {} bytes", rank_,
                                        source->bytes, target->bytes));
-      source->completion.finish(unequal);
-      target->completion.finish(unequal);
+      finish(*source, unequal);
+      finish(*target, unequal);
       continue;
     }
     if (source->bytes > 0) std::memmove(target->data, source->data, source->bytes);
-    source->completion.finish();
-    target->completion.finish();
+    finish(*source);
+    finish(*target);
   }
   return moved;
 }
@@ -118,6 +118,13 @@ Message* Messages::take_oldest(Line& line) {
   line.oldest = message->next;
   if (line.oldest == nullptr) line.newest = nullptr;
   return message;
+}
+
+void Messages::finish(Message& message, const Status& status) {
+  if (history_ != nullptr && message.recorded != 0) {
+    history_->ended(message.recorded, static_cast<int>(status.code()));
+  }
+  message.completion.finish(status);
 }
 
 bool Messages::fail_unreachable() {
@@ -149,7 +156,7 @@ int Messages::waiting_for() const { return busy_.empty() ? -1 : static_cast<int>
 void Messages::end(Line& line, const Status& why) {
   line.posting = nullptr;
   line.busy = false;
-  while (line.oldest != nullptr) take_oldest(line)->completion.finish(why);
+  while (line.oldest != nullptr) finish(*take_oldest(line), why);
 }
 
 void Messages::fail(const Status& why) {

@@ -19,6 +19,8 @@ class Messages {
   // `transport` is null exactly when the group has one rank.
   Messages(Transport* transport, int rank, int size, std::size_t slice_bytes);
 
+  // The ends of messages are recorded there.
+  void record_in(History& history) { history_ = &history; }
   void start(Message& message);
   bool progress();
   bool idle() const { return busy_.empty(); }
@@ -51,9 +53,11 @@ class Messages {
   bool run_own();
   static Message* take_oldest(Line& line);
   static std::string phase_of(const Message& message);
-  static void end(Line& line, const Status& why);
+  void end(Line& line, const Status& why);
+  void finish(Message& message, const Status& status = {});
 
   Transport* transport_;
+  History* history_ = nullptr;
   int rank_;
   std::size_t slice_bytes_;
   std::vector<Line> lines_;        // by peer and direction

@@ -48,6 +48,7 @@ Runtime::~Runtime() {
     static_cast<void>(coordinator_.release());
     static_cast<void>(timeline_.release());
     static_cast<void>(metrics_server_.release());
+    static_cast<void>(history_.release());
     MutexLock lock(mutex_);
     // Intentionally leaked: ending a group would touch the parent's sockets and shared memory.
     for (auto& group : groups_) new std::shared_ptr<Group>(std::move(group));
@@ -128,6 +129,7 @@ Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world
       std::make_shared<Group>(std::move(id), mine, std::move(members), std::move(connected.comm), config_, memory_);
   Group* opened = group.get();
   opened->named().count_with(metrics_of(*opened));
+  if (history_) opened->named().record_in(*history_, opened->id());
   opened->named().report_stalls_to(
       [this, comm = opened->comm().id()](const std::string& text) { report_stall(comm, text); });
   Status added;

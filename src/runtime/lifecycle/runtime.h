@@ -225,6 +225,7 @@ class Runtime {
   };
   void begin_state_answer(uint64_t id);
   void describe_comms(StateQuery& query);
+  void add_undriven(RankState& state, const Communicator& comm) const;
   bool collect_state(StateQuery& query, int64_t now_ns);
   int64_t answer_states(int64_t now_ns);
   void on_failure_report(const std::string& comm, const Status& why);
@@ -242,6 +243,7 @@ class Runtime {
   OrderedComm* comm_of(const std::string& id) FDL_REQUIRES(mutex_);
   void end_ordered_calls(const Status& why);
   void start_configured_timeline();
+  void start_history(const Environment& environment);
   void start_metrics();
   std::shared_ptr<GroupMetrics> metrics_of(const Group& group) const;
   Status finish_timeline() FDL_REQUIRES(timeline_mutex_);
@@ -273,6 +275,7 @@ class Runtime {
   FailureDecisions failure_decisions_;
   LaunchOrder launch_order_;
   std::unique_ptr<ProgressThread> progress_thread_;
+  std::unique_ptr<History> history_;  // null: operations are not recorded; communicators and groups record in it
   Group* all_ = nullptr;              // the group of all ranks, one of groups_
   std::shared_ptr<Metrics> metrics_;  // null: metrics are off
   std::unique_ptr<MetricsServer> metrics_server_;

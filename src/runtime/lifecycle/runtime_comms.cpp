@@ -24,6 +24,7 @@ Result<std::unique_ptr<OrderedComm>> Runtime::make_comm(Group& group) {
   FDL_ASSIGN_OR_RETURN(auto connected,
                        connect(id, group.members(), group.rank(), [this] { progress_thread_->watch(); }));
   made->comm = std::move(connected.comm);
+  if (history_) made->comm->record_in(*history_);
   {
     MutexLock lock(mutex_);
     comms_.insert(made.get());
@@ -162,6 +163,7 @@ void Runtime::on_failure_report(const std::string& id, const Status& why) {
 
 // In the thread that waits or drives.
 void Runtime::on_suspect(Communicator& comm, int64_t waited_ns) {
+  if (history_) history_->sample();  // a reader then sees for how long the operation was in flight
   if (!coordinator_client_) return;
   coordinator_client_->probe(others(comm.members()));
   check_stall(comm, waited_ns);

@@ -108,9 +108,11 @@ Status Runtime::start(const RuntimeOptions& options) {
   FDL_RETURN_IF_ERROR(share_memory());
   start_configured_timeline();  // before the first group, so that its trace is complete
   start_metrics();
+  start_history(environment);
   std::vector<int> everyone(members_.size());
   for (std::size_t rank = 0; rank < everyone.size(); ++rank) everyone[rank] = static_cast<int>(rank);
   FDL_ASSIGN_OR_RETURN(all_, open_group("all", everyone));
+  if (history_) history_->sample();
   log_at(identity_.rank == 0 ? LogLevel::info : LogLevel::debug, "{}; {}; {} of {} on this host, {}, fusion {} MiB",
          identity_.line(), facts_.transports, facts_.local_rank, facts_.local_size, describe_machine(),
          config_.fusion_bytes >> 20);
@@ -169,6 +171,26 @@ void Runtime::start_metrics() {
     return log_warning("{}; the job goes on without the metrics of rank {}", server.status().text(), facts_.rank);
   metrics_ = std::move(metrics);
   metrics_server_ = server.take();
+}
+
+// A job does not fail because its history cannot be kept. The name of the job is the same on all ranks, fresh for each
+// world, and tells nothing about the key. The file has the name of the launcher's run, so that the launcher finds it.
+void Runtime::start_history(const Environment& environment) {
+  if (!config_.history) return;
+  const std::string derived = derive_session_key(session_key_, "history", "farandole history");
+  const std::string job = hex(std::as_bytes(std::span(derived).first(std::min<std::size_t>(derived.size(), 8))));
+  const HistoryFacts facts{.rank = facts_.rank, .size = facts_.size, .job = job, .host = facts_.host};
+  std::string path;
+  if (!config_.history_dir.empty()) {
+    path = history_path(config_.history_dir, environment.get("FARANDOLE_RUN_ID").value_or(job), facts_.rank);
+  }
+  auto history = History::make(facts, path);
+  if (!history.ok() && !path.empty()) {
+    log_warning("{} (FARANDOLE_HISTORY_DIR); the history is kept in memory", history.status().text());
+    history = History::make(facts);
+  }
+  if (!history.ok()) return log_warning("{}; the job goes on without a history", history.status().text());
+  history_ = history.take();
 }
 
 std::shared_ptr<GroupMetrics> Runtime::metrics_of(const Group& group) const {

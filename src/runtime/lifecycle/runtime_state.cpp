@@ -16,7 +16,7 @@ constexpr int64_t kFirstPause_ns = 2'000'000;
 void add(RankState& state, const std::string& comm, InFlight flight) {
   if (!flight.any) return;
   state.add_operation(
-      {comm, std::move(flight.operation), std::move(flight.phase), std::move(flight.ranks), flight.still_ns});
+      {comm, std::move(flight.operation), std::move(flight.phase), std::move(flight.ranks), flight.waited_ns});
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ void Runtime::describe_comms(StateQuery& query) {
     if (OrderedCalls* calls = one->calls; calls != nullptr) {
       if (!calls->waits()) continue;
       InFlight flight = comm.in_flight();
-      flight.still_ns = calls->still_for_ns(now);
+      if (flight.waited_ns < 0) flight.waited_ns = calls->still_for_ns(now);
       add(query.state, comm.id(), std::move(flight));
     } else if (comm.unfinished() > 0 || comm.has_messages()) {
       query.asked.push_back({comm.id(), comm.ask_in_flight()});
@@ -59,8 +59,24 @@ void Runtime::describe_comms(StateQuery& query) {
   }
 }
 
-// Takes the answers that have come. Returns whether the state is complete. After the deadline a collective without an
-// answer was started as a request, and no thread waits for it at present.
+// Operations of a communicator that no thread drives at present were started as requests.
+void Runtime::add_undriven(RankState& state, const Communicator& comm) const {
+  const std::string phase = "started as a request, no thread waits for it";
+  if (history_ == nullptr) {
+    if (comm.unfinished() > 0) state.add_operation({comm.id(), "collective", phase, {}, -1});
+    return;
+  }
+  history_->visit_unfinished(comm.history_group(), [&](const HistoryCall& call, int64_t age_ns) {
+    if (call.kind < kCollectiveCount) {
+      const std::string kind(name_of(static_cast<Collective>(call.kind)));
+      return state.add_operation({comm.id(), kind, phase, {}, age_ns});
+    }
+    const Member& peer = comm.members()[static_cast<std::size_t>(call.root)];
+    state.add_operation({comm.id(), call.kind == kHistorySend ? "send" : "recv", phase, {peer.world_rank}, age_ns});
+  });
+}
+
+// Takes the answers that have come. Returns whether the state is complete.
 bool Runtime::collect_state(StateQuery& query, int64_t now_ns) {
   MutexLock lock(mutex_);
   std::erase_if(query.asked, [&](const StateQuery::Asked& asked) FDL_REQUIRES(mutex_) {
@@ -71,8 +87,8 @@ bool Runtime::collect_state(StateQuery& query, int64_t now_ns) {
       add(query.state, asked.comm, std::move(*flight));
     } else if (now_ns < query.until_ns) {
       return false;
-    } else if (one->comm->unfinished() > 0) {
-      query.state.add_operation({asked.comm, "collective", "started as a request, no thread waits for it", {}, -1});
+    } else {
+      add_undriven(query.state, *one->comm);
     }
     return true;
   });

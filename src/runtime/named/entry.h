@@ -24,6 +24,7 @@ struct Entry {
   // For metrics and the timeline: the clock time of submission, and the number in the timeline (0: not traced).
   int64_t submitted_ns = 0;
   uint64_t traced = 0;
+  uint64_t recorded = 0;  // its number in the history of this process; 0: it is not recorded
 
   std::size_t element_count() const { return static_cast<std::size_t>(request.element_count()); }
   std::size_t byte_count() const { return element_count() * size_of(request.dtype); }

@@ -100,7 +100,8 @@ void NamedOperations::describe(const std::string& group, int64_t still_ns, RankS
         {group, title_of(*pending_.front().bucket), "agreed on, waits for the operation before it", {}, still_ns});
   }
   const auto add_entry = [&](const Entry& entry) {
-    const int64_t waited_ns = entry.submitted_ns > 0 ? now_ns() - entry.submitted_ns : still_ns;
+    const int64_t age_ns = operations_.telemetry().age_ns(entry);
+    const int64_t waited_ns = age_ns >= 0 ? age_ns : still_ns;
     state.add_operation(
         {group, title(entry.request.kind, entry.request.name), "submitted, not agreed on", {}, waited_ns});
   };

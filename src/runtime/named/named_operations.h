@@ -80,6 +80,9 @@ class NamedOperations final : private PlanExchange::Receiver {
   // `still_ns`: for how long nothing has moved; -1: unknown.
   void describe(const std::string& group, int64_t still_ns, RankState& state);
 
+  // The history outlives this object. Call before the first submit().
+  void record_in(History& history, const std::string& group) { operations_.telemetry().record_in(history, group); }
+
   struct Counts {
     uint64_t operations = 0;  // completed
     uint64_t buckets = 0;     // begun

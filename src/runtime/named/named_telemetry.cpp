@@ -29,6 +29,25 @@ void NamedTelemetry::trace_runs(const Entries& entries) {
   }
 }
 
+void NamedTelemetry::record_submitted(Entry& entry, uint64_t serial) {
+  const Request& request = entry.request;
+  entry.recorded = history_->called({.group = history_group_,
+                                     .sequence = serial,
+                                     .count = entry.element_count(),
+                                     .root = request.root,
+                                     .kind = static_cast<uint8_t>(request.kind),
+                                     .dtype = static_cast<uint8_t>(request.dtype),
+                                     .op = request.op,
+                                     .flags = kHistoryNamed},
+                                    request.name);
+}
+
+void NamedTelemetry::record_begun(const Entries& entries) {
+  for (const auto& entry : entries) {
+    if (entry && entry->recorded != 0) history_->begun(entry->recorded);
+  }
+}
+
 void NamedTelemetry::count_begun(const Entries& entries) {
   const int64_t now = now_ns();
   for (const auto& entry : entries) {

@@ -20,6 +20,16 @@ def variables_of_test(more=None):
     return {**variables, "OMP_NUM_THREADS": "1", **(more or {})}
 
 
+def where(*arguments, environment=None):
+    return subprocess.run(
+        [FARANDOLE, "where", *arguments],
+        env=variables_of_test(environment),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+
+
 class Job:
     """A job under `farandole run`, whose ranks print "ready" before they wait."""
 
@@ -50,27 +60,18 @@ class Job:
         self.process.wait(DEADLINE_S)
         self.errors.close()
 
-    def where(self, *arguments, environment=None):
-        return subprocess.run(
-            [FARANDOLE, "where", *arguments],
-            env=variables_of_test(environment),
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-        )
-
     def states(self, condition):
         """The states of the ranks once they meet the condition: ranks reach their calls one after the other."""
         limit = time.monotonic() + DEADLINE_S
         while True:
-            done = self.where(str(self.process.pid), "--json")
+            done = where(str(self.process.pid), "--json")
             assert done.returncode in (0, 205), done.stderr
             states = {rank["rank"]: rank for rank in json.loads(done.stdout)["ranks"]}
             if condition(states):
                 return done.returncode, states
             assert time.monotonic() < limit, states
 
-    def wait_for_error(self, text):
+    def wait_for_error(self, text, ended=False):
         limit = time.monotonic() + DEADLINE_S
         while True:
             self.errors.flush()
@@ -78,7 +79,7 @@ class Job:
                 written = file.read()
             if re.search(text, written):
                 return written
-            assert time.monotonic() < limit and self.process.poll() is None, written
+            assert time.monotonic() < limit and (ended or self.process.poll() is None), written
             time.sleep(0.05)
 
 
@@ -112,7 +113,7 @@ def test_where_names_the_rank_for_which_an_ordered_operation_waits(tmp_path, tra
         wait = states[0]["operations"][0]
         assert wait["operation"] == "allreduce" and wait["group"] == "all comm 0" and wait["phase"]
         # Any rank's process names the job too.
-        done = job.where(str(job.pids[1]))
+        done = where(str(job.pids[1]))
         assert done.returncode == 0, done.stderr
         lines = done.stdout.splitlines()
         assert re.fullmatch(rf"farandole run on .* \(process {job.process.pid}\): 3 ranks, 3 answered", lines[0])
@@ -129,7 +130,7 @@ def test_where_lists_names_with_the_ranks_that_have_not_submitted_them(tmp_path)
         assert name["operation"] == "allreduce 'allreduce.grad'" and name["waits_for"] == [1] and name["waited_s"] >= 0
         assert [wait["operation"] for wait in states[2]["operations"]] == ["allreduce 'allreduce.grad'"]
         assert states[1]["operations"] == []
-        done = job.where(str(job.process.pid))
+        done = where(str(job.process.pid))
         assert re.search(
             r"names that not all ranks have submitted:\n"
             r"  allreduce 'allreduce.grad' in group 'all' waits for rank 1, for \d+\.\d s",
@@ -141,7 +142,7 @@ def test_a_stopped_rank_is_silent_and_the_others_are_shown(tmp_path):
     with Job(ORDERED, tmp_path, 3, {"FARANDOLE_LOST_AFTER_S": "600"}) as job:
         job.states(waits_for_rank_1)
         os.kill(job.pids[1], signal.SIGSTOP)
-        done = job.where(str(job.process.pid))
+        done = where(str(job.process.pid))
         assert done.returncode == 205, done.stderr
         lines = done.stdout.splitlines()
         assert "3 ranks, 2 answered, 1 silent" in lines[0]
@@ -165,22 +166,55 @@ def test_a_coordinator_is_asked_at_its_address_with_the_key(tmp_path):
         with open(f"/proc/{job.pids[1]}/environ") as file:
             variables = dict(line.split("=", 1) for line in file.read().split("\0") if "=" in line)
         address, key = variables["FARANDOLE_RENDEZVOUS"].split("?")[0], variables["FARANDOLE_JOB_KEY"]
-        done = job.where("--rendezvous", address, "--json", environment={"FARANDOLE_JOB_KEY": key})
+        done = where("--rendezvous", address, "--json", environment={"FARANDOLE_JOB_KEY": key})
         assert done.returncode == 0, done.stderr
         assert [rank["presence"] for rank in json.loads(done.stdout)["ranks"]] == ["answered", "answered"]
-        done = job.where("--rendezvous", address, environment={"FARANDOLE_JOB_KEY": "another key of a job"})
+        done = where("--rendezvous", address, environment={"FARANDOLE_JOB_KEY": "another key of a job"})
         assert done.returncode == 206 and "the job key differs from the coordinator's" in done.stderr
-        done = job.where("--rendezvous", address)
+        done = where("--rendezvous", address)
         assert done.returncode == 78 and "FARANDOLE_JOB_KEY" in done.stderr
 
 
 def test_where_refuses_what_is_no_job(tmp_path):
-    with Job(ORDERED, tmp_path) as job:
-        done = job.where(str(os.getpid()))
+    with Job(ORDERED, tmp_path):
+        done = where(str(os.getpid()))
         assert done.returncode == 206
         assert f"process {os.getpid()} serves no job of this user on this host and is no rank of one" in done.stderr
-        assert job.where("--rendezvous", "nonsense", environment={"FARANDOLE_JOB_KEY": "0" * 32}).returncode == 206
-        assert job.where("word").returncode == 64
+        assert where("--rendezvous", "nonsense", environment={"FARANDOLE_JOB_KEY": "0" * 32}).returncode == 206
+        assert where("word").returncode == 64
+
+
+def test_of_several_jobs_one_must_be_named(tmp_path):
+    (tmp_path / "other").mkdir()
+    with Job(ORDERED, tmp_path) as job, Job(ORDERED, tmp_path / "other") as other:
+        done = where()
+        assert done.returncode == 64 and "several jobs are served on this host: name one by its process" in done.stderr
+        for process in (job.process, other.process):
+            assert re.search(rf"\b{process.pid} \(\S*farandole run -np 2 ", done.stderr), done.stderr
+        done = where(str(other.pids[1]), "--json")
+        assert {rank["process"] for rank in json.loads(done.stdout)["ranks"]} == set(other.pids.values())
+
+
+def test_where_finds_a_job_whose_rank_0_serves_the_coordinator(tmp_path):
+    common = {"FARANDOLE_SIZE": "2", "FARANDOLE_RENDEZVOUS": f"file://{tmp_path}/rendezvous"}
+    ranks = []
+    try:
+        for rank in range(2):
+            variables = variables_of_test({**common, "FARANDOLE_RANK": str(rank)})
+            command = [sys.executable, "-c", ORDERED]
+            ranks.append(subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True))
+        for rank in ranks:
+            assert rank.stdout.readline() == f"ready {rank.pid}\n"
+        done = where(str(ranks[1].pid), "--json")
+        assert done.returncode == 0, done.stderr
+        job = json.loads(done.stdout)
+        assert job["process"] == ranks[0].pid and job["server"].startswith("rank 0 on ")
+        assert [rank["process"] for rank in job["ranks"]] == [rank.pid for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait(DEADLINE_S)
+            rank.stdout.close()
 
 
 # ---- farandole run prints it -----------------------------------------------------------------------------------------
@@ -203,3 +237,81 @@ def test_a_stall_is_followed_by_the_table(tmp_path):
     with Job(ORDERED, tmp_path, 2, {"FARANDOLE_STALL_WARNING_S": "0.5"}) as job:
         job.wait_for_error(r"(?s)since \d+ s; see the log of that rank.*2 ranks, 2 answered\n.*"
                            r"0 +\S+ +\d+ +2 +allreduce +rank 1 ")  # fmt: skip
+
+
+# ---- the history that survives ---------------------------------------------------------------------------------------
+
+
+def inspect(*arguments):
+    return subprocess.run(
+        [FARANDOLE, "inspect", *map(str, arguments)],
+        env=variables_of_test(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+
+
+def test_the_histories_of_a_failed_job_name_the_rank_that_was_behind(tmp_path):
+    folder = tmp_path / "histories"
+    folder.mkdir()
+    with Job(ORDERED, tmp_path, 3, {"FARANDOLE_HISTORY_DIR": str(folder)}) as job:
+        job.states(waits_for_rank_1)
+        os.kill(job.pids[1], signal.SIGKILL)
+        assert job.process.wait(DEADLINE_S) == 137
+        written = job.wait_for_error(r"the ranks' last operations: farandole inspect \S+\*\.bin", ended=True)
+    files = sorted(folder.iterdir())
+    assert [re.sub(r"-[0-9a-f.]+-(\d)", r"-run-\1", file.name) for file in files] == [
+        f"farandole-history-run-{rank}.bin" for rank in range(3)
+    ]
+    assert str(files[0]).rsplit("-", 1)[0] in written
+    done = inspect(*files)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert re.fullmatch(r"job [0-9a-f]{16}: 3 of 3 ranks", lines[0])
+    assert re.fullmatch(
+        r"first behind: rank 1 in 'all comm 0': it has not called number 2, allreduce of 1000 float32 \(sum\), "
+        r"which rank [02] called at [0-9:.]+ UTC",
+        lines[1],
+    )
+    report = json.loads(inspect(*files, "--json").stdout)
+    assert report["first_behind"] == [1] and report["first_behind_in"] == "all comm 0"
+    # What is no history is an error that names the file and the reason.
+    (tmp_path / "cut").write_bytes(files[0].read_bytes()[:5000])
+    done = inspect(tmp_path / "cut")
+    assert done.returncode == 78 and f"{tmp_path / 'cut'}: it is damaged" in done.stderr
+    done = inspect(__file__)
+    assert done.returncode == 78 and "it is no history of operations" in done.stderr
+    done = inspect(files[0], files[0])
+    assert done.returncode == 78 and "two files are of rank 0" in done.stderr
+
+
+def test_the_histories_of_a_successful_job_are_removed(tmp_path):
+    program = "import os, farandole, numpy\nfarandole.init()\nfarandole.allreduce(numpy.ones(1))\n"
+    program += "print(len(os.listdir(os.environ['FARANDOLE_HISTORY_DIR'])))\nfarandole.barrier()\n"
+    (tmp_path / "farandole-history-other-0.bin").touch()
+    done = subprocess.run(
+        [FARANDOLE, "run", "-np", "2", "--", sys.executable, "-c", program],
+        env=variables_of_test({"FARANDOLE_HISTORY_DIR": str(tmp_path)}),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] 3", "[1] 3"]
+    assert [file.name for file in tmp_path.iterdir()] == ["farandole-history-other-0.bin"]
+
+
+def test_a_request_that_no_thread_waits_for_is_shown(tmp_path):
+    with Job(START + "request = comm.iallreduce(numpy.ones(5))\ntime.sleep(600)\n", tmp_path) as job:
+        code, states = job.states(lambda states: states[0]["operations"])
+        assert code == 0
+        (wait,) = states[0]["operations"]
+        assert wait["operation"] == "allreduce" and wait["phase"] == "started as a request, no thread waits for it"
+        assert wait["waited_s"] >= 0
+
+
+def test_without_a_history_the_table_still_names_the_rank(tmp_path):
+    with Job(ORDERED, tmp_path, 2, {"FARANDOLE_HISTORY": "0"}) as job:
+        _, states = job.states(waits_for_rank_1)
+        assert states[0]["begun_ordered"] == 2

@@ -195,6 +195,24 @@ TEST_F(Sessions, ReportStalls) {
   EXPECT_EQ(root_->stalls(15).size(), 1u);
 }
 
+TEST_F(Sessions, ListWaitingNamesWithTheMissingRanks) {
+  NegotiatorOptions options = options_for(3);
+  options.stall_warning_ns = 10;
+  root_ = std::make_unique<RootSession>(options, 4);
+  MemberSession zero(4), two(4);
+  ASSERT_TRUE(root_->receive(0, zero.encode_requests({allreduce("a"), allreduce("b")}), 5).ok());
+  ASSERT_TRUE(root_->receive(2, two.encode_requests({allreduce("b")}), 7).ok());
+  const std::vector<Stall> waiting = root_->waiting(8, 25);
+  ASSERT_EQ(waiting.size(), 2u);
+  EXPECT_THAT(waiting[0].names, ElementsAre("a"));
+  EXPECT_THAT(waiting[0].missing, ElementsAre(1, 2));
+  EXPECT_EQ(waiting[0].waiting_ns, 20);
+  EXPECT_THAT(waiting[1].names, ElementsAre("b"));
+  EXPECT_THAT(waiting[1].missing, ElementsAre(1));
+  EXPECT_EQ(root_->waiting(1, 25).size(), 1u);
+  EXPECT_EQ(root_->stalls(25).size(), 2u) << "the list must not mark names as reported";
+}
+
 // ---- Histories ----
 
 // Requests that a rank submits at once.

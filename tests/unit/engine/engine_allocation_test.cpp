@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <memory>
 #include <new>
 
 #include "tests/support/thread_ranks.h"
@@ -48,7 +49,10 @@ void run_round(Communicator& comm, std::vector<double>& input, std::vector<doubl
 
 TEST(HotPath, AllocatesNothingForARepeatedCollective) {
   const Config config = make_config({{"slice_bytes", "512"}});
-  run_thread_ranks(3, config, [](Communicator& comm) {
+  std::vector<std::unique_ptr<History>> histories;
+  for (int rank = 0; rank < 3; ++rank) histories.push_back(History::make({.rank = rank, .size = 3}).take());
+  run_thread_ranks(3, config, [&histories](Communicator& comm) {
+    comm.record_in(*histories[static_cast<std::size_t>(comm.rank())]);
     std::vector<double> input(3000, 1), output(3000);
     const std::vector<std::size_t> small(3, 5), large(3, 900);
     run_round(comm, input, output, small, large);
