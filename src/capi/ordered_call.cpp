@@ -318,7 +318,7 @@ fdl_result submit_group(fdl_comm* comm, std::span<const fdl_call> calls, const f
     std::unique_ptr<OrderedCall> made;
     const fdl_result translated = make_submitted(comm, calls[i], options == nullptr ? nullptr : options[i], made);
     if (translated != FDL_OK) return translated;
-    given.push_back(std::make_unique<fdl_handle>(comm->world, made->handle));
+    given.push_back(std::make_unique<fdl_handle>(comm->world, made->handle.shared()));
     (first == nullptr ? first : first->with.emplace_back()) = std::move(made);
   }
   Status shared = comm->world->runtime->share(*comm->ordered);
