@@ -95,7 +95,7 @@ Result<std::vector<Answer>> ask(const std::vector<LocalJob>& jobs) {
 }
 
 // The jobs whose coordinators the process serves, or else the one in which it is a rank.
-int ask_process(const WhereOptions& options, std::vector<LocalJob> jobs) {
+int ask_process(const WhereOptions& options, const std::vector<LocalJob>& jobs) {
   std::vector<LocalJob> served = jobs;
   std::erase_if(served, [&](const LocalJob& job) { return job.process_id != options.process_id; });
   if (!served.empty()) {

@@ -302,6 +302,19 @@ def test_the_histories_of_a_successful_job_are_removed(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["farandole-history-other-0.bin"]
 
 
+def test_a_job_goes_on_without_the_folder_of_its_histories(tmp_path):
+    done = subprocess.run(
+        [FARANDOLE, "run", "-np", "2", "--", sys.executable, "-c", "import farandole\nfarandole.init()\n"],
+        env=variables_of_test({"FARANDOLE_HISTORY_DIR": str(tmp_path / "missing")}),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    text = r"making \S+/missing/farandole-history-\S+-[01]\.bin: No such file or directory.*\(FARANDOLE_HISTORY_DIR\)"
+    assert len(re.findall(text, done.stderr)) == 2, done.stderr
+
+
 def test_a_request_that_no_thread_waits_for_is_shown(tmp_path):
     with Job(START + "request = comm.iallreduce(numpy.ones(5))\ntime.sleep(600)\n", tmp_path) as job:
         code, states = job.states(lambda states: states[0]["operations"])
