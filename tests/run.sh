@@ -124,7 +124,10 @@ part_python() {
   say "Python"
   build_tests build fake_cuda fake_nccl efa_over_tcp || return 0
   build_ahead
-  run_pytest python tests/python
+  # Part frameworks has Keras's tests with PyTorch too.
+  local without=()
+  [[ " ${parts[*]} " != *" frameworks "* ]] || without=(PYTEST_ADDOPTS="${PYTEST_ADDOPTS:-} --ignore=tests/python/keras")
+  run_pytest python tests/python "" "${without[@]}"
   compare_newest_torch
 }
 
