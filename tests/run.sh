@@ -182,7 +182,7 @@ sanitized_tests=(elastic_workers_test coordinator_loss_test transport_contract_t
   capi_submitted_test capi_waits_test capi_lifetime_test capi_timeline_test timeline_test channel_test cuda_test
   capi_devices_test capi_device_watch_test capi_group_launch_test device_scratch_test symmetric_memory_test)
 address_tests=("${sanitized_tests[@]}" farandole_wheel system_test node_port_test coordinator_strangers_test tcp_test)
-thread_tests=("${sanitized_tests[@]}" coordinator_test)
+thread_tests=("${sanitized_tests[@]}" coordinator_test history_test)
 
 # build_sanitized KIND: the tests of KIND_tests. A unity build halves the time of compiling; faults that it hides have
 # already failed the build of part cpp.
