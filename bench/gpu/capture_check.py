@@ -7,12 +7,11 @@ The exit code is 3 without a GPU, and 4 if a sum is wrong or a rank fails.
 
 import argparse
 import os
-import secrets
 import sys
 import tempfile
 import time
 
-from ddp_bench import NONE, WRONG, share_devices, what_is_missing
+from ddp_bench import NONE, WRONG, run_ranks, share_devices, what_is_missing
 
 REPLAYS = 50
 
@@ -67,19 +66,11 @@ def main():
         print(f"capture_check: there is nothing to check: {missing}", file=sys.stderr)
         return NONE
     import torch
-    import torch.multiprocessing
 
     if options.ranks > torch.cuda.device_count():
         share_devices(options)
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            torch.multiprocessing.spawn(rank_main, (options, folder, secrets.token_hex(16)), nprocs=options.ranks)
-        except torch.multiprocessing.ProcessExitedException as error:
-            return error.exit_code if error.exit_code > 0 else WRONG
-        except torch.multiprocessing.ProcessRaisedException as error:
-            print(f"capture_check: a rank failed: {error}", file=sys.stderr)
-            return WRONG
-    return 0
+        return run_ranks("capture_check", rank_main, options, folder)
 
 
 if __name__ == "__main__":

@@ -292,6 +292,20 @@ def share_devices(options):
         options.without_peer = True
 
 
+def run_ranks(program, run, options, folder):
+    """Runs `run` on each rank, in a process of its own. Returns 0, or the exit code of the program."""
+    import torch.multiprocessing
+
+    try:
+        torch.multiprocessing.spawn(run, (options, folder, secrets.token_hex(16)), nprocs=options.ranks)
+    except torch.multiprocessing.ProcessExitedException as error:
+        return error.exit_code if error.exit_code > 0 else WRONG
+    except torch.multiprocessing.ProcessRaisedException as error:
+        print(f"{program}: a rank failed: {error}", file=sys.stderr)
+        return WRONG
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int)
@@ -308,7 +322,6 @@ def main():
         print(f"ddp_bench: there is nothing to measure: {missing}", file=sys.stderr)
         return NONE
     import torch
-    import torch.multiprocessing
 
     devices = torch.cuda.device_count() if options.device == "cuda" else 2
     options.ranks = options.ranks or devices
@@ -316,13 +329,9 @@ def main():
     if options.ranks > devices and options.device == "cuda":
         share_devices(options)
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            torch.multiprocessing.spawn(rank_main, (options, folder, secrets.token_hex(16)), nprocs=options.ranks)
-        except torch.multiprocessing.ProcessExitedException as error:
-            return error.exit_code if error.exit_code > 0 else WRONG
-        except torch.multiprocessing.ProcessRaisedException as error:
-            print(f"ddp_bench: a rank failed: {error}", file=sys.stderr)
-            return WRONG
+        failed = run_ranks("ddp_bench", rank_main, options, folder)
+        if failed:
+            return failed
         with open(os.path.join(folder, "result.json")) as file:
             show(options, json.load(file))
     return 0

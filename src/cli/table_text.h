@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace fdl {
@@ -24,6 +26,23 @@ inline std::string list_ranks(const std::vector<int>& ranks, std::size_t most) {
   std::string text = fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "",
                                  fmt::join(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
   return ranks.size() > shown ? fmt::format("{} and {} more", text, ranks.size() - shown) : text;
+}
+
+// The rows as lines, each column as wide as its longest cell, without spaces at the ends of lines.
+template <typename Row>
+std::vector<std::string> align(const std::vector<Row>& rows, std::string_view indent = "") {
+  std::vector<std::size_t> widths(rows.front().size(), 0);
+  for (const Row& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::vector<std::string> lines;
+  for (const Row& row : rows) {
+    std::string line(indent);
+    for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
+    line.erase(line.find_last_not_of(' ') + 1);
+    lines.push_back(std::move(line));
+  }
+  return lines;
 }
 
 }  // namespace fdl

@@ -1,5 +1,5 @@
-// Tests of what happens when the progress thread gets no memory: the operations that it drives fail on all ranks, and
-// the process goes on. Each trial lets another allocation fail.
+// Tests of a progress thread whose allocation fails: its operations must fail on all ranks, and the process must stay
+// usable. Each trial lets another allocation fail.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -109,7 +109,7 @@ void refuse_each(const std::function<void(World&)>& work) {
       if (me.rank == 1) allowed = number;
       work(me);
       allowed = -1;
-      both_have_ended.arrive_and_wait();  // neither hears of the other's shutdown instead
+      both_have_ended.arrive_and_wait();  // a shutdown of one rank would fail the operations of the other
     });
     allowed = -1;
     if (refused == 0 || testing::Test::HasFailure()) return;

@@ -28,6 +28,10 @@ std::string_view name_of(RequestKind kind) {
   return "unknown";
 }
 
+std::string title_of(RequestKind kind, const std::string& name) {
+  return std::string(name_of(kind)) + " '" + name + "'";
+}
+
 int64_t Request::element_count() const {
   int64_t count = 1;
   for (const int64_t dimension : shape) count *= dimension;

@@ -18,6 +18,8 @@ enum class RequestKind : uint8_t { allreduce, allgather, broadcast, alltoall, re
 inline constexpr int kRequestKindCount = 7;
 constexpr bool is_request_kind(int number) { return number >= 0 && number < kRequestKindCount; }
 std::string_view name_of(RequestKind kind);
+// "allreduce 'grad_7'"
+std::string title_of(RequestKind kind, const std::string& name);
 
 // What one rank submits for one tensor.
 struct Request {
@@ -74,7 +76,7 @@ struct Bucket {
   int32_t last_joined = -1;  // join: the rank that joined last
 
   std::size_t element_count() const;  // the sum of element_counts
-  // The bytes of a tensor and of what lies between it and the next: on devices tensors begin at multiples of 16 bytes.
+  // The bytes of a tensor with its padding: on a device each tensor begins at a multiple of 16 bytes.
   std::size_t place_bytes(std::size_t index) const;
   bool operator==(const Bucket&) const = default;
 };

@@ -94,8 +94,7 @@ class CoordinatorServer final : public Coordinator {
  private:
   Deadline next_deadline() const;
   void accept_all(CoordinatorListener& listener, bool may_only_query);
-  void take_in(UniqueFd fd);
-  void take_in_client(UniqueFd fd);
+  void take_in(UniqueFd fd, bool may_only_query);
   void note_own(CoordinatorMessage message);
   void evict_if_full();
   void drop_expired_strangers();
@@ -178,24 +177,10 @@ void CoordinatorServer::accept_all(CoordinatorListener& listener, bool may_only_
   while (UniqueFd fd = listener.accept(poller_, "coordinator")) {
     if (is_of_another_user(fd.get())) {
       strangers_.fetch_add(1, std::memory_order_relaxed);
-    } else if (may_only_query) {
-      take_in_client(std::move(fd));
     } else {
-      take_in(std::move(fd));
+      take_in(std::move(fd), may_only_query);
     }
   }
-}
-
-// A client of the same user needs no handshake. It has the time of a stranger.
-void CoordinatorServer::take_in_client(UniqueFd fd) {
-  evict_if_full();
-  const Peer peer = next_peer_++;
-  if (!poller_.add(fd.get(), peer).ok()) return;
-  Connection connection;
-  connection.socket = std::make_unique<FramedSocket>(std::move(fd), kQuerySocketKey, Direction::to_coordinator);
-  connection.may_only_query = true;
-  connections_.emplace(peer, std::move(connection));
-  strangers_here_.emplace(peer, Deadline::after_seconds(kStrangerTimeout_s));
 }
 
 // A job works without this socket, so a failure is only logged.
@@ -206,19 +191,24 @@ void CoordinatorServer::listen_for_queries() {
   query_listener_ = listener.take();
 }
 
-// Adds a stranger and begins its handshake.
-void CoordinatorServer::take_in(UniqueFd fd) {
+// Adds a stranger and begins its handshake. One that may only query has proved its user and needs none.
+void CoordinatorServer::take_in(UniqueFd fd, bool may_only_query) {
   evict_if_full();
   // Numbers are not reused, so an event of this round cannot reach a connection that was made in its place.
   const Peer peer = next_peer_++;
   if (!poller_.add(fd.get(), peer).ok()) return;
   Connection connection;
-  connection.fd = std::move(fd);
-  connection.introduction = std::make_unique<Introduction>(Introduction::Role::server, options_.job_key,
-                                                           kCoordinatorPurpose, options_.server_name.substr(0, 256));
+  connection.may_only_query = may_only_query;
+  if (may_only_query) {
+    connection.socket = std::make_unique<FramedSocket>(std::move(fd), kQuerySocketKey, Direction::to_coordinator);
+  } else {
+    connection.fd = std::move(fd);
+    connection.introduction = std::make_unique<Introduction>(Introduction::Role::server, options_.job_key,
+                                                             kCoordinatorPurpose, options_.server_name.substr(0, 256));
+  }
   connections_.emplace(peer, std::move(connection));
   strangers_here_.emplace(peer, Deadline::after_seconds(kStrangerTimeout_s));
-  // The greeting is sent at once. A rank on this host may have written already, too.
+  // The greeting is sent at once. A process on this host may have written already, too.
   serve(peer, {.token = peer, .readable = true, .writable = false, .hung_up = false});
 }
 

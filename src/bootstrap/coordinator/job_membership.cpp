@@ -403,10 +403,7 @@ void JobMembership::tick(int64_t now_ns) {
   answer_waiting_in_time(now_ns);
   decide_against_alive(now_ns);
   end_job_queries(now_ns);
-  if (now_ns - ticked_ns_ >= seconds_to_ns(options_.lost_after_s) / 2) {
-    last_pause_ns_ = now_ns - ticked_ns_;
-    pause_ended_ns_ = now_ns;
-  }
+  if (was_paused(now_ns)) pause_ended_ns_ = now_ns;
   ticked_ns_ = now_ns;
   due_ns_ = next().moment_ns();
 }

@@ -153,6 +153,7 @@ class JobMembership {
   void end_silence(Member& member, int64_t now_ns);
   Status end_by_silence(const Member& member) const;
   void discount_own_pause(int64_t now_ns);
+  bool was_paused(int64_t now_ns) const;
   void given_up_by(Member& from, const Status& why, int64_t now_ns);
   void lose_and_notify(Member& member, Status why);
   bool serves_the_coordinator(const Member& member) const;
@@ -163,13 +164,14 @@ class JobMembership {
   void decide_against_alive(int64_t now_ns);
   void decide_reports_of(int rank, const Status& why);
 
+  static constexpr int64_t kNoPause_ns = std::numeric_limits<int64_t>::min() / 2;
+
   CoordinatorOptions options_;
   std::string address_;
   CoordinatorClient::Hello process_;
   int64_t began_ns_ = -1;                                 // when the first rank of this job arrived; -1: none has
   int64_t ticked_ns_ = 0;                                 // time of the last tick
-  int64_t last_pause_ns_ = 0;                             // the last time without a tick for at least half of
-  int64_t pause_ended_ns_ = 0;                            // lost_after_s, and its end
+  int64_t pause_ended_ns_ = kNoPause_ns;                  // the end of the last pause, see was_paused()
   int64_t due_ns_ = std::numeric_limits<int64_t>::max();  // next() after it
   std::vector<Member> members_;
   std::unordered_map<Peer, int> rank_of_;

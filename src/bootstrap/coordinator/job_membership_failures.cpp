@@ -219,14 +219,17 @@ void JobMembership::discount_own_pause(int64_t now_ns) {
   for (FailureReport& one : reports_) one.decide_at = one.decide_at.shifted_by_ns(late_ns + kCoordinatorPause_ns);
 }
 
+// Whether there was no tick for most of the time after which ranks give up.
+bool JobMembership::was_paused(int64_t now_ns) const {
+  return now_ns - ticked_ns_ >= seconds_to_ns(options_.lost_after_s) / 2;
+}
+
 // A rank had no answer from the coordinator for lost_after_s and has given up. If the coordinator has not run for
 // most of that time, the rank that serves it is lost, with the text that the other ranks have. If it has run, it
 // answered, and the rank that gave up was cut off. The message may be read some rounds after a pause, behind others.
 void JobMembership::given_up_by(Member& from, const Status& why, int64_t now_ns) {
-  int64_t paused_ns = now_ns - ticked_ns_;
-  if (now_ns - pause_ended_ns_ < kCoordinatorPause_ns) paused_ns = std::max(paused_ns, last_pause_ns_);
-  const bool was_paused = paused_ns >= seconds_to_ns(options_.lost_after_s) / 2;
-  if (!was_paused) return lose(from, "it was cut off from the coordinator");
+  const bool is_behind_a_pause = was_paused(now_ns) || now_ns - pause_ended_ns_ < kCoordinatorPause_ns;
+  if (!is_behind_a_pause) return lose(from, "it was cut off from the coordinator");
   from.end = why;
   vacate(from, Member::State::left, Kind::left);
   Member& server = *member_at(0);

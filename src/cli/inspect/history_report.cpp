@@ -18,9 +18,6 @@ bool is_of(const RecordedOperation& operation, uint64_t group, bool is_named) {
   return operation.group == group && operation.is_named == is_named;
 }
 
-// Messages are between two ranks, so their numbers say nothing about the others.
-bool is_message(const RecordedOperation& operation) { return operation.kind == "send" || operation.kind == "recv"; }
-
 // The communicators and groups of all ranks, each once, in the order in which the ranks made them.
 std::vector<RecordedGroup> all_groups(const std::vector<RankHistory>& histories) {
   std::vector<RecordedGroup> groups;
@@ -42,7 +39,7 @@ GroupReport::Rank rank_in(const RankHistory& history, uint64_t group) {
   for (const RecordedOperation& one : history.operations) {
     if (one.group != group) continue;
     if (!one.is_finished()) ++rank.unfinished;
-    if (one.is_named || is_message(one)) continue;
+    if (one.is_named || one.is_message()) continue;
     rank.is_known = true;
     rank.called = std::max(rank.called, one.sequence);
   }
@@ -124,7 +121,7 @@ std::optional<GroupReport::Mismatch> find_mismatch(const std::vector<RankHistory
   std::map<std::pair<uint64_t, std::string>, std::string> texts;
   for (const RankHistory& history : histories) {
     for (const RecordedOperation& one : history.operations) {
-      if (!is_of(one, group, false) || is_message(one)) continue;
+      if (!is_of(one, group, false) || one.is_message()) continue;
       by_sequence[one.sequence][comparable(one)].push_back(history.rank);
       texts.emplace(std::pair(one.sequence, comparable(one)), one.signature());
     }

@@ -52,18 +52,9 @@ std::string cell_of(const RankHistory& history, const RecordedOperation& operati
   return fmt::format("{}, {} after {}", text, name_of(operation.outcome), time);
 }
 
-void add_table(std::vector<std::string>& lines, std::vector<std::vector<std::string>> rows) {
+void add_table(std::vector<std::string>& lines, const std::vector<std::vector<std::string>>& rows) {
   if (rows.size() < 2) return;
-  std::vector<std::size_t> widths(rows.front().size(), 0);
-  for (const std::vector<std::string>& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  for (const std::vector<std::string>& row : rows) {
-    std::string line = "  ";
-    for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
-    line.erase(line.find_last_not_of(' ') + 1);
-    lines.push_back(std::move(line));
-  }
+  for (std::string& line : align(rows, "  ")) lines.push_back(std::move(line));
 }
 
 // Those that are behind come first; then all in the order of their ranks.
@@ -96,7 +87,7 @@ void add_ordered(std::vector<std::string>& lines, const GroupReport& group,
   std::map<uint64_t, std::map<int, std::string>> cells;
   for (const RankHistory* history : columns) {
     for (const RecordedOperation& one : history->operations) {
-      if (one.group != group.fingerprint || one.is_named || one.kind == "send" || one.kind == "recv") continue;
+      if (one.group != group.fingerprint || one.is_named || one.is_message()) continue;
       cells[one.sequence][history->rank] = cell_of(*history, one);
     }
   }
@@ -109,7 +100,7 @@ void add_ordered(std::vector<std::string>& lines, const GroupReport& group,
       row.push_back(cell == of_ranks.end() ? "-" : cell->second);
     }
   }
-  add_table(lines, std::move(rows));
+  add_table(lines, rows);
 }
 
 // The last operations of each rank, the newest in the last row: their order may differ between ranks.
@@ -121,8 +112,7 @@ void add_by_rank(std::vector<std::string>& lines, const GroupReport& group,
   for (const RankHistory* history : columns) {
     std::vector<std::string>& of_rank = cells.emplace_back();
     for (const RecordedOperation& one : history->operations) {
-      const bool is_message = one.kind == "send" || one.kind == "recv";
-      if (one.group == group.fingerprint && (named ? one.is_named : is_message && !one.is_named))
+      if (one.group == group.fingerprint && (named ? one.is_named : one.is_message() && !one.is_named))
         of_rank.push_back(cell_of(*history, one));
     }
     if (of_rank.size() > last) of_rank.erase(of_rank.begin(), of_rank.end() - static_cast<std::ptrdiff_t>(last));
@@ -135,7 +125,7 @@ void add_by_rank(std::vector<std::string>& lines, const GroupReport& group,
       row.push_back(i < missing ? "-" : of_rank[i - missing]);
     }
   }
-  add_table(lines, std::move(rows));
+  add_table(lines, rows);
 }
 
 std::string behind_text(const GroupReport& group) {

@@ -17,7 +17,7 @@ constexpr std::size_t kRanksShown = 8;
 
 constexpr std::array<const char*, kRankPresences> kPresences{"answered", "silent", "absent", "left", "lost"};
 
-constexpr std::size_t kColumns = 7;  // in front of the last one, whose width is not limited
+constexpr std::size_t kColumns = 7;  // in front of the last one
 using Row = std::array<std::string, kColumns + 1>;
 
 std::string duration(int64_t ns) { return ns < 0 ? "" : fmt::format("{:.1f} s", static_cast<double>(ns) / 1e9); }
@@ -84,22 +84,6 @@ void add_rows(std::vector<Row>& rows, const JobView& view, const RankView& rank)
   }
 }
 
-std::vector<std::string> aligned(const std::vector<Row>& rows) {
-  std::array<std::size_t, kColumns> widths{};
-  for (const Row& row : rows) {
-    for (std::size_t i = 0; i < kColumns; ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::vector<std::string> lines;
-  for (const Row& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < kColumns; ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
-    line += row[kColumns];
-    line.erase(line.find_last_not_of(' ') + 1);
-    lines.push_back(std::move(line));
-  }
-  return lines;
-}
-
 std::size_t count(const JobView& view, RankPresence presence) {
   return static_cast<std::size_t>(std::ranges::count(view.ranks, presence, &RankView::presence));
 }
@@ -153,7 +137,7 @@ std::vector<std::string> where_lines(const JobView& view, int process_id) {
   std::vector<Row> rows{{"rank", "host", "process", "begun", "operation", "waits for", "for", "phase"}};
   for (const RankView& rank : view.ranks) add_rows(rows, view, rank);
   std::vector<std::string> lines{heading(view, process_id)};
-  for (std::string& line : aligned(rows)) lines.push_back(std::move(line));
+  for (std::string& line : align(rows)) lines.push_back(std::move(line));
   add_names(lines, view);
   return lines;
 }

@@ -37,11 +37,7 @@ class Group final : public Driven {
   bool waits() const override { return !named_.idle() && named_.failure().ok(); }
   int64_t next_alarm_ns() const override { return named_.next_alarm_ns(); }
   Status take_failure_report() override { return named_.take_failure_report(); }
-  void fail(const Status& why) override {
-    comm_->interrupt(why);
-    comm_->progress();  // carries out the interrupt
-    named_.stop(why);
-  }
+  void note_failure(const Status& why) override { named_.stop(why); }
   // `number` identifies a device. False if the group's tensors already lie on another device. From any thread.
   bool claim_device(int64_t number) {
     int64_t claimed = -1;

@@ -210,7 +210,8 @@ class Runtime {
   std::shared_ptr<Group> unlist(Group& group);
   int64_t watch_set_ups(int64_t now_ns);
   void on_event(const CoordinatorEvent& event);
-  // The state of this rank for a user who asks. The threads that drive communicators answer a moment later.
+  // A query of `farandole where` that this rank has not answered yet, because other threads drive some of its
+  // communicators and must describe them first.
   struct StateQuery {
     struct Asked {
       std::string comm;

@@ -87,9 +87,6 @@ NamedOperations::Counts NamedOperations::counts() const {
 // ---- What users ask who look for a hang ----
 
 void NamedOperations::describe(const std::string& group, int64_t still_ns, RankState& state) {
-  const auto title = [](RequestKind kind, const std::string& name) {
-    return std::string(name_of(kind)) + " '" + name + "'";
-  };
   state.begun_named += operations_.submitted();
   if (const BucketRun* running = executor_.running()) {
     const InFlight flight = comm_.in_flight();
@@ -103,14 +100,14 @@ void NamedOperations::describe(const std::string& group, int64_t still_ns, RankS
     const int64_t age_ns = operations_.telemetry().age_ns(entry);
     const int64_t waited_ns = age_ns >= 0 ? age_ns : still_ns;
     state.add_operation(
-        {group, title(entry.request.kind, entry.request.name), "submitted, not agreed on", {}, waited_ns});
+        {group, title_of(entry.request.kind, entry.request.name), "submitted, not agreed on", {}, waited_ns});
   };
   const std::size_t waiting = submissions_.visit_waiting(RankState::kMostWaits, add_entry);
   state.left_out += waiting - std::min(waiting, RankState::kMostWaits);
   for (const Stall& stall : exchange_.waiting(RankState::kMostWaits)) {
     std::vector<int> ranks;
     for (const int rank : stall.missing) ranks.push_back(comm_.members()[static_cast<std::size_t>(rank)].world_rank);
-    state.add_name({group, title(stall.kind, stall.names.front()), "", std::move(ranks), stall.waiting_ns});
+    state.add_name({group, title_of(stall.kind, stall.names.front()), "", std::move(ranks), stall.waiting_ns});
   }
 }
 

@@ -7,7 +7,7 @@ void OperationsInFlight::complete(Entry& entry, const Status& status) {
   ++completed_;
   telemetry_.completed(entry, status);
   if (status.ok()) return entry.handle.finish(status);
-  entry.handle.finish(status.during(std::string(name_of(entry.request.kind)) + " '" + entry.request.name + "'"));
+  entry.handle.finish(status.during(title_of(entry.request.kind, entry.request.name)));
 }
 
 void OperationsInFlight::complete(Entries& entries, const Status& status) {

@@ -25,9 +25,9 @@ class Driven {
   virtual int64_t next_alarm_ns() const = 0;
   // Returns a failure of this rank that is not reported to the coordinator yet, once; OK if there is none.
   virtual Status take_failure_report() = 0;
-  // Ends the communicator by a failure of this rank, which take_failure_report() returns: an exception has left the
-  // operations in an unknown state.
-  virtual void fail(const Status& why) = 0;
+  // The communicator has ended by a failure of this rank, because an exception has left the operations in an unknown
+  // state. take_failure_report() returns it.
+  virtual void note_failure(const Status& why) = 0;
   // For how long nothing has moved; -1: it moved just now.
   int64_t still_for_ns(int64_t now_ns) const { return still_ns_ == 0 ? -1 : now_ns - still_ns_; }
 

@@ -162,19 +162,13 @@ void OrderedCalls::finish(Call call) {
   if (ends_only_its_call(status) || !ended_.ok() || call->may_never_come) return conclude(std::move(call), status);
   call->completion().status = status;
   failed_.push_back(std::move(call));
-  report(status);
+  note_failure(status);
 }
 
-void OrderedCalls::report(const Status& why) {
+void OrderedCalls::note_failure(const Status& why) {
   if (std::exchange(is_reported_, true)) return;
   unsent_report_ = why;
   decision_due_ = decision_deadline(config_);
-}
-
-void OrderedCalls::fail(const Status& why) {
-  report(why);
-  comm_.interrupt(why);
-  comm_.progress();  // carries out the interrupt
 }
 
 // All ranks report the same error: the decision, or where none arrives in time their own.

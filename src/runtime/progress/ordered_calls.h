@@ -84,7 +84,7 @@ class OrderedCalls final : public Driven {
   bool waits() const override { return has_work() && !comm_.has_failed(); }
   int64_t next_alarm_ns() const override;
   Status take_failure_report() override { return std::exchange(unsent_report_, {}); }
-  void fail(const Status& why) override;
+  void note_failure(const Status& why) override;
 
  private:
   using Call = std::unique_ptr<OrderedCall>;
@@ -97,7 +97,6 @@ class OrderedCalls final : public Driven {
   void check_due();
   bool collect();
   void finish(Call call);
-  void report(const Status& why);
   bool publish_decision();
   void conclude(Call call, const Status& outcome);
 

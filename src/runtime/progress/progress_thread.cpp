@@ -288,7 +288,10 @@ void ProgressThread::fail(Driven& driven, const std::exception& error) {
   const Status why = status_of_exception(error);
   // Not a code that ends its call alone.
   const Code code = why.code() == Code::internal ? Code::internal : Code::resource;
-  driven.fail(Status::blame(me.world_rank, me.host_name, code, name_of(me) + ": " + why.text()));
+  const Status failure = Status::blame(me.world_rank, me.host_name, code, name_of(me) + ": " + why.text());
+  comm.interrupt(failure);
+  comm.progress();  // carries out the interrupt
+  driven.note_failure(failure);
   if (const Status report = driven.take_failure_report(); !report.ok()) hooks_.on_failure_report(comm, report);
 }
 

@@ -29,6 +29,8 @@ struct RecordedOperation {
   int64_t ended_ns = -1;  // -1: it has not ended
   Code outcome = Code::ok;
 
+  // Messages are between two ranks, so their numbers say nothing about the others.
+  bool is_message() const { return kind == "send" || kind == "recv"; }
   bool is_finished() const { return ended_ns >= 0 && outcome == Code::ok; }
   // "allreduce of 1000 float32 (sum)": what the calls of all ranks must have alike.
   std::string signature() const;

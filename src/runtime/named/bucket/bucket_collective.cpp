@@ -117,8 +117,8 @@ Status prepare_reduce_scatter(const Communicator& comm, const Bucket& bucket, En
 }  // namespace
 
 std::string title_of(const Bucket& bucket) {
-  std::string title(name_of(bucket.kind));
-  if (!bucket.names.empty()) title += " '" + bucket.names.front() + "'";
+  std::string title =
+      bucket.names.empty() ? std::string(name_of(bucket.kind)) : title_of(bucket.kind, bucket.names.front());
   if (bucket.names.size() > 1) title += " and " + std::to_string(bucket.names.size() - 1) + " more";
   return title;
 }
