@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "contract/waitable.h"
+#include "data/compression.h"
 #include "data/dtype.h"
 #include "data/reduce.h"
 #include "schedule/schedule.h"
@@ -39,6 +40,12 @@ struct CollectiveSpec {
   double postscale = 1;  // (average is sum with a postscale of 1/size, set by the caller)
   std::string_view algorithm = "auto";
   bool deterministic = false;
+  // The block format in which values pass between the ranks, for the calls that engine/host/compressed_collectives.h
+  // takes. Where to write a bound of the largest absolute error before completion; may be null.
+  Compression compression = Compression::none;
+  double* error_bound = nullptr;
+  // The collective that this one is a part of, whose arguments all ranks must give alike; usually null.
+  const CollectiveSpec* part_of = nullptr;
   // The device that holds input and output; null means the CPU's memory. The collective runs after everything that the
   // caller has queued on the stream. Work that the caller queues there after completion runs after the collective.
   // Completion means that the host has no more to do; the device may still be at work.

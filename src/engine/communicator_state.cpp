@@ -178,6 +178,8 @@ bool Communicator::State::runs_as_schedule(const CollectiveSpec& spec) const {
 Collectives* Communicator::State::choose_runner(const CollectiveSpec& spec) const {
   if (spec.device != nullptr) [[unlikely]]
     return devices.get();
+  if (spec.compression != Compression::none) [[unlikely]]
+    return compressed.get();
   if (parts.preferred.empty() || runs_as_schedule(spec)) return scheduled.get();
   for (const auto& one : parts.preferred) {
     if (one->can(spec)) return one.get();
@@ -185,8 +187,10 @@ Collectives* Communicator::State::choose_runner(const CollectiveSpec& spec) cons
   return scheduled.get();
 }
 
-// Returns what runs the collective in flight at this moment: for one on a device it may be collectives on host memory.
+// Returns what runs the collective in flight at this moment: for one on a device or a compressed one it may be other
+// collectives on host memory.
 Collectives* Communicator::State::runner_at_work() const {
+  if (active != nullptr && active == compressed.get() && compressed->at_work() != nullptr) return compressed->at_work();
   if (active == nullptr || active != devices.get()) return active;
   Collectives* host = devices->host_at_work();
   return host == nullptr ? active : host;
@@ -267,6 +271,7 @@ void Communicator::State::fail(const Status& why) {
   if (devices != nullptr) devices->interrupt(final);
   for (const auto& one : parts.preferred) one->interrupt(final);
   scheduled->interrupt(final);
+  compressed->interrupt(final);
   for (Waitable* waitable : waitables) poller.remove(waitable->wake_fd());
   waitables.clear();
   sleeps_announced = 0;
@@ -276,7 +281,9 @@ void Communicator::State::fail(const Status& why) {
   parts.preferred.clear();
   parts.readiness_flags.reset();
   scheduled.reset();
-  devices.reset();  // last: it owns the host memory that the others work on for it
+  // Last: they own the host memory that the others work on for them.
+  compressed.reset();
+  devices.reset();
   wake_event.clear();
 
   // The completions come last, because their owners may free the operations and their memory then.
@@ -330,6 +337,7 @@ std::string Communicator::State::phase() const {
   if (active == nullptr) return messages.phase();
   if (active == scheduled.get()) return scheduled->phase();
   if (active == devices.get()) return devices->phase();
+  if (active == compressed.get()) return compressed->phase();
   return fmt::format("{} by {}", name_of(oldest->spec.collective), active->name());
 }
 

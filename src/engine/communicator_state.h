@@ -13,6 +13,7 @@
 #include "engine/communicator.h"
 #include "engine/device/device_collectives.h"
 #include "engine/device/staged_messages.h"
+#include "engine/host/compressed_collectives.h"
 #include "engine/host/messages.h"
 #include "engine/host/scheduled_collectives.h"
 #include "engine/late_ranks.h"
@@ -65,6 +66,9 @@ struct Communicator::State {
         wake_event(std::move(event)),
         scheduled(
             std::make_unique<ScheduledCollectives>(parts.transport.get(), parts.rank, parts.shape, *parts.config)),
+        compressed(std::make_unique<CompressedCollectives>(
+            parts.rank, static_cast<int>(parts.members.size()),
+            [this](const CollectiveSpec& spec) -> Collectives& { return *choose_runner(spec); })),
         preference(parts.preferred.empty() || is_whole(parts.config->algorithm) ? Preference()
                                                                                 : Preference(parts.shape)),
         messages(parts.transport.get(), parts.rank, static_cast<int>(parts.members.size()),
@@ -107,6 +111,7 @@ struct Communicator::State {
   Poller poller;
   Event wake_event;  // rung by other threads: interrupt(), wake() and queries for late ranks
   std::unique_ptr<ScheduledCollectives> scheduled;
+  std::unique_ptr<CompressedCollectives> compressed;
   std::unique_ptr<DeviceCollectives> devices;  // from the first collective on a device on
   const Preference preference;
   Messages messages;

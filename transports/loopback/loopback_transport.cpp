@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "contract/tags.h"
 #include "system/event.h"
 
 namespace fdl {
@@ -230,8 +231,9 @@ class LoopbackTransport final : public Transport {
       pair.mismatch = Status(
           Code::mismatch,
           fmt::format("loopback: {} sent {} bytes (tag {:08x}) where {} expected {} bytes (tag {:08x}); they did not "
-                      "call the same operation with the same arguments",
-                      sender, source.bytes, source.tag, receiver, target.bytes, target.tag));
+                      "call the same operation with the same arguments{}",
+                      sender, source.bytes, source.tag, receiver, target.bytes, target.tag,
+                      describe_compressions(sender, source.tag, receiver, target.tag)));
       pair.has_error.store(true);
     }
     doorbell_.announce();

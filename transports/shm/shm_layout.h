@@ -33,6 +33,7 @@ struct Called {
   uint8_t collective;
   uint8_t dtype;
   uint8_t op;
+  uint8_t compression;
   int32_t root;
   uint64_t count;
 };

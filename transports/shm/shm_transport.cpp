@@ -10,6 +10,7 @@
 #include <array>
 #include <utility>
 
+#include "contract/tags.h"
 #include "transports/shm/shm_neighbours.h"
 #include "transports/shm/shm_ring.h"
 
@@ -322,9 +323,11 @@ Status ShmTransport::mismatch(int peer, const ShmRing::Header& sent, const Slice
   return Status::blame(
       sender.world_rank, sender.host_name, Code::mismatch,
       fmt::format("shm: {} sent {} bytes (tag {:08x}) where {} expected {} bytes (tag {:08x}): the ranks called "
-                  "different operations or counts",
+                  "different operations or counts{}",
                   neighbours_->name_of(peer), sent.bytes, sent.tag, neighbours_->name_of(neighbours_->rank()),
-                  expected.bytes.size(), expected.tag));
+                  expected.bytes.size(), expected.tag,
+                  describe_compressions(neighbours_->name_of(peer), sent.tag, neighbours_->name_of(neighbours_->rank()),
+                                        expected.tag)));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "contract/tags.h"
 #include "system/poller.h"
 #include "transports/tcp/assembly.h"
 #include "transports/tcp/stream.h"
@@ -386,9 +387,11 @@ Status TcpTransport::failure_of(std::size_t index, Outcome outcome) const {
   return Status::blame(
       sender.world_rank, sender.host_name, Code::mismatch,
       fmt::format("tcp: {} sent {} bytes (tag {:08x}) where {} expected {} bytes (tag {:08x}): the ranks called "
-                  "different operations or counts",
+                  "different operations or counts{}",
                   membership_.name_of(peer), stream.arrived().bytes, stream.arrived().tag,
-                  membership_.name_of(membership_.rank), stream.expected().bytes, stream.expected().tag));
+                  membership_.name_of(membership_.rank), stream.expected().bytes, stream.expected().tag,
+                  describe_compressions(membership_.name_of(peer), stream.arrived().tag,
+                                        membership_.name_of(membership_.rank), stream.expected().tag)));
 }
 
 }  // namespace

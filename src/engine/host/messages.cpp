@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "contract/tags.h"
+
 namespace fdl {
 namespace {
 
 // The tag contains the message's size, so that different sizes whose first slices are equal are detected at once.
 uint32_t tag_of(std::size_t bytes) {
-  return 0x6d000000u ^ static_cast<uint32_t>(bytes) ^ static_cast<uint32_t>(bytes >> 32);
+  const uint32_t hash = 0x0d000000u ^ static_cast<uint32_t>(bytes) ^ static_cast<uint32_t>(bytes >> 29);
+  return make_tag(hash, Compression::none);
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 #include "engine/host/scheduled_collectives.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/log.h"
+#include "contract/tags.h"
 #include "engine/call_facts.h"
 #include "engine/host/aliasing.h"
 #include "engine/host/proofs.h"
@@ -35,6 +37,22 @@ class Hash {
  private:
   uint64_t state_ = 0xcbf29ce484222325;
 };
+
+// A part of a compressed collective has the tag of the whole: other arguments of that may lead to the same bytes.
+uint32_t final_tag(uint32_t tag, const CollectiveSpec& spec) {
+  if (spec.part_of == nullptr) [[likely]]
+    return make_tag(tag, Compression::none);
+  const CollectiveSpec& whole = *spec.part_of;
+  const uint32_t hash = Hash()
+                            .add(tag)
+                            .add(static_cast<uint64_t>(whole.collective))
+                            .add(whole.count)
+                            .add(whole.counts)
+                            .add(std::bit_cast<uint64_t>(whole.prescale))
+                            .add(std::bit_cast<uint64_t>(whole.postscale))
+                            .folded();
+  return make_tag(hash, whole.compression);
+}
 
 bool equal(std::span<const std::size_t> a, std::span<const std::size_t> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
@@ -128,7 +146,7 @@ Status ScheduledCollectives::launch(const CollectiveSpec& spec, Buffers buffers)
   // The tag also covers the operation, which the cached plan does not. Multiplying spreads it over all bits.
   const uint32_t operation = reduces(spec.collective) ? static_cast<uint32_t>(spec.reduction.op) + 1 : 0;
   executor_->start(plan->bound, {.input = input, .output = output, .scratch = scratch}, spec.reduction,
-                   plan->tag + operation * 0x9e3779b1u);
+                   final_tag(plan->tag + operation * 0x9e3779b1u, spec));
   return {};
 }
 

@@ -37,10 +37,12 @@ bool has_blocks(Collective collective) {
 }  // namespace
 
 Called called(const CollectiveSpec& spec) {
+  if (spec.part_of != nullptr) return called(*spec.part_of);
   Called called{};
   called.collective = static_cast<uint8_t>(spec.collective);
   if (spec.collective == Collective::barrier) return called;
   called.dtype = static_cast<uint8_t>(spec.dtype);
+  called.compression = static_cast<uint8_t>(spec.compression);
   if (reduces(spec.collective)) called.op = static_cast<uint8_t>(spec.reduction.op);
   if (is_rooted(spec.collective)) called.root = spec.root;
   if (has_vector(spec.collective)) called.count = spec.count;
@@ -51,9 +53,12 @@ Called called(const CollectiveSpec& spec) {
 }
 
 uint64_t sign(uint64_t before, const CollectiveSpec& spec) {
+  // Ranks whose compressed calls differ must not meet in a part of them.
+  if (spec.part_of != nullptr) return sign(mix(before, static_cast<uint64_t>(spec.collective)), *spec.part_of);
   const Called what = called(spec);
   uint64_t state = mix(before, static_cast<uint64_t>(what.collective) | static_cast<uint64_t>(what.dtype) << 8 |
                                    static_cast<uint64_t>(what.op) << 16 |
+                                   static_cast<uint64_t>(what.compression) << 24 |
                                    static_cast<uint64_t>(static_cast<uint32_t>(what.root)) << 32);
   state = mix(state, what.count);
   if (has_blocks(spec.collective)) {
@@ -75,6 +80,9 @@ std::string describe(const Called& called) {
                          : fmt::format("{} of {} {}", name_of(collective), called.count, dtype);
   if (reduces(collective)) text += fmt::format(" with {}", name_of(static_cast<Op>(called.op)));
   if (is_rooted(collective)) text += fmt::format(" and root {}", called.root);
+  if (called.compression != 0) {
+    text += fmt::format(" compressed to {}", name_of(static_cast<Compression>(called.compression)));
+  }
   return text;
 }
 
