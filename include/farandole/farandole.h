@@ -353,6 +353,27 @@ FDL_API int fdl_comm_rank(const fdl_comm* comm);
 /* The number of ranks; 0 for NULL. */
 FDL_API int fdl_comm_size(const fdl_comm* comm);
 
+/* Formats in which values pass between the ranks, in blocks of 64 elements with one scale each; docs/compression.md
+ * describes them. All members of a group give the same one. They take memory of the CPU, FLOAT32, and allreduce and
+ * reduce_scatter with FDL_SUM or FDL_AVERAGE, and allgather; FDL_INVALID_ARGUMENT otherwise. */
+typedef enum fdl_compression {
+  FDL_COMPRESSION_NONE = 0,
+  FDL_COMPRESSION_INT8 = 1,        /* 3.88 times fewer bytes than float32 */
+  FDL_COMPRESSION_INT4 = 2,        /* 7.5 times fewer */
+  FDL_COMPRESSION_FLOAT8_E4M3 = 3, /* 3.88 times fewer */
+  FDL_COMPRESSION_FLOAT8_E5M2 = 4, /* 3.88 times fewer */
+  FDL_COMPRESSION_BFLOAT16 = 5     /* 2 times fewer */
+} fdl_compression;
+
+/* "int8"; "no compression" if it is not one. A static string. */
+FDL_API const char* fdl_compression_name(fdl_compression compression);
+/* output: what the ranks read of `input` when this rank contributes it, element by element; input == output is in
+ * place. A program that adds input - output to its next contribution loses nothing for good (error feedback).
+ * *error_bound: a bound of |input - output|, infinite if an input is not finite; may be NULL. FDL_INVALID_ARGUMENT:
+ * input or output is NULL, or compression is FDL_COMPRESSION_NONE or does not exist. */
+FDL_API fdl_result fdl_compression_round_trip(fdl_compression compression, const float* input, float* output,
+                                              size_t count, double* error_bound);
+
 /* Options that few calls need. The simple forms below use the defaults. */
 typedef struct fdl_call_options {
   size_t struct_size;
@@ -366,6 +387,10 @@ typedef struct fdl_call_options {
   const fdl_op* user_op; /* with FDL_USER only */
   int deterministic;     /* 0 or 1; -1: as configured */
   int may_never_come;    /* 1: of a submitted receive. If its sender leaves, only this call fails, and only here */
+  fdl_compression compression;
+  /* With a compression: where the call writes, before it has completed, a bound of |result - exact result| over all
+   * elements and ranks, the same on every rank; infinite if a value is not finite. NULL: not wanted. */
+  double* error_bound;
 } fdl_call_options;
 /* Sets all members to their defaults; options must not be NULL. */
 FDL_API void fdl_call_options_init(fdl_call_options* options);
@@ -599,6 +624,7 @@ typedef struct fdl_operation {
    * fdl_operation_init sets them to FDL_UNSTATED. */
   size_t output_elements;
   size_t splits_length;
+  fdl_compression compression; /* fdl_output.error_bound tells the bound */
 } fdl_operation;
 /* Sets all members to their defaults; operation must not be NULL. */
 FDL_API void fdl_operation_init(fdl_operation* operation);
@@ -651,6 +677,7 @@ typedef struct fdl_output {
   const int64_t* shape;           /* ndim dimensions, valid as long as the handle */
   const int64_t* received_splits; /* alltoall: rows from each rank, valid as long as the handle; else NULL */
   int last_joined;                /* fdl_join: the last rank of the group that joined; else -1 */
+  double error_bound;             /* with a compression: as fdl_call_options.error_bound, of the bucket; else 0 */
 } fdl_output;
 /* The output of operation `index` (from 0) of a handle that is done; a submitted call is one without data. Memory that
  * the library allocated passes to the caller, which frees it with fdl_output_free; a second call gets NULL data. One

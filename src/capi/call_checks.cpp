@@ -5,7 +5,9 @@
 #include <limits>
 #include <numeric>
 
+#include "data/compression.h"
 #include "data/reduce.h"
+#include "schedule/schedule.h"
 
 namespace fdl::capi {
 
@@ -146,6 +148,42 @@ Fault fault_of_reduction(const fdl_call& call, const fdl_call_options& options) 
 
 }  // namespace
 
+Fault fault_of_compression(fdl_compression compression, fdl_dtype dtype, bool takes_kind, bool has_op, fdl_reduce_op op,
+                           int device_kind) {
+  if (!is_compression(compression)) return "compression " + std::to_string(compression) + " does not exist";
+  if (compression == FDL_COMPRESSION_NONE) return std::nullopt;
+  const std::string title = "compression " + std::string(name_of(static_cast<Compression>(compression)));
+  if (!takes_kind) return title + " is for allreduce, reduce_scatter and allgather; leave it out";
+  if (dtype != FDL_FLOAT32) {
+    return title + " takes dtype float32, not " + fdl_dtype_name(dtype) + "; convert the input or leave it out";
+  }
+  if (has_op && op != FDL_SUM && op != FDL_AVERAGE) {
+    return title + " takes op sum or average, not " + std::string(name_of(static_cast<Op>(op))) + "; leave it out";
+  }
+  if (device_kind != FDL_DEVICE_CPU) return title + " takes memory of the CPU; copy the input to it or leave it out";
+  return std::nullopt;
+}
+
+namespace {
+
+Fault fault_of_compressed_call(const fdl_call& call, const fdl_call_options& options) {
+  if (options.compression == FDL_COMPRESSION_NONE) {
+    if (options.error_bound == nullptr) return std::nullopt;
+    return "fdl_call_options.error_bound is given without a compression; set fdl_call_options.compression or pass NULL";
+  }
+  const bool compresses =
+      call.collective == FDL_ALLREDUCE || call.collective == FDL_REDUCE_SCATTER || call.collective == FDL_ALLGATHER;
+  if (auto fault = fault_of_compression(options.compression, call.dtype, compresses, reduces(call.collective), call.op,
+                                        call.device_kind)) {
+    return fault;
+  }
+  if (options.algorithm == nullptr || is_auto(options.algorithm)) return std::nullopt;
+  return "algorithm '" + std::string(options.algorithm) +
+         "' is given with a compression, which has its own; leave one out";
+}
+
+}  // namespace
+
 Fault fault_of_lengths(const fdl_call& call, int size) {
   if (call.collective == FDL_ALLTOALL && (call.counts == nullptr) != (call.recv_counts == nullptr)) {
     return "pass both counts and recv_counts, or neither";
@@ -162,6 +200,7 @@ Fault fault_of_collective(const fdl_call& call, const fdl_call_options& options,
   if (call.collective < FDL_ALLREDUCE || call.collective > FDL_BARRIER) {
     return "collective " + std::to_string(call.collective) + " does not exist";
   }
+  if (auto fault = fault_of_compressed_call(call, options)) return fault;
   if (call.collective == FDL_BARRIER) return std::nullopt;
   if (!is_dtype(call.dtype)) return "dtype " + std::to_string(call.dtype) + " does not exist";
   if (reduces(call.collective)) {

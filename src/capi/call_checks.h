@@ -21,6 +21,10 @@ Fault fault_of_lengths(const fdl_call& call, int size);
 Fault fault_of_collective(const fdl_call& call, const fdl_call_options& options, int rank, int size,
                           std::span<const std::size_t> counts, std::span<const std::size_t> recv_counts);
 
+// A compression and what it is given for. `takes_kind`: the collective can be compressed; `has_op`: it reduces.
+Fault fault_of_compression(fdl_compression compression, fdl_dtype dtype, bool takes_kind, bool has_op, fdl_reduce_op op,
+                           int device_kind);
+
 // A send or a receive; `call.root` is the peer.
 Fault fault_of_message(const fdl_call& call, int size);
 

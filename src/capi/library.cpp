@@ -9,6 +9,7 @@
 #include "base/version.h"
 #include "bootstrap/topology/topology.h"
 #include "capi/objects.h"
+#include "data/compression.h"
 #include "runtime/lifecycle/tuning.h"
 #include "schedule/print/describe.h"
 
@@ -144,6 +145,24 @@ size_t fdl_dtype_size(fdl_dtype dtype) { return is_dtype(dtype) ? size_of(static
 const char* fdl_dtype_name(fdl_dtype dtype) {
   return is_dtype(dtype) ? name_of(static_cast<Dtype>(dtype)).data() : "no dtype";
 }
+
+const char* fdl_compression_name(fdl_compression compression) {
+  return is_compression(compression) ? name_of(static_cast<Compression>(compression)).data() : "no compression";
+}
+
+fdl_result fdl_compression_round_trip(fdl_compression compression, const float* input, float* output, size_t count,
+                                      double* error_bound) try {
+  if (!is_compression(compression) || compression == FDL_COMPRESSION_NONE) {
+    return refuse("fdl_compression_round_trip: compression " + std::to_string(compression) + " does not exist");
+  }
+  if (count > 0 && (input == nullptr || output == nullptr)) {
+    return refuse("fdl_compression_round_trip: input and output must not be NULL");
+  }
+  const double bound = round_trip(static_cast<Compression>(compression), input, output, count);
+  if (error_bound != nullptr) *error_bound = bound;
+  return FDL_OK;
+}
+FDL_REPORT_EXCEPTIONS
 
 fdl_result fdl_op_create(fdl_user_function function, void* context, int commutative, fdl_op** op) try {
   if (function == nullptr || op == nullptr) return refuse("fdl_op_create: function and op must not be NULL");

@@ -27,6 +27,8 @@ SAME(scatter, FDL_SCATTER);
 SAME(barrier, FDL_BARRIER);
 #undef SAME
 static_assert(kCollectiveCount == FDL_BARRIER + 1);
+static_assert(static_cast<int>(Compression::bfloat16) == FDL_COMPRESSION_BFLOAT16);
+static_assert(kCompressionCount == FDL_COMPRESSION_BFLOAT16 + 1);
 
 const char* title_of(fdl_collective collective) { return name_of(static_cast<Collective>(collective)).data(); }
 
@@ -48,6 +50,8 @@ void fill(CollectiveSpec& spec, fdl_comm* comm, const fdl_call& call, const fdl_
   spec.count = call.counts == nullptr ? call.count : 0;  // a nonzero count would promise equal counts on all ranks
   if (options.algorithm != nullptr) spec.algorithm = options.algorithm;
   const Config& config = comm->world->runtime->config();
+  spec.compression = static_cast<Compression>(options.compression);
+  spec.error_bound = options.error_bound;
   spec.deterministic = options.deterministic < 0 ? config.deterministic : options.deterministic != 0;
   if (reduces(call.collective)) {
     // An average runs as a sum whose postscale has the factor 1/size.

@@ -139,4 +139,17 @@ double error_bound(Compression compression, const std::byte* blocks, std::size_t
   return most;
 }
 
+double round_trip(Compression compression, const float* input, float* output, std::size_t count) {
+  constexpr std::size_t kBlocks = 32;
+  std::byte blocks[kBlocks * 4 * kBlockElements];
+  double most = 0;
+  for (std::size_t at = 0; at < count; at += kBlocks * kBlockElements) {
+    const std::size_t piece = std::min(kBlocks * kBlockElements, count - at);
+    quantise(compression, blocks, input + at, piece);
+    most = std::max(most, error_bound(compression, blocks, piece));
+    dequantise(compression, output + at, blocks, piece);
+  }
+  return most;
+}
+
 }  // namespace fdl

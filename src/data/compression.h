@@ -70,4 +70,7 @@ BlockBound bound_of_block(Compression compression, const std::byte* block);
 // The largest error of blocks_of(count) blocks.
 double error_bound(Compression compression, const std::byte* blocks, std::size_t count);
 
+// output = the values of the codes of `input`, which may be the same memory; any count. Returns the bound.
+double round_trip(Compression compression, const float* input, float* output, std::size_t count);
+
 }  // namespace fdl

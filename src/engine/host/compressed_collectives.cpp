@@ -82,8 +82,13 @@ void CompressedCollectives::lay_out() {
 // ---- Stages ----
 
 void CompressedCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
-  FDL_CHECK(completion_ == nullptr && compresses(spec));
+  FDL_CHECK(completion_ == nullptr);
   if (!ended_.ok()) return completion.finish(ended_);
+  if (!compresses(spec)) {
+    return completion.finish(
+        Status(Code::unsupported, fmt::format("{} of {} cannot be compressed to {}", fdl::name_of(spec.collective),
+                                              fdl::name_of(spec.dtype), fdl::name_of(spec.compression))));
+  }
   spec_ = spec;
   input_ = reinterpret_cast<const float*>(aliasing_of(spec, buffers, rank_).input);
   output_ = static_cast<float*>(buffers.output);
