@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "agree/wire/wire.h"
+#include "capi/call_checks.h"
 #include "capi/objects.h"
 #include "capi/owners.h"
 #include "engine/host/adasum.h"
@@ -97,6 +98,11 @@ Fault fault_of(const fdl_operation& operation, int size) {
   if (operation.kind < FDL_NAMED_ALLREDUCE || operation.kind > FDL_NAMED_BARRIER) {
     return "kind " + std::to_string(operation.kind) + " does not exist";
   }
+  const bool compresses = reduces(operation.kind) || operation.kind == FDL_NAMED_ALLGATHER;
+  if (auto fault = fault_of_compression(operation.compression, operation.input.dtype, compresses,
+                                        reduces(operation.kind), operation.op, operation.input.device_kind)) {
+    return fault;
+  }
   if (operation.kind == FDL_NAMED_BARRIER) return std::nullopt;
   std::size_t elements = 0;
   if (auto fault = fault_of_tensor(operation.input, elements)) return fault;
@@ -138,6 +144,7 @@ Entry entry_of(const fdl_operation& operation, int size, std::shared_ptr<Handle>
     request.prescale = operation.prescale;
     request.postscale = operation.postscale;
   }
+  request.compression = static_cast<Compression>(operation.compression);
   if (operation.kind == FDL_NAMED_BROADCAST) request.root = operation.root;
   if (operation.kind == FDL_NAMED_ALLTOALL && operation.splits != nullptr) {
     request.splits.assign(operation.splits, operation.splits + size);
@@ -392,7 +399,8 @@ fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* outpu
                        .ndim = static_cast<int>(known.shape.size()),
                        .shape = known.shape.data(),
                        .received_splits = known.received_splits.empty() ? nullptr : known.received_splits.data(),
-                       .last_joined = known.last_joined};
+                       .last_joined = known.last_joined,
+                       .error_bound = known.error_bound};
   const std::size_t size = std::min(output->struct_size, sizeof all);
   std::memcpy(output, &all, size);
   output->struct_size = size;

@@ -9,10 +9,10 @@ namespace fdl {
 namespace {
 
 // Only tensors that are equal in all of these may share a bucket.
-using Likeness = std::tuple<Dtype, uint8_t, double, double, int32_t>;
+using Likeness = std::tuple<Dtype, uint8_t, double, double, int32_t, Compression>;
 
 Likeness likeness_of(const Bucket& bucket) {
-  return {bucket.dtype, bucket.op, bucket.prescale, bucket.postscale, bucket.device};
+  return {bucket.dtype, bucket.op, bucket.prescale, bucket.postscale, bucket.device, bucket.compression};
 }
 
 std::size_t bytes_of_first(const Bucket& bucket) {

@@ -40,7 +40,15 @@ int64_t Request::element_count() const {
 
 std::size_t Bucket::place_bytes(std::size_t index) const {
   const std::size_t bytes = static_cast<std::size_t>(element_counts[index]) * size_of(dtype);
+  if (compression != Compression::none) return round_up(bytes, kBlockElements * size_of(dtype));
   return device < 0 ? bytes : round_up(bytes, 16);
+}
+
+std::size_t Bucket::packed_element_count() const {
+  if (names.size() < 2 || compression == Compression::none) return element_count();
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < names.size(); ++i) bytes += place_bytes(i);
+  return bytes / size_of(dtype);
 }
 
 std::size_t Bucket::element_count() const {

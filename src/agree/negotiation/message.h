@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "data/compression.h"
 #include "data/dtype.h"
 
 namespace fdl {
@@ -39,6 +40,7 @@ struct Request {
   int32_t device = -1;  // -1: CPU, otherwise the kind of device
   // Equal on two ranks if their tensors lie at the same place in symmetric memory; -1: not in symmetric memory.
   int64_t place = -1;
+  Compression compression = Compression::none;
 
   int64_t element_count() const;
   bool operator==(const Request&) const = default;
@@ -59,6 +61,7 @@ struct Bucket {
   double prescale = 1;
   double postscale = 1;
   int32_t device = -1;  // as in Request
+  Compression compression = Compression::none;
   // allreduce: the tensors lie at different places on different ranks, or a rank has none. They must then be reduced in
   // a separate buffer, not where they are.
   bool apart = false;
@@ -76,8 +79,11 @@ struct Bucket {
   int32_t last_joined = -1;  // join: the rank that joined last
 
   std::size_t element_count() const;  // the sum of element_counts
-  // The bytes of a tensor with its padding: on a device each tensor begins at a multiple of 16 bytes.
+  // The bytes of a tensor with its padding: on a device each tensor begins at a multiple of 16 bytes, and in a
+  // compressed bucket each begins a block.
   std::size_t place_bytes(std::size_t index) const;
+  // The elements of the buffer in which the tensors lie side by side with their padding; a single tensor needs none.
+  std::size_t packed_element_count() const;
   bool operator==(const Bucket&) const = default;
 };
 

@@ -112,6 +112,7 @@ Bucket bucket_of(const Pending& pending, int size) {
   bucket.prescale = request.prescale;
   bucket.postscale = request.postscale;
   bucket.device = request.device;
+  bucket.compression = request.compression;
   switch (request.kind) {
     case RequestKind::allgather:
     case RequestKind::alltoall:

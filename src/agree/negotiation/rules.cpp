@@ -122,6 +122,12 @@ std::optional<Mismatch> root_in_group(Votes votes, int size) {
   });
 }
 
+std::optional<Mismatch> same_compression(Votes votes) {
+  return same(
+      votes, "compression", [](const Request& request) { return request.compression; },
+      [](const Request& request) { return fmt::format("compression {}", name_of(request.compression)); });
+}
+
 std::optional<Mismatch> same_prescale(Votes votes) {
   return same(
       votes, "prescale", [](const Request& request) { return request.prescale; },
@@ -184,7 +190,7 @@ std::optional<Mismatch> first_mismatch(Votes votes, int size) {
   if (auto mismatch = first_of({same_kind, same_group}, votes)) return mismatch;
   const RequestKind kind = votes.front().request->kind;
   if (kind == RequestKind::barrier || kind == RequestKind::join) return std::nullopt;
-  if (auto mismatch = first_of({same_dtype, same_device}, votes)) return mismatch;
+  if (auto mismatch = first_of({same_dtype, same_device, same_compression}, votes)) return mismatch;
   switch (kind) {
     case RequestKind::allreduce:
       return first_of({same_shape, same_op, same_prescale, same_postscale}, votes);

@@ -35,6 +35,7 @@ std::optional<Mismatch> has_rows(Votes votes);          // allgather, alltoall, 
 std::optional<Mismatch> same_op(Votes votes);
 std::optional<Mismatch> same_root(Votes votes);
 std::optional<Mismatch> root_in_group(Votes votes, int size);
+std::optional<Mismatch> same_compression(Votes votes);
 std::optional<Mismatch> same_prescale(Votes votes);
 std::optional<Mismatch> same_postscale(Votes votes);
 std::optional<Mismatch> splits_fit(Votes votes, int size);  // alltoall

@@ -11,14 +11,15 @@ bool same_on_all(RequestKind kind) { return kind != RequestKind::allgather && ki
 bool equal_but_priority(const Request& a, const Request& b) {
   return a.name == b.name && a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
          a.shape == b.shape && a.splits == b.splits && a.prescale == b.prescale && a.postscale == b.postscale &&
-         a.group_size == b.group_size && a.device == b.device && a.place == b.place && a.group == b.group;
+         a.group_size == b.group_size && a.device == b.device && a.place == b.place && a.compression == b.compression &&
+         a.group == b.group;
 }
 
 // Compares this rank's request with what the bucket records of it, for tensors without a shared request.
 bool fits_bucket(const Request& request, const Bucket& bucket, std::size_t index, int rank, int size) {
   if (request.kind != bucket.kind || request.dtype != bucket.dtype || request.op != bucket.op ||
       request.root != bucket.root || request.prescale != bucket.prescale || request.postscale != bucket.postscale ||
-      request.device != bucket.device) {
+      request.device != bucket.device || request.compression != bucket.compression) {
     return false;
   }
   const auto me = static_cast<std::size_t>(rank);

@@ -33,7 +33,8 @@ uint64_t mix(uint64_t hash, uint64_t value) {
 
 uint64_t hash_of(const Bucket& bucket, std::size_t index) {
   uint64_t hash = std::hash<std::string>()(bucket.names[index]);
-  hash = mix(hash, static_cast<uint64_t>(bucket.kind) << 16 | static_cast<uint64_t>(bucket.dtype) << 8 | bucket.op);
+  hash = mix(hash, static_cast<uint64_t>(bucket.compression) << 24 | static_cast<uint64_t>(bucket.kind) << 16 |
+                       static_cast<uint64_t>(bucket.dtype) << 8 | bucket.op);
   hash = mix(hash, static_cast<uint64_t>(bucket.root) << 32 | static_cast<uint32_t>(bucket.device));
   hash = mix(mix(hash, std::bit_cast<uint64_t>(bucket.prescale)), std::bit_cast<uint64_t>(bucket.postscale));
   if (!bucket.element_counts.empty()) hash = mix(hash, static_cast<uint64_t>(bucket.element_counts[index]));
@@ -51,6 +52,7 @@ Bucket without_tensors(const Bucket& bucket) {
   copy.prescale = bucket.prescale;
   copy.postscale = bucket.postscale;
   copy.device = bucket.device;
+  copy.compression = bucket.compression;
   copy.rows = bucket.rows;
   return copy;
 }

@@ -62,7 +62,8 @@ Offset<wire::Request> write_request(Builder& builder, const Request& request) {
   const auto group = write_text(builder, request.group);
   return wire::CreateRequest(builder, name, static_cast<uint8_t>(request.kind), static_cast<uint8_t>(request.dtype),
                              request.op, shape, splits, request.root, request.prescale, request.postscale, group,
-                             request.group_size, request.priority, request.device, request.place);
+                             request.group_size, request.priority, request.device, request.place,
+                             static_cast<uint8_t>(request.compression));
 }
 
 Items<Offset<wire::Request>> write_requests(Builder& builder, const std::vector<Request>& requests) {
@@ -82,7 +83,7 @@ Offset<wire::Bucket> write_bucket(Builder& builder, const Bucket& bucket, const 
   return wire::CreateBucket(builder, static_cast<uint8_t>(bucket.kind), static_cast<uint8_t>(bucket.dtype), bucket.op,
                             positions, names, counts, rows, bucket.root, bucket.prescale, bucket.postscale,
                             bucket.device, static_cast<int32_t>(bucket.code), error, bucket.culprit, bucket.last_joined,
-                            bucket.apart, bucket.launch_with_next);
+                            bucket.apart, bucket.launch_with_next, static_cast<uint8_t>(bucket.compression));
 }
 
 Items<Offset<wire::Bucket>> write_buckets(Builder& builder, const std::vector<Bucket>& buckets,
@@ -180,19 +181,33 @@ Status Reader::read(const wire::Positions* from, std::vector<uint32_t>& to) {
   return ok_status();
 }
 
+// Accepts what fdl_operation.compression takes.
+template <typename Operation>
+Status check_compression(const Operation& operation) {
+  if (operation.compression == Compression::none) return ok_status();
+  const RequestKind kind = operation.kind;
+  const bool reduces = kind == RequestKind::allreduce || kind == RequestKind::reduce_scatter;
+  const bool adds = operation.op == static_cast<uint8_t>(Op::sum) || operation.op == static_cast<uint8_t>(Op::average);
+  const bool takes = kind == RequestKind::allgather || (reduces && adds);
+  if (takes && operation.dtype == Dtype::float32 && operation.device < 0) return ok_status();
+  return malformed("an operation that cannot be compressed");
+}
+
 // Reads what a request and a bucket have in common: the description of an operation.
 template <typename From, typename To>
 Status read_operation(const From& from, To& to) {
   if (!is_request_kind(from.kind())) return malformed(fmt::format("{} is no kind of operation", from.kind()));
   if (!is_dtype(from.dtype())) return malformed(fmt::format("{} is no dtype", from.dtype()));
+  if (!is_compression(from.compression())) return malformed(fmt::format("{} is no compression", from.compression()));
   to.kind = static_cast<RequestKind>(from.kind());
+  to.compression = static_cast<Compression>(from.compression());
   to.dtype = static_cast<Dtype>(from.dtype());
   to.op = from.op();
   to.root = from.root();
   to.prescale = from.prescale();
   to.postscale = from.postscale();
   to.device = from.device();
-  return ok_status();
+  return check_compression(to);
 }
 
 Status Reader::read(const wire::Request& from, Request& to) {

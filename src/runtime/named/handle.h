@@ -38,6 +38,7 @@ class Handle {
     std::vector<int64_t> shape;
     std::vector<int64_t> received_splits;
     int last_joined = -1;
+    double error_bound = 0;                    // of a compressed operation
     SymmetricAllocation symmetric_allocation;  // of an entry that requests symmetric memory instead of a result
     // On a device: the point after which the result is valid, and the stream of the tensors, if a wait orders it. Set
     // before the end.

@@ -281,6 +281,14 @@ TEST_F(Rules, KindsOfDevicesMustBeEqual) {
             "submit the same kind of device");
 }
 
+TEST_F(Rules, CompressionsMustBeEqual) {
+  Request compressed = allreduce("x");
+  compressed.compression = Compression::int8;
+  EXPECT_EQ(Disagreement(allreduce("x"), compressed),
+            "x: rank 0 (host-a) has compression none, rank 1 (host-b) has compression int8; all ranks must submit the "
+            "same compression");
+}
+
 TEST_F(Rules, PlacesMustBeEqualExceptInAllreduce) {
   Request here = broadcast("x", 0);
   Request there = here;

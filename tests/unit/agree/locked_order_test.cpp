@@ -336,6 +336,7 @@ TEST_F(Orders, RejectEveryDifferentRequest) {
   for (auto change : std::vector<std::function<void(Request&)>>{
            [](Request& r) { r.op = 1; }, [](Request& r) { r.prescale = 2; }, [](Request& r) { r.postscale = 2; },
            [](Request& r) { r.device = 0; }, [](Request& r) { r.place = 0; },
+           [](Request& r) { r.compression = Compression::int8; },
            [](Request& r) { r.kind = RequestKind::reduce_scatter; }}) {
     Request other = usual;
     change(other);

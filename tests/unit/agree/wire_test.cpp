@@ -169,6 +169,30 @@ TEST(Wire, RejectsUnknownKindsAndDtypes) {
               HasSubstr("15 is no dtype"));
 }
 
+TEST(Wire, CarriesCompressionsOfWhatCanBeCompressed) {
+  Request request = allreduce("x");
+  request.compression = Compression::float8_e5m2;
+  const auto back = decode_requests(encode(RequestMessage{.requests = {request}}));
+  ASSERT_TRUE(back.ok()) << back.status().text();
+  EXPECT_EQ(back->requests.front(), request);
+  PlanMessage plan;
+  plan.plan.buckets.resize(1);
+  plan.plan.buckets[0].names = {"x"};
+  plan.plan.buckets[0].element_counts = {4};
+  plan.plan.buckets[0].compression = Compression::int4;
+  EXPECT_EQ(decode_plan(encode(plan)).take().plan.buckets, plan.plan.buckets);
+  for (const std::function<void(Request&)>& spoil : std::vector<std::function<void(Request&)>>{
+           [](Request& r) { r.dtype = Dtype::float64; }, [](Request& r) { r.op = 2; }, [](Request& r) { r.device = 1; },
+           [](Request& r) { r.kind = RequestKind::broadcast; },
+           [](Request& r) { r.compression = static_cast<Compression>(6); }}) {
+    Request bad = request;
+    spoil(bad);
+    EXPECT_THAT(decode_requests(encode(RequestMessage{.requests = {bad}})).status().text(), HasSubstr("compress"));
+  }
+  plan.plan.buckets[0].dtype = Dtype::int32;
+  EXPECT_THAT(decode_plan(encode(plan)).status().text(), HasSubstr("cannot be compressed"));
+}
+
 struct BadPlan {
   const char* what;
   std::function<void(PlanMessage&)> spoil;
@@ -266,6 +290,7 @@ TEST(Cache, FindsARequestOnlyIfAllFieldsAreEqual) {
       [](Request& r) { r.priority = 0; },
       [](Request& r) { r.device = -1; },
       [](Request& r) { r.place = -1; },
+      [](Request& r) { r.compression = Compression::int8; },
   };
   for (const auto& change : changes) {
     Request other = request;

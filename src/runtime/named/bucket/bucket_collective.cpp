@@ -46,6 +46,11 @@ void set_reduction(const Communicator& comm, const Bucket& bucket, CollectiveSpe
   spec.postscale = bucket.postscale * postscale_of(op, bucket.dtype, comm.size());
 }
 
+void set_compression(const Bucket& bucket, BucketCollective& collective) {
+  collective.operation.spec.compression = bucket.compression;
+  if (bucket.compression != Compression::none) collective.operation.spec.error_bound = &collective.error_bound;
+}
+
 Status copy(DeviceWork* device, void* target, const void* source, std::size_t bytes) {
   if (device != nullptr) return device->device().copy(device->stream(), target, source, bytes);
   std::memcpy(target, source, bytes);
@@ -132,7 +137,8 @@ Status prepare_allreduce(const Communicator& comm, const Bucket& bucket, Entries
   CollectiveSpec& spec = collective.operation.spec;
   spec.collective = Collective::allreduce;
   spec.dtype = bucket.dtype;
-  spec.count = bucket.element_count();
+  spec.count = bucket.packed_element_count();
+  set_compression(bucket, collective);
   set_reduction(comm, bucket, spec);
   for (auto& entry : entries) {
     if (!entry) continue;
@@ -164,6 +170,7 @@ Status prepare_collective(const Communicator& comm, const Bucket& bucket, Entry&
   }
   CollectiveSpec& spec = collective.operation.spec;
   spec.dtype = bucket.dtype;
+  set_compression(bucket, collective);
   spec.root = bucket.root;
   spec.counts = collective.counts;
   spec.recv_counts = collective.recv_counts;

@@ -22,6 +22,7 @@ struct BucketCollective {
   Operation operation;
   std::vector<std::size_t> counts;  // elements of each rank
   std::vector<std::size_t> recv_counts;
+  double error_bound = 0;  // of the newest operation; see CollectiveSpec::error_bound
 };
 
 // "allreduce 'grad_7' and 3 more"

@@ -1,6 +1,8 @@
 // BucketRun has the states that all runs share.
 #include "runtime/named/bucket/bucket_run.h"
 
+#include <algorithm>
+
 namespace fdl {
 
 BucketRun::BucketRun(PlannedBucket planned, Communicator& comm, NamedTelemetry& telemetry)
@@ -35,6 +37,7 @@ void BucketRun::start_collective(GroupLaunch* group_launch) {
 // Every operation takes this path, so a text is built only for a failure.
 void BucketRun::conclude(const Status& status) {
   if (!status.ok()) return finish(status.during(title_of(bucket()), comm_.phase()));
+  error_bound_ = std::max(error_bound_, collective_.error_bound);
   if (!provisional_ || std::exchange(was_tried_, true)) return continue_after_collective();
   state_ = State::tried;
 }
@@ -50,6 +53,11 @@ void BucketRun::record(Activity activity) const {
 }
 
 void BucketRun::finish(Status status) {
+  if (bucket().compression != Compression::none) {
+    for (auto& entry : entries_) {
+      if (entry) entry->result().error_bound = error_bound_;
+    }
+  }
   status_ = std::move(status);
   state_ = State::done;
 }

@@ -85,6 +85,7 @@ class BucketRun {
   const bool provisional_;
   bool was_tried_ = false;
   bool withdrawn_ = false;
+  double error_bound_ = 0;  // the largest of the run's collectives
   State state_ = State::running;
   Status status_;
 };

@@ -27,6 +27,7 @@ class HostPacking {
 
  private:
   std::size_t bytes_of_next() const;
+  std::size_t place_of_next() const;
 
   const Bucket& bucket_;
   const Entries& entries_;
