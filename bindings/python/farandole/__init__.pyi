@@ -113,6 +113,7 @@ __version__: str
 
 Tensor: TypeAlias = Any
 _Op: TypeAlias = Op | int | str
+_Compression: TypeAlias = Literal["none", "int8", "int4", "float8_e4m3", "float8_e5m2", "bfloat16"]
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 _Callback = TypeVar("_Callback", bound=Callable[[float], object])
@@ -157,15 +158,18 @@ class Group:
 ProcessSet = Group
 
 class Handle:
+    error_bound: float
     def done(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> Any: ...
 
 class Request:
+    error_bound: float
     def test(self) -> bool: ...
     def wait(self) -> Any: ...
 
 class Communicator:
     group: Group
+    error_bound: float
     def __init__(self, group: Group | None = None) -> None: ...
     @property
     def rank(self) -> int: ...
@@ -182,6 +186,7 @@ class Communicator:
         postscale: float | None = None,
         timeout: float | None = None,
         deterministic: bool | None = None,
+        compression: _Compression | None = None,
     ) -> Any: ...
     def iallreduce(
         self,
@@ -194,6 +199,7 @@ class Communicator:
         postscale: float | None = None,
         timeout: float | None = None,
         deterministic: bool | None = None,
+        compression: _Compression | None = None,
     ) -> Request: ...
     def reduce(
         self,
@@ -235,6 +241,7 @@ class Communicator:
         *,
         algorithm: str | None = None,
         timeout: float | None = None,
+        compression: _Compression | None = None,
     ) -> Any: ...
     def iallgather(
         self,
@@ -244,6 +251,7 @@ class Communicator:
         *,
         algorithm: str | None = None,
         timeout: float | None = None,
+        compression: _Compression | None = None,
     ) -> Request: ...
     def reduce_scatter(
         self,
@@ -257,6 +265,7 @@ class Communicator:
         postscale: float | None = None,
         timeout: float | None = None,
         deterministic: bool | None = None,
+        compression: _Compression | None = None,
     ) -> Any: ...
     def ireduce_scatter(
         self,
@@ -270,6 +279,7 @@ class Communicator:
         postscale: float | None = None,
         timeout: float | None = None,
         deterministic: bool | None = None,
+        compression: _Compression | None = None,
     ) -> Request: ...
     def alltoall(
         self,
@@ -354,6 +364,7 @@ def allreduce(
     prescale: float = 1.0,
     postscale: float = 1.0,
     priority: int = 0,
+    compression: _Compression | None = None,
 ) -> Any: ...
 def allreduce_async(
     tensor: Tensor,
@@ -365,6 +376,7 @@ def allreduce_async(
     prescale: float = 1.0,
     postscale: float = 1.0,
     priority: int = 0,
+    compression: _Compression | None = None,
 ) -> Handle: ...
 def grouped_allreduce(
     tensors: Sequence[Tensor],
@@ -376,6 +388,7 @@ def grouped_allreduce(
     prescale: float = 1.0,
     postscale: float = 1.0,
     priority: int = 0,
+    compression: _Compression | None = None,
 ) -> list[Any]: ...
 def grouped_allreduce_async(
     tensors: Sequence[Tensor],
@@ -387,6 +400,7 @@ def grouped_allreduce_async(
     prescale: float = 1.0,
     postscale: float = 1.0,
     priority: int = 0,
+    compression: _Compression | None = None,
 ) -> Handle: ...
 def allgather(tensor: Tensor, *, name: str | None = None, group: Group | None = None) -> Any: ...
 def allgather_async(tensor: Tensor, *, name: str | None = None, group: Group | None = None) -> Handle: ...
@@ -416,6 +430,7 @@ def reducescatter(
     group: Group | None = None,
     prescale: float = 1.0,
     postscale: float = 1.0,
+    compression: _Compression | None = None,
 ) -> Any: ...
 def reducescatter_async(
     tensor: Tensor,
@@ -425,6 +440,7 @@ def reducescatter_async(
     group: Group | None = None,
     prescale: float = 1.0,
     postscale: float = 1.0,
+    compression: _Compression | None = None,
 ) -> Handle: ...
 def grouped_reducescatter(
     tensors: Sequence[Tensor],

@@ -47,6 +47,21 @@ def number_of(op):
         ) from None
 
 
+COMPRESSIONS = _codes["compression"]
+
+
+def number_of_compression(compression):
+    """The number of a compression, given by its name or None. InvalidArgumentError for anything else."""
+    if compression is None:
+        return 0
+    number = COMPRESSIONS.get(compression) if isinstance(compression, str) else None
+    if number is None:
+        raise errors.InvalidArgumentError(
+            f"compression={compression!r} is not a compression; give one of {', '.join(COMPRESSIONS)}, or None"
+        )
+    return number
+
+
 # NumPy's and PyTorch's names of dtypes, by number. Three of them come from the package ml_dtypes.
 _OTHER_NAMES = {"FLOAT8_E4M3": "float8_e4m3fn"}
 DTYPE_NAMES = {number: _OTHER_NAMES.get(name, name.lower()) for name, number in _codes["dtype"].items()}

@@ -4,15 +4,18 @@ import functools
 
 from . import _native, errors
 from .arrays import as_array, count_of, flat, like, same_count, share, stacked
-from .codes import Collective, Op, number_of
+from .codes import Collective, Op, number_of, number_of_compression
 from .world import world_group
 
 
 class Request:
     """A started collective or message of a communicator.
 
-    It makes progress only inside test() and wait(). Its tensors must not be changed until it is done.
+    It makes progress only inside test() and wait(). Its tensors must not be changed until it is done. After wait(),
+    `error_bound` is that of a compressed collective; see Communicator.
     """
+
+    error_bound = 0.0
 
     def __init__(self, native, result):
         self._native = native
@@ -30,22 +33,24 @@ class Request:
         if self._native is not None:
             native, self._native = self._native, None
             native.wait()
+            self.error_bound = native.error_bound
         return self._result
 
 
 _NO_OPTIONS = {}
 
 
-def _options(algorithm, timeout, deterministic=None, prescale=None, postscale=None):
+def _options(algorithm, timeout, deterministic=None, prescale=None, postscale=None, compression=None):
     """The options of a native call. Keywords that are None keep the native defaults."""
-    if algorithm is timeout is deterministic is prescale is postscale is None:
+    if algorithm is timeout is deterministic is prescale is postscale is compression is None:
         return _NO_OPTIONS
     if timeout is not None and not 0 <= timeout < 9e9:  # in nanoseconds it is an int64
         raise errors.InvalidArgumentError(f"timeout={timeout!r}: give seconds, or None for the configured timeout")
     if algorithm is not None and not isinstance(algorithm, str):
         raise errors.InvalidArgumentError(f"algorithm={algorithm!r}: give its name, such as 'ring', or None")
     named = dict(algorithm=algorithm, timeout_ns=timeout and int(timeout * 1e9), deterministic=deterministic,
-                 prescale=prescale, postscale=postscale)  # fmt: skip
+                 prescale=prescale, postscale=postscale,
+                 compression=compression and number_of_compression(compression))  # fmt: skip
     return {name: value for name, value in named.items() if value is not None}
 
 
@@ -105,11 +110,19 @@ class Communicator:
     `prescale`, `postscale`: the result is postscale * op over ranks of (prescale * tensor).
     `deterministic`: True sums in rank order for every algorithm and transport; None: as configured.
 
+    Keyword of allreduce, reduce_scatter (op=SUM or AVERAGE) and allgather of float32 arrays on the CPU:
+
+    `compression`: "int8", "int4", "float8_e4m3", "float8_e5m2" or "bfloat16" sends values in that format; None sends
+    them as they are. All ranks give the same. After the call, `error_bound` of the communicator (of the Request, after
+    wait()) is a bound of the largest absolute error over all elements and ranks, the same on every rank; math.inf if a
+    value is not finite.
+
     InvalidArgumentError, before anything is sent, if sizes, counts or options are wrong on this rank. A failure of
     another rank raises PeerLostError, AbortedError, ShutDownError or TransportError and ends the communicator.
     """
 
     _waits = True
+    error_bound = 0.0
 
     def __init__(self, group=None):
         self.group = group or world_group()
@@ -130,16 +143,20 @@ class Communicator:
              root=0):  # fmt: skip
         request = self._native.call(int(collective), send, recv, count, counts, recv_counts,
                                     number_of(op), int(root), options, self._waits)  # fmt: skip
-        return result if self._waits else Request(request, result)
+        if not self._waits:
+            return Request(request, result)
+        if request is not None:
+            self.error_bound = request
+        return result
 
     @_collective
     def allreduce(self, tensor, out=None, op=Op.SUM, *, algorithm=None, prescale=None, postscale=None, timeout=None,
-                  deterministic=None):  # fmt: skip
+                  deterministic=None, compression=None):  # fmt: skip
         """Combines the tensors of all ranks by `op`.
 
         Every rank gets the result, in the tensor's shape. out=tensor works in place.
         """
-        options = _options(algorithm, timeout, deterministic, prescale, postscale)
+        options = _options(algorithm, timeout, deterministic, prescale, postscale, compression)
         tensor = as_array(tensor)
         out = like(tensor) if out is None else out
         return self._run(options, out, Collective.ALLREDUCE, tensor, out, same_count(tensor, out), op=op)
@@ -176,12 +193,12 @@ class Communicator:
         return self._run(options, tensor, Collective.BROADCAST, tensor, tensor, count_of(tensor), root=root)
 
     @_collective
-    def allgather(self, tensor, out=None, counts=None, *, algorithm=None, timeout=None):
+    def allgather(self, tensor, out=None, counts=None, *, algorithm=None, timeout=None, compression=None):
         """The tensors of all ranks in rank order, stacked along a new first dimension of size `size`.
 
         `counts`: the number of elements of each rank's tensor, if they differ. The result is then flat.
         """
-        options = _options(algorithm, timeout)
+        options = _options(algorithm, timeout, compression=compression)
         tensor = as_array(tensor)
         if counts is not None:
             counts = _native.checked_counts("allgather: counts", counts, self.size)
@@ -192,12 +209,12 @@ class Communicator:
 
     @_collective
     def reduce_scatter(self, tensor, out=None, counts=None, op=Op.SUM, *, algorithm=None, prescale=None, postscale=None,
-                       timeout=None, deterministic=None):  # fmt: skip
+                       timeout=None, deterministic=None, compression=None):  # fmt: skip
         """Combines the flattened tensors of all ranks by `op` and returns this rank's part, flat.
 
         `counts`: the number of elements that each rank gets. Without it all parts are equal.
         """
-        options = _options(algorithm, timeout, deterministic, prescale, postscale)
+        options = _options(algorithm, timeout, deterministic, prescale, postscale, compression)
         tensor = as_array(tensor)
         if counts is not None:
             counts = _native.checked_counts("reduce_scatter: counts", counts, self.size)

@@ -4,7 +4,7 @@ import math
 
 from . import _native, errors
 from .arrays import as_array, device_name, device_of, empty, library_of, numpy_dtype, numpy_module
-from .codes import DTYPE_NAMES, Kind, Op, number_of
+from .codes import DTYPE_NAMES, Kind, Op, number_of, number_of_compression
 from .operation import Operation
 from .world import member_names, world_group
 
@@ -12,11 +12,18 @@ _NO_OP = int(Op.SUM)  # of operations without a reduction
 
 
 class Handle:
-    """An asynchronous named operation. Its tensors must not be changed until it is done."""
+    """An asynchronous named operation. Its tensors must not be changed until it is done.
 
-    def __init__(self, native, finish):
+    After wait(), `error_bound` is, for an operation with a compression, a bound of the largest absolute error over all
+    elements and ranks of the operations that ran together; the same on every rank, math.inf if a value is not finite.
+    """
+
+    error_bound = 0.0
+
+    def __init__(self, native, finish, compressed=0):
         self._native = native
         self._finish = finish
+        self._compressed = compressed  # the number of compressed operations
         self._result = None
 
     def done(self):
@@ -31,6 +38,7 @@ class Handle:
         if self._native is not None:
             self._native.wait(-1.0 if timeout is None else float(timeout))
             self._result = self._finish(self._native)
+            self.error_bound = max(map(self._native.error_bound, range(self._compressed)), default=0.0)
             self._native = None
         return self._result
 
@@ -39,7 +47,7 @@ class _Submitted:
     """One operation of a submission: its memory, and the source of its result."""
 
     def __init__(self, kind, name, tensor, out=None, allocates=False, op=_NO_OP, root=0, prescale=1.0, postscale=1.0,
-                 splits=None, priority=0):  # fmt: skip
+                 splits=None, priority=0, compression=None):  # fmt: skip
         tensor = as_array(tensor)
         pointer, self.dtype, self.shape, self.owner, self.place = _native.memory_of(tensor, False)
         self.tensor = tensor
@@ -74,6 +82,7 @@ class _Submitted:
             splits,
             int(priority),
             self.place,
+            number_of_compression(compression),
         )
 
     def result(self, native, index):
@@ -105,7 +114,7 @@ def _submit(group, submitted, single=True):
         results = [one.result(done, index) for index, one in enumerate(submitted)]
         return results[0] if single else results
 
-    return Handle(handle, finish)
+    return Handle(handle, finish, len(submitted) if submitted[0].operation.compression else 0)
 
 
 def _run(group, submitted):
@@ -114,16 +123,18 @@ def _run(group, submitted):
     return submitted[0].result(done, 0)
 
 
-def allreduce_async(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
+def allreduce_async(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0,
+                    compression=None):  # fmt: skip
     """Starts allreduce and returns its Handle. Operations match by name, in any order."""
     group = group or world_group()
     op = number_of(op)
     with group.naming("allreduce", name) as name:
         return _submit(group, [_Submitted(Kind.ALLREDUCE, name, tensor, out, op=op, prescale=prescale,
-                                          postscale=postscale, priority=priority)])  # fmt: skip
+                                          postscale=postscale, priority=priority, compression=compression)])  # fmt: skip
 
 
-def allreduce(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
+def allreduce(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0,
+              compression=None):  # fmt: skip
     """Computes postscale * op over ranks of (prescale * tensor). Every rank gets the result, in the tensor's shape.
 
     `tensor`: a NumPy array, a tensor with the buffer protocol or `__dlpack__`, a list, or a number.
@@ -131,6 +142,8 @@ def allreduce(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.
     `out`: the array for the result; out=tensor works in place.
     `group`: the ranks that take part; None: all.
     `priority`: operations that are ready at the same time start with the highest priority.
+    `compression`: None, or "int8", "int4", "float8_e4m3", "float8_e5m2" or "bfloat16" for a sum or average of float32
+    tensors on the CPU, whose values then pass between ranks in that format. allreduce_async(...) has the error bound.
 
     InvalidArgumentError for unusable arguments, before anything is sent. MismatchError if ranks submit different
     shapes, types or operators under one name. PeerLostError names a rank that was lost.
@@ -139,11 +152,11 @@ def allreduce(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.
     op = number_of(op)
     with group.blocking_name("allreduce", name) as name:
         return _run(group, [_Submitted(Kind.ALLREDUCE, name, tensor, out, op=op, prescale=prescale,
-                                       postscale=postscale, priority=priority)])  # fmt: skip
+                                       postscale=postscale, priority=priority, compression=compression)])  # fmt: skip
 
 
 def grouped_allreduce_async(tensors, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0,
-                            priority=0):  # fmt: skip
+                            priority=0, compression=None):  # fmt: skip
     """Starts grouped_allreduce and returns its Handle. `out`: a list with one array for each tensor.
 
     The operations are one unit: none starts before all are ready on all ranks.
@@ -159,36 +172,37 @@ def grouped_allreduce_async(tensors, op=Op.SUM, *, name=None, out=None, group=No
 
     def submitted(one_name, tensor, one_out):
         return _Submitted(Kind.ALLREDUCE, one_name, tensor, one_out, op=op, prescale=prescale, postscale=postscale,
-                          priority=priority)  # fmt: skip
+                          priority=priority, compression=compression)  # fmt: skip
 
     with group.naming("grouped_allreduce", name) as base:
         names = member_names(base, len(tensors))
         return _submit(group, list(map(submitted, names, tensors, outs)), single=False)
 
 
-def grouped_allreduce(tensors, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
+def grouped_allreduce(tensors, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0,
+                      compression=None):  # fmt: skip
     """Combines several tensors, each over all ranks, as one unit. Returns the list of results.
 
     The keywords are those of allreduce; `out` is a list. None of the operations starts before all are ready on all
     ranks.
     """
     return grouped_allreduce_async(tensors, op, name=name, out=out, group=group, prescale=prescale,
-                                   postscale=postscale, priority=priority).wait()  # fmt: skip
+                                   postscale=postscale, priority=priority, compression=compression).wait()  # fmt: skip
 
 
-def allgather_async(tensor, *, name=None, group=None):
+def allgather_async(tensor, *, name=None, group=None, compression=None):
     """Starts allgather and returns its Handle."""
     group = group or world_group()
     with group.naming("allgather", name) as name:
-        return _submit(group, [_Submitted(Kind.ALLGATHER, name, tensor, allocates=True)])
+        return _submit(group, [_Submitted(Kind.ALLGATHER, name, tensor, allocates=True, compression=compression)])
 
 
-def allgather(tensor, *, name=None, group=None):
+def allgather(tensor, *, name=None, group=None, compression=None):
     """The tensors of all ranks, joined along their first dimension.
 
     The first dimension may differ between ranks; the others must be equal, else MismatchError.
     """
-    return allgather_async(tensor, name=name, group=group).wait()
+    return allgather_async(tensor, name=name, group=group, compression=compression).wait()
 
 
 def grouped_allgather_async(tensors, *, name=None, group=None):
@@ -241,21 +255,22 @@ def alltoall(tensor, splits=None, *, name=None, group=None):
     return alltoall_async(tensor, splits, name=name, group=group).wait()
 
 
-def reducescatter_async(tensor, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):
+def reducescatter_async(tensor, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0, compression=None):
     """Starts reducescatter and returns its Handle."""
     group = group or world_group()
     op = number_of(op)
     with group.naming("reducescatter", name) as name:
         return _submit(group, [_Submitted(Kind.REDUCE_SCATTER, name, tensor, allocates=True, op=op, prescale=prescale,
-                                          postscale=postscale)])  # fmt: skip
+                                          postscale=postscale, compression=compression)])  # fmt: skip
 
 
-def reducescatter(tensor, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):
+def reducescatter(tensor, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0, compression=None):
     """Combines the tensors of all ranks by `op` and returns this rank's rows (entries of the first dimension).
 
     If the rows do not divide evenly, the first ranks get one more.
     """
-    return reducescatter_async(tensor, op, name=name, group=group, prescale=prescale, postscale=postscale).wait()
+    return reducescatter_async(tensor, op, name=name, group=group, prescale=prescale, postscale=postscale,
+                               compression=compression).wait()  # fmt: skip
 
 
 def grouped_reducescatter_async(tensors, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):

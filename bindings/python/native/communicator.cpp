@@ -92,6 +92,7 @@ class Request {
   }
 
   fdl_request* request = nullptr;
+  double error_bound = 0;  // written when a compressed collective completes
 
  private:
   void finish() {
@@ -118,6 +119,12 @@ struct Options {
     if (wanted.contains("postscale")) options.postscale = number_of<double>(wanted["postscale"], "postscale");
     if (wanted.contains("timeout_ns")) options.timeout_ns = number_of<int64_t>(wanted["timeout_ns"], "timeout");
     if (wanted.contains("deterministic")) options.deterministic = wanted["deterministic"].cast<int>();
+    if (wanted.contains("compression"))
+      options.compression = static_cast<fdl_compression>(wanted["compression"].cast<int>());
+  }
+  // `error_bound`: where a compressed call writes its bound.
+  void bound_to(double& error_bound) {
+    if (options.compression != FDL_COMPRESSION_NONE) options.error_bound = &error_bound;
   }
   const fdl_call_options* pointer() const { return given ? &options : nullptr; }
 };
@@ -168,10 +175,11 @@ void put_on_device(const std::vector<View>& views, fdl_call& what) {
   what.stream = place.stream;
 }
 
-// One collective. `input` or `output` may be None if this rank has none; `count` is as in the C API.
-std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int collective, py::object input,
-                              py::object output, size_t count, Counts counts, Counts recv_counts, int op,
-                              py::handle root, const py::dict& wanted, bool wait) {
+// One collective. `input` or `output` may be None if this rank has none; `count` is as in the C API. Returns the error
+// bound of a call that waits, and the request of one that does not.
+py::object call(const std::shared_ptr<Communicator>& comm, int collective, py::object input, py::object output,
+                size_t count, Counts counts, Counts recv_counts, int op, py::handle root, const py::dict& wanted,
+                bool wait) {
   fdl_comm* inside = comm->get();
   Options options(wanted);
   fdl_call what;
@@ -205,16 +213,19 @@ std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int col
   what.recv_counts_length = received.length;
   fdl_result result;
   if (wait) {
+    double error_bound = 0;
+    options.bound_to(error_bound);
     {
       py::gil_scoped_release release;
       result = fdl_call_ex(inside, &what, options.pointer(), nullptr);
     }
     check_interrupted(result);
-    return nullptr;
+    return options.options.compression == FDL_COMPRESSION_NONE ? py::none() : py::object(py::float_(error_bound));
   }
   auto request = std::make_shared<Request>(comm, std::move(views));
+  options.bound_to(request->error_bound);
   check(fdl_call_ex(inside, &what, options.pointer(), &request->request));
-  return request;
+  return py::cast(request);
 }
 
 std::shared_ptr<Request> message(const std::shared_ptr<Communicator>& comm, bool sends, py::object tensor,
@@ -251,6 +262,7 @@ std::shared_ptr<Request> message(const std::shared_ptr<Communicator>& comm, bool
 void bind_communicator(py::module_& module) {
   py::class_<Request, std::shared_ptr<Request>>(module, "Request")
       .def("test", &Request::test)
+      .def_readonly("error_bound", &Request::error_bound)
       .def("wait", &Request::wait);
   py::class_<Communicator, std::shared_ptr<Communicator>>(module, "Communicator")
       .def(py::init<std::shared_ptr<Group>>())

@@ -51,12 +51,13 @@ enum Field {
   kSplits,
   kPriority,
   kPlace,
+  kCompression,
   kFieldCount
 };
 
 py::tuple operation_fields() {
   py::tuple names = py::make_tuple("kind", "name", "input", "dtype", "shape", "output", "output_elements", "op", "root",
-                                   "prescale", "postscale", "splits", "priority", "place");
+                                   "prescale", "postscale", "splits", "priority", "place", "compression");
   if (names.size() != kFieldCount) throw std::logic_error("operation_fields and Field differ");
   return names;
 }
@@ -64,7 +65,7 @@ py::tuple operation_fields() {
 // The defaults of the fields after `name`, which describe an operation without tensors.
 py::tuple operation_defaults() {
   return py::make_tuple(0, static_cast<int>(FDL_UINT8), py::tuple(), 0, 0, static_cast<int>(FDL_SUM), 0, 1.0, 1.0,
-                        py::none(), 0, py::none());
+                        py::none(), 0, py::none(), 0);
 }
 
 void add_operation(Submission& submission, const py::tuple& fields) {
@@ -93,6 +94,7 @@ void add_operation(Submission& submission, const py::tuple& fields) {
     operation.splits_length = splits.size();
   }
   operation.priority = number_of<int>(fields[kPriority], "priority");
+  operation.compression = static_cast<fdl_compression>(fields[kCompression].cast<int>());
   const Place place = Place::from_python(fields[kPlace]);
   operation.input.device_kind = place.kind;
   operation.input.device_index = place.index;
@@ -252,6 +254,13 @@ class Handle {
     return py::make_tuple(memory, shape, splits);
   }
 
+  double error_bound(size_t index) const {
+    fdl_output returned{};
+    returned.struct_size = sizeof returned;
+    check(fdl_handle_output(handle_, index, &returned));
+    return returned.error_bound;
+  }
+
   int last_joined() const {
     fdl_output returned{};
     returned.struct_size = sizeof returned;
@@ -393,6 +402,20 @@ PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
 PyMethodDef allreduce_method = {"allreduce", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(allreduce)),
                                 METH_FASTCALL, "One blocking allreduce by name."};
 
+// (compression, address of the input, address of the output, elements): returns the bound of the error.
+double compression_round_trip(int compression, uintptr_t input, uintptr_t output, size_t count) {
+  double bound = 0;
+  fdl_result result;
+  {
+    py::gil_scoped_release release;
+    result =
+        fdl_compression_round_trip(static_cast<fdl_compression>(compression), reinterpret_cast<const float*>(input),
+                                   reinterpret_cast<float*>(output), count, &bound);
+  }
+  check(result);
+  return bound;
+}
+
 std::unique_ptr<HandleHolder> join(const std::shared_ptr<Group>& group) {
   fdl_handle* handle = nullptr;
   check(fdl_join(group->get(), &handle));
@@ -416,12 +439,14 @@ void bind_operations(py::module_& module) {
           py::arg("timeout_s") = -1.0, py::arg("stream") = py::none())
       .def("done_on_device", [](const HandleHolder& handle) { return handle.get().is_over(); })
       .def("output", [](const HandleHolder& handle, size_t index) { return handle.get().output(index); })
+      .def("error_bound", [](const HandleHolder& handle, size_t index) { return handle.get().error_bound(index); })
       .def("last_joined", [](const HandleHolder& handle) { return handle.get().last_joined(); });
   module.attr("OPERATION_FIELDS") = operation_fields();
   module.attr("OPERATION_DEFAULTS") = operation_defaults();
   module.def("submit", &submit);
   module.def("run", &run);
   module.attr("allreduce") = py::reinterpret_steal<py::object>(PyCFunction_New(&allreduce_method, nullptr));
+  module.def("compression_round_trip", &compression_round_trip);
   module.def("join", &join);
 }
 
