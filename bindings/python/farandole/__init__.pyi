@@ -5,7 +5,7 @@ NumPy arrays for tensors on the CPU, and arrays of the tensor's own library on d
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from typing_extensions import Self, TypeAlias
 

@@ -130,7 +130,8 @@ def allreduce_async(tensor, op=Op.SUM, *, name=None, out=None, group=None, presc
     op = number_of(op)
     with group.naming("allreduce", name) as name:
         return _submit(group, [_Submitted(Kind.ALLREDUCE, name, tensor, out, op=op, prescale=prescale,
-                                          postscale=postscale, priority=priority, compression=compression)])  # fmt: skip
+                                          postscale=postscale, priority=priority,
+                                          compression=compression)])  # fmt: skip
 
 
 def allreduce(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0,

@@ -197,6 +197,20 @@ class Channel : public std::enable_shared_from_this<Channel> {
     return pending;
   }
 
+  // The same for memory of the CPU, with a compression.
+  std::shared_ptr<Pending> submit_compressed(const Arguments& arguments, int compression, py::object keep) {
+    check_open();
+    collectives_->take_ended();
+    auto job = std::make_shared<Kept<CollectiveJob>>();
+    arguments.give_to(*job);
+    job->compression = static_cast<fdl_compression>(compression);
+    job->keep = std::move(keep);
+    auto pending = std::make_shared<Pending>(*collectives_, job, shared_from_this());
+    py::gil_scoped_release release;
+    collectives_->submit(std::move(job));
+    return pending;
+  }
+
   // Between the two, submit() keeps collectives on devices back; launch() submits them, to be launched together.
   void collect() { collects_ = true; }
   void launch() {
@@ -448,6 +462,7 @@ void bind_channel(py::module_& module) {
       .def("run_uneven", unpacked(&Channel::run_uneven))
       .def("run_on", unpacked(&Channel::run_on))
       .def("submit", unpacked(&Channel::submit))
+      .def("submit_compressed", unpacked(&Channel::submit_compressed))
       .def("collect", &Channel::collect)
       .def("launch", &Channel::launch)
       .def("post", &Channel::post)

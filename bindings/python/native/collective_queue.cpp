@@ -12,11 +12,14 @@ constexpr std::array kNames = {"allreduce", "reduce", "broadcast", "allgather", 
 static_assert(kNames.size() == FDL_BARRIER + 1);
 
 // The options of a job; null: it needs none.
-const fdl_call_options* options_of(const CollectiveJob& job, fdl_call_options& options) {
-  if (job.timeout_ns == 0 && job.prescale == 1) return nullptr;
+const fdl_call_options* options_of(CollectiveJob& job, fdl_call_options& options) {
+  const bool compresses = job.compression != FDL_COMPRESSION_NONE;
+  if (job.timeout_ns == 0 && job.prescale == 1 && !compresses) return nullptr;
   fdl_call_options_init(&options);
   options.timeout_ns = job.timeout_ns;
   options.prescale = job.prescale;
+  options.compression = job.compression;
+  if (compresses) options.error_bound = &job.error_bound;
   return &options;
 }
 

@@ -12,6 +12,8 @@ struct CollectiveJob : Job {
   fdl_call call;
   std::vector<std::size_t> counts, recv_counts;  // call.counts and call.recv_counts refer to these
   double prescale = 1;
+  fdl_compression compression = FDL_COMPRESSION_NONE;
+  double error_bound = 0;  // of a compressed call that is done
 };
 
 class CollectiveQueue final : public Jobs {

@@ -5,7 +5,7 @@ from ..basics import *  # noqa: F403 (basics.__all__ lists the names that all fr
 from ..errors import HorovodInternalError
 from ..torch_backend import register as _register_backend
 from . import elastic
-from .compression import Compression
+from .compression import Compression, compression_hook
 from .functions import (
     allgather,
     allreduce,
@@ -64,6 +64,7 @@ __all__ = basics.__all__ + [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "compression_hook",
     "elastic",
     "empty",
     "grouped_allgather",

@@ -9,7 +9,7 @@ import torch
 
 from ..basics import Average, Sum, chosen_op, global_process_set
 from . import ops
-from .compression import Compression
+from .compression import Compression, block_format_of
 
 
 def _named_gradient(name):
@@ -39,16 +39,16 @@ def _linear(op):
 
 class _Allreduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, tensor, name, op, prescale, postscale, process_set):
-        ctx.arguments = (_named_gradient(name), op, prescale, postscale, process_set)
-        return ops.allreduce(tensor, None, name, op, prescale, postscale, process_set)
+    def forward(ctx, tensor, name, op, prescale, postscale, process_set, block_format=0):
+        ctx.arguments = (_named_gradient(name), op, prescale, postscale, process_set, block_format)
+        return ops.allreduce(tensor, None, name, op, prescale, postscale, process_set, block_format)
 
     @staticmethod
     def backward(ctx, gradient):
-        name, op, prescale, postscale, process_set = ctx.arguments
+        name, op, prescale, postscale, process_set, block_format = ctx.arguments
         _linear(op)
-        reduced = ops.allreduce(gradient.contiguous(), None, name, op, prescale, postscale, process_set)
-        return (reduced, *[None] * 5)
+        reduced = ops.allreduce(gradient.contiguous(), None, name, op, prescale, postscale, process_set, block_format)
+        return (reduced, *[None] * 6)
 
 
 def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None, prescale_factor=1.0,
@@ -64,6 +64,8 @@ def allreduce(tensor, average=None, name=None, compression=Compression.none, op=
     for example because ranks pass different shapes.
     """
     op = chosen_op(average, op)
+    if block_format := block_format_of(compression, tensor):
+        return _run(_Allreduce, tensor, name, op, prescale_factor, postscale_factor, process_set, block_format)
     small, ctx = compression.compress(tensor)
     result = _run(_Allreduce, small, name, op, prescale_factor, postscale_factor, process_set)
     return compression.decompress(result, ctx)
@@ -71,18 +73,18 @@ def allreduce(tensor, average=None, name=None, compression=Compression.none, op=
 
 class _GroupedAllreduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, name, op, prescale, postscale, process_set, *tensors):
-        ctx.arguments = (_named_gradient(name), op, prescale, postscale, process_set)
-        handle = ops.grouped_allreduce_async(tensors, None, name, op, prescale, postscale, process_set)
+    def forward(ctx, name, op, prescale, postscale, process_set, block_formats, *tensors):
+        ctx.arguments = (_named_gradient(name), op, prescale, postscale, process_set, block_formats)
+        handle = ops.grouped_allreduce_async(tensors, None, name, op, prescale, postscale, process_set, block_formats)
         return tuple(ops.synchronize(handle))
 
     @staticmethod
     def backward(ctx, *gradients):
-        name, op, prescale, postscale, process_set = ctx.arguments
+        name, op, prescale, postscale, process_set, block_formats = ctx.arguments
         _linear(op)
         gradients = [gradient.contiguous() for gradient in gradients]
-        handle = ops.grouped_allreduce_async(gradients, None, name, op, prescale, postscale, process_set)
-        return (*[None] * 5, *ops.synchronize(handle))
+        handle = ops.grouped_allreduce_async(gradients, None, name, op, prescale, postscale, process_set, block_formats)
+        return (*[None] * 6, *ops.synchronize(handle))
 
 
 def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None, prescale_factor=1.0,
@@ -92,13 +94,18 @@ def grouped_allreduce(tensors, average=None, name=None, compression=Compression.
     None of the reductions starts before all tensors are ready on all ranks.
     """
     op = chosen_op(average, op)
-    small = [compression.compress(tensor) for tensor in tensors]
-    if not small:
+    tensors = list(tensors)
+    if not tensors:
         return []
+    formats = [block_format_of(compression, tensor) for tensor in tensors]
+    small = [(one, None) if format else compression.compress(one) for one, format in zip(tensors, formats)]
     results = _run(
-        _GroupedAllreduce, name, op, prescale_factor, postscale_factor, process_set, *[one for one, _ in small]
+        _GroupedAllreduce, name, op, prescale_factor, postscale_factor, process_set, formats, *[one for one, _ in small]
     )
-    return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small)]
+    return [
+        result if format else compression.decompress(result, ctx)
+        for result, format, (_, ctx) in zip(results, formats, small)
+    ]
 
 
 def _my_rows(gradient, rows, name, process_set):

@@ -2,9 +2,9 @@
 
 import torch
 
-from ..basics import Average
+from ..basics import Average, Sum
 from . import gradient_agreement, gradient_buckets, ops
-from .compression import Compression
+from .compression import BlockCompressor, Compression, Residuals, block_format_of
 from .gradient_agreement import is_sparse
 from .gradient_grouping import GroupedGradients
 from .tensors import catch_up
@@ -18,6 +18,11 @@ class LaunchedGradients(GroupedGradients):
         if shared and compression is not Compression.none:
             raise ValueError("gradients_in_shared_memory does not support compression: gradients are reduced in place")
         self.compression = compression
+        if isinstance(compression, BlockCompressor):
+            _check_blocks(compression, op, predivide)
+        self.residuals = Residuals()
+        self.bounds = []  # error bounds of this step's compressed reductions
+        self.error_bound = 0.0  # the largest of the last step
         self.prescale = 1.0 / predivide if op == Average else 1.0
         self.postscale = predivide if op == Average else 1.0
         self.spoiled = []  # parameters whose gradients were changed during their reduction
@@ -37,17 +42,18 @@ class LaunchedGradients(GroupedGradients):
         else:
             self._launch_dense(bucket, parameters)
 
-    def _submit(self, tensors, names, priority):
+    def _submit(self, tensors, names, priority, block_formats=None):
         return ops.submit_allreduce(
-            tensors, tensors, names, self.world, self.op, self.prescale, self.postscale, priority
-        )
+            tensors, tensors, names, self.world, self.op, self.prescale, self.postscale, priority, block_formats,
+            self.bounds)  # fmt: skip
 
     def _launch_dense(self, bucket, parameters):
         noted = [self._noted(parameter) for parameter in parameters]
         sent = [self._as_sent(parameter) for parameter in parameters]
         buffers = [buffer for buffer, _ in sent]
         names = [f"allreduce.{self.sent_names[parameter]}" for parameter in parameters]
-        handle = self._submit(buffers, names, bucket.priority)
+        formats = [self._block_format_of(parameter) for parameter in parameters]
+        handle = self._submit(buffers, names, bucket.priority, formats)
 
         def finish():
             for parameter, (gradient, version), (buffer, ctx) in zip(parameters, noted, sent):
@@ -62,13 +68,24 @@ class LaunchedGradients(GroupedGradients):
         """The gradient and its version. No code may change the gradient until its reduction ends."""
         return self.ready.get(parameter) or (parameter.grad, parameter.grad._version)
 
+    def _block_format_of(self, parameter):
+        block_format = block_format_of(self.compression, parameter)
+        return 0 if block_format and self.compression.excludes(self.names[parameter], parameter) else block_format
+
     def _as_sent(self, parameter):
         """The tensor to send: the gradient itself if its elements have the common order, else a copy."""
-        tensor, ctx = self.compression.compress(parameter.grad)
+        if isinstance(self.compression, BlockCompressor):
+            tensor, ctx = parameter.grad, None
+        else:
+            tensor, ctx = self.compression.compress(parameter.grad)
         order = self.order_of.get(parameter)
         if order is not None:
             tensor = tensor.permute(order)
-            return (tensor, ctx) if tensor.is_contiguous() else (tensor.contiguous(), ctx)
+        if getattr(self.compression, "feedback", False) and tensor.dtype is torch.float32:
+            if block_format := self._block_format_of(parameter):
+                # A copy, because adding to the gradient itself would change it during its reduction.
+                tensor = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+                self.residuals.add_to(parameter, tensor, block_format)
         return tensor.contiguous(), ctx
 
     def _put_back(self, parameter, buffer, ctx):
@@ -140,6 +157,8 @@ class LaunchedGradients(GroupedGradients):
                         finish()
                 except Exception as error:
                     failure = failure or error
+        self.error_bound = max(self.bounds, default=0.0)
+        self.bounds.clear()
         if failure is not None:
             raise failure
 
@@ -151,6 +170,13 @@ class LaunchedGradients(GroupedGradients):
             "prohibited as it can cause a race condition. Call optimizer.synchronize() before changing gradients, "
             "and step() within optimizer.skip_synchronize(); call zero_grad() after step()."
         )
+
+
+def _check_blocks(compression, op, predivide):
+    if op not in (Average, Sum):
+        raise ValueError(f"DistributedOptimizer: {compression} is for op=Average and op=Sum; leave it out")
+    if compression.feedback and predivide != 1.0:
+        raise ValueError(f"DistributedOptimizer: {compression} excludes gradient_predivide_factor; leave one out")
 
 
 def zeros_for(parameter, total):

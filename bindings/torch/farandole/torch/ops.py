@@ -4,6 +4,8 @@ Unnamed operations are counted for each process set and operation: all ranks of 
 of one kind in the same order.
 """
 
+import itertools
+
 import torch
 
 from .. import _native, core, errors
@@ -40,10 +42,11 @@ _NO_OP = int(core.Op.SUM)  # of operations without a reduction
 
 
 def _operation(kind, name, stream, source, target=None, op=_NO_OP, root=0, prescale=1.0, postscale=1.0, splits=None,
-               priority=0):  # fmt: skip
+               priority=0, compression=0):  # fmt: skip
     to, elements = (0, 0) if target is None else (target.data_ptr(), target.numel())
     return Operation(int(kind), name, source.data_ptr(), DTYPES[source.dtype], source.shape, to, elements, op, root,
-                          float(prescale), float(postscale), splits, priority, place_of(source, stream))  # fmt: skip
+                          float(prescale), float(postscale), splits, priority, place_of(source, stream),
+                          compression)  # fmt: skip
 
 
 _increment_version = torch.autograd.graph.increment_version
@@ -65,23 +68,28 @@ def _reduction(average, op, process_set):
 # ---- Allreduce ------------------------------------------------------------------------------------------------------
 
 
-def submit_allreduce(sources, targets, names, group, op, prescale=1.0, postscale=1.0, priority=0):
+def submit_allreduce(sources, targets, names, group, op, prescale=1.0, postscale=1.0, priority=0, compressions=None,
+                     bounds=None):  # fmt: skip
     """Submits allreduces as one unit and returns a handle, whose result is the list of targets.
 
-    Tensors on a device that the core cannot use are copied to the host, and so are those of Adasum.
+    `compressions`: the number of each tensor's block format, or None. Their error bounds are appended to `bounds`.
+    Tensors on a device that the core cannot use are copied to the host, and so are those of Adasum and compressed ones.
     """
-    bring = on_host if op == Adasum else within_reach
+    compressions = compressions if compressions is not None and any(compressions) else None
+    bring = on_host if op == Adasum or compressions is not None else within_reach
     op = native_op(op)
     one_device(sources)
     near_sources = [bring(checked(source)) for source in sources]
     near_targets = [_near(target, source, near) for source, near, target in zip(sources, near_sources, targets)]
     stream = stream_of(near_sources)
     operations = [
-        _operation(core.Kind.ALLREDUCE, name, stream, source, target, op, 0, prescale, postscale, None, priority)
-        for name, source, target in zip(names, near_sources, near_targets)
+        _operation(core.Kind.ALLREDUCE, name, stream, source, target, op, 0, prescale, postscale, None, priority, one)
+        for name, source, target, one in zip(names, near_sources, near_targets, compressions or itertools.repeat(0))
     ]
 
     def finish(native):
+        if compressions is not None and bounds is not None:
+            bounds.extend(native.error_bound(index) for index, one in enumerate(compressions) if one)
         for target, near in zip(targets, near_targets):
             if target is not near:
                 target.detach().copy_(near)
@@ -97,16 +105,17 @@ def _near(target, source, near_source):
     return near_source if target is source else torch.empty_like(near_source)
 
 
-def _allreduce_now(source, target, name, op, prescale, postscale, process_set):
+def _allreduce_now(source, target, name, op, prescale, postscale, process_set, compression=0):
     """Runs one allreduce to its end, in the calling thread where possible."""
     group = process_set.group("Allreduce")
     with group.blocking_name("allreduce", name) as name:
-        return _allreduce_as(name, group, source, target, op, prescale, postscale)
+        return _allreduce_as(name, group, source, target, op, prescale, postscale, compression)
 
 
-def _allreduce_as(name, group, source, target, op, prescale, postscale):
-    if not source.is_cpu:
-        return synchronize(_first(submit_allreduce([source], [target], [name], group, op, prescale, postscale)))
+def _allreduce_as(name, group, source, target, op, prescale, postscale, compression):
+    if not source.is_cpu or compression:
+        handle = submit_allreduce([source], [target], [name], group, op, prescale, postscale, 0, [compression])
+        return synchronize(_first(handle))
     try:
         _native.allreduce(group.member(), name, source.data_ptr(), DTYPES[source.dtype], source.shape,
                           target.data_ptr(), native_op(op), prescale, postscale, (source, target))  # fmt: skip
@@ -143,11 +152,11 @@ def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1
 
 
 def allreduce(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
-              process_set=global_process_set):  # fmt: skip
-    """Blocks and returns a new tensor. Not differentiable: see functions.allreduce."""
+              process_set=global_process_set, compression=0):  # fmt: skip
+    """Blocks and returns a new tensor. Not differentiable: see functions.allreduce. `compression`: a block format."""
     op = _reduction(average, op, process_set)
     output = torch.empty_like(checked(tensor).detach())
-    return _allreduce_now(tensor, output, name, op, prescale_factor, postscale_factor, process_set)
+    return _allreduce_now(tensor, output, name, op, prescale_factor, postscale_factor, process_set, compression)
 
 
 def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
@@ -164,7 +173,7 @@ def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, po
 
 
 def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
-                            process_set=global_process_set):  # fmt: skip
+                            process_set=global_process_set, compressions=None):  # fmt: skip
     """Starts grouped_allreduce and returns its handle. The result is a list of new tensors."""
     group = process_set.group("Allreduce")
     op = _reduction(average, op, process_set)
@@ -172,7 +181,7 @@ def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_
     outputs = [torch.empty_like(tensor.detach()) for tensor in tensors]
     with group.naming("grouped_allreduce", name) as base:
         names = member_names(base, len(tensors))
-        return submit_allreduce(tensors, outputs, names, group, op, prescale_factor, postscale_factor)
+        return submit_allreduce(tensors, outputs, names, group, op, prescale_factor, postscale_factor, 0, compressions)
 
 
 def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,

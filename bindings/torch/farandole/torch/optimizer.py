@@ -9,7 +9,7 @@ import torch
 from .. import basics
 from ..basics import Adasum, Average, check_adasum, global_process_set
 from .adasum_optimizer import Deltas, DistributedAdasum
-from .compression import Compression
+from .compression import BlockCompressor, Compression
 from .gradient_reduction import GradientReductions
 from .gradient_scaler import prepare_scalers
 from .optimizer_state import put_back
@@ -26,7 +26,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     ranks have a gradient of a parameter, the others count as zeros. If no rank has one, the gradient stays None.
 
     `named_parameters`: model.named_parameters().
-    `compression`: one of Compression.
+    `compression`: one of Compression. With int8, int4, float8_e4m3, float8_e5m2 or bfloat16, the optimizer's
+    `error_bound` is after each step a bound of the largest error of a reduced gradient.
     `backward_passes_per_step`: the number of backward passes whose gradients are accumulated before a reduction.
     `op`: Average, Sum, Adasum, Min, Max or Product.
     `gradient_predivide_factor`: divides gradients before the sum, and multiplies the average accordingly.
@@ -40,7 +41,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     Wrapping parameters again takes them from the DistributedOptimizer that had them before, which can no longer step.
     ValueError for invalid arguments, on all ranks if ranks have different parameters.
     """
-    _check_arguments(optimizer, backward_passes_per_step, op, gradient_predivide_factor, process_set)
+    _check_arguments(optimizer, backward_passes_per_step, op, gradient_predivide_factor, process_set, compression)
     if num_groups:
         warnings.warn("num_groups has been replaced by groups", DeprecationWarning, stacklevel=2)
         groups = groups if groups is not None else num_groups
@@ -59,7 +60,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     return _wrapper(optimizer, communication, members, options)
 
 
-def _check_arguments(optimizer, passes, op, predivide, process_set):
+def _check_arguments(optimizer, passes, op, predivide, process_set, compression):
     if isinstance(getattr(optimizer, "_communication", None), (GradientReductions, Deltas)):
         raise ValueError(
             "DistributedOptimizer: optimizer is a DistributedOptimizer already; use it as it is, or wrap the optimizer "
@@ -68,6 +69,8 @@ def _check_arguments(optimizer, passes, op, predivide, process_set):
     if op == Adasum:
         process_set.group("DistributedOptimizer")
         check_adasum(process_set)
+        if isinstance(compression, BlockCompressor):
+            raise ValueError(f"DistributedOptimizer: {compression} is for op=Average and op=Sum; leave it out")
     if predivide != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if passes <= 0:
@@ -156,6 +159,11 @@ class _Distributed:
     @property
     def _parameter_names(self):
         return self._communication.names
+
+    @property
+    def error_bound(self):
+        """The bound of the last step's errors: of the largest absolute error of a gradient that was sent compressed."""
+        return getattr(self._communication, "error_bound", 0.0)
 
     def _before_scaler(self):
         """Called before a GradScaler reads the gradients."""

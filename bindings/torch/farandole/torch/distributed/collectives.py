@@ -12,7 +12,7 @@ from ...codes import Collective as C
 from . import operands
 from .calls import CallOptions, Calls, only
 from .sparse import sparse_allreduce
-from .work import DoneWork, together
+from .work import DoneWork, Work, as_torch, together
 
 _ALLREDUCE, _REDUCE, _BROADCAST, _ALLGATHER = int(C.ALLREDUCE), int(C.REDUCE), int(C.BROADCAST), int(C.ALLGATHER)
 _REDUCE_SCATTER, _ALLTOALL = int(C.REDUCE_SCATTER), int(C.ALLTOALL)
@@ -49,6 +49,25 @@ class Collectives(Calls):
         address, count = plain.data_ptr(), plain.numel() * parts
         return self._run(opts, [tensor], plain, afterwards,
                          _ALLREDUCE, address, address, count, count, count, number, op, 0, factor)  # fmt: skip
+
+    def allreduce_compressed(self, tensor, compression, reduce_op):
+        """Starts an allreduce of a contiguous float32 tensor on the CPU in place, in a block format; returns its Work.
+
+        `compression`: a number of codes.COMPRESSIONS. `reduce_op`: SUM or AVG.
+        """
+        if not tensor.is_cpu:
+            raise errors.InvalidArgumentError(f"compression takes tensors on the CPU, not on {tensor.device}")
+        opts = CallOptions(reduce_op)
+        number, parts, op, factor = operands.reduced_as(tensor.dtype, reduce_op)
+        address, count = tensor.data_ptr(), tensor.numel() * parts
+        self._started += 1
+        try:
+            pending = self._channel.submit_compressed(
+                _ALLREDUCE, address, address, count, count, count, number, op, 0, factor, self._timeout_of(opts),
+                compression, tensor)  # fmt: skip
+        except errors.Error as error:
+            raise as_torch(error) from None
+        return self._keep_batch(Work((pending,), [tensor], None, (self, self._started)))
 
     def allreduce_coalesced(self, tensors, opts=None):
         opts = opts or CallOptions()
