@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Measures allreduce between hosts: network namespaces joined by links of 1 Gbit/s, then by links with 1 ms of delay.
 #
-#   bash bench/network.sh [--program build/bin/farandole] [--hosts 4] [--ranks 1] [--only speed|delay|hosts|flows]
+#   bash bench/network.sh [--program build/bin/farandole] [--hosts 4] [--ranks 1] [--only speed|delay|hosts|flows|compression]
 #
 # speed   each link shaped to 1 Gbit/s both ways (tbf): time beside the bound 2(p-1)/p * bytes / bandwidth
 # delay   a switch in user space holds each frame for 1 ms: time of small messages in one-way delays
 # hosts   two hosts with two ranks each, 1 Gbit/s: the ranks of a host share the bytes between hosts
+# compression  the links of speed: allreduces compressed to int8, float8_e4m3, int4 and bfloat16 beside float32
 # flows   two hosts, 1 Gbit/s, of which each connection gets a quarter (htb): four connections a channel beside one
 #
 # Needs root, iproute2, python3 and a compiler. All namespaces are removed at every exit. Prints one line for each
@@ -16,7 +17,7 @@ cd "$(dirname "$0")/.."
 program=build/bin/farandole
 hosts=4
 ranks=1
-only="speed delay hosts flows"
+only="speed delay hosts flows compression"
 while [ $# -gt 0 ]; do
   case "$1" in
     --program) program=$2 && shift 2 ;;
@@ -107,13 +108,13 @@ slow_links() {
   done
 }
 
-# bench HOSTS RANKS_PER_HOST SIZES: JSON lines of rank 0.
+# bench HOSTS RANKS_PER_HOST SIZES [COMPRESSION]: JSON lines of rank 0.
 bench() {
   local pids=() host failed=0
   export FARANDOLE_JOB_KEY="network bench $tag $RANDOM"
   for host in $(seq 0 $(($1 - 1))); do
     ip netns exec "$tag-$host" timeout 100 "$program" run --nnodes "$1" --node-rank "$host" -np "$2" --no-prefix \
-      --rendezvous 10.77.0.1:29400 -- "$program" bench --launched --json --sizes "$3" >"$work/out$host" 2>"$work/err$host" &
+      --rendezvous 10.77.0.1:29400 -- "$program" bench --launched --json --sizes "$3" --compression "${4:-none}" >"$work/out$host" 2>"$work/err$host" &
     pids+=($!)
   done
   for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
@@ -125,6 +126,12 @@ bench() {
 flows_bench() {
   FARANDOLE_TCP_STREAMS=1 bench 2 1 "$1"
   FARANDOLE_TCP_STREAMS=4 bench 2 1 "$1"
+}
+
+# compression_bench HOSTS RANKS_PER_HOST SIZES: as they are, then in each format.
+compression_bench() {
+  local format
+  for format in none int8 float8_e4m3 int4 bfloat16; do bench "$1" "$2" "$3" "$format"; done
 }
 
 # table WHAT HOSTS: reads JSON lines, prints a row for each, and compares it with its target.
@@ -148,13 +155,18 @@ for line in os.fdopen(3):
         good = faster >= 2
         text = f"{'4 connections' if size in alone else '1 connection '}, {faster:5.2f} times as fast, at least 2"
         alone.setdefault(size, median)
+    elif what == "compression":
+        alone.setdefault(size, median)
+        faster, form = alone[size] / median, row.get("compression", "none")
+        checked, good = form == "int8" and size >= 8 << 20, faster >= 3.2
+        text = f"{form:12} {size / median / 1e3:7.3f} GB/s, {faster:5.2f} times as fast" + ", at least 3.2" * checked
     else:
         limit = 2 * (hosts - 1) / hosts * size / 125e6 * 1e6
         checked, good = size >= 8 << 20, limit / median >= 0.9
         text = f"bound {limit:11.1f} us, reached {100 * limit / median:5.1f} %, at least 90"
     bad += checked and not good
     outcome = "" if not checked else "holds" if good else "MISSED"
-    print(f"{what:6} {row['transport']:8} {ranks} ranks {hosts} hosts {size:10} B  median {median:11.1f} us  "
+    print(f"{what:11} {row['transport']:8} {ranks} ranks {hosts} hosts {size:10} B  median {median:11.1f} us  "
           f"min {row['time_us_min']:11.1f} us  {text}  {outcome}", flush=True)
 sys.exit(1 if bad or not rows else 0)
 PY
@@ -166,8 +178,9 @@ for part in $only; do
     speed) shaped_links "$hosts" && bench "$hosts" "$ranks" 4,64K,1M,8M,16M,64M >"$work/rows" && table speed "$hosts" <"$work/rows" || missed=1 ;;
     delay) slow_links "$hosts" 1000 && bench "$hosts" 1 4,1K,4K,64K,256K >"$work/rows" && table delay "$hosts" <"$work/rows" || missed=1 ;;
     flows) limited_flows && flows_bench 4,64K,1M,8M,64M >"$work/rows" && table flows 2 <"$work/rows" || missed=1 ;;
+    compression) shaped_links "$hosts" && compression_bench "$hosts" "$ranks" 64K,1M,8M,64M >"$work/rows" && table compression "$hosts" <"$work/rows" || missed=1 ;;
     hosts) shaped_links 2 && bench 2 2 4,64K,1M,8M,16M,64M >"$work/rows" && table hosts 2 <"$work/rows" || missed=1 ;;
-    *) echo "network.sh: --only $part is none of speed, delay, hosts, flows" >&2 && exit 64 ;;
+    *) echo "network.sh: --only $part is none of speed, delay, hosts, flows, compression" >&2 && exit 64 ;;
   esac
   tear_down
 done

@@ -30,7 +30,7 @@ std::size_t CollectiveCall::bytes_of(const Extent& extent) const {
 }
 
 fdl_result CollectiveCall::run(fdl_comm* comm, void* input, void* output, std::size_t count,
-                               const std::string& algorithm) const {
+                               const std::string& algorithm, double* error_bound) const {
   fdl_call requested;  // init sets the sum and root 0
   fdl_call_init(&requested);
   requested.collective = collective;
@@ -41,6 +41,8 @@ fdl_result CollectiveCall::run(fdl_comm* comm, void* input, void* output, std::s
   fdl_call_options how;
   fdl_call_options_init(&how);
   how.algorithm = algorithm.c_str();
+  how.compression = compression;
+  if (compression != FDL_COMPRESSION_NONE) how.error_bound = error_bound;
   return fdl_call_ex(comm, &requested, &how, nullptr);
 }
 

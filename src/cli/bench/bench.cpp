@@ -8,6 +8,7 @@
 #include "cli/bench/bench_rank.h"
 #include "cli/local_ranks.h"
 #include "cli/subcommands.h"
+#include "data/compression.h"
 #include "data/dtype.h"
 #include "schedule/schedule.h"
 
@@ -22,6 +23,7 @@ struct BenchArguments {
   std::string algorithm = "auto";
   std::string sizes = "4,64,1K,4K,64K,1M,16M,64M";
   std::string dtype = "float32";
+  std::string compression = "none";
   bool json = false;
   bool launched = false;
 };
@@ -48,6 +50,12 @@ Result<BenchOptions> parse(const BenchArguments& arguments) {
   if (!dtype)
     return Status(Code::invalid_argument, "--dtype '" + arguments.dtype + "' is not a dtype; try float32, bfloat16");
   options.dtype = static_cast<fdl_dtype>(*dtype);
+  const auto compression = compression_named(arguments.compression);
+  if (!compression) {
+    return Status(Code::invalid_argument, "--compression '" + arguments.compression +
+                                              "' is none of int8, int4, float8_e4m3, float8_e5m2, bfloat16, none");
+  }
+  options.compression = static_cast<fdl_compression>(*compression);
   for (std::size_t begin = 0; begin <= arguments.sizes.size();) {
     const std::size_t end = std::min(arguments.sizes.find(',', begin), arguments.sizes.size());
     auto bytes = parse_bytes(arguments.sizes.substr(begin, end - begin));
@@ -84,6 +92,8 @@ void add_bench(CLI::App& app, Work& work) {
   command->add_option("--algorithm", arguments->algorithm, "As `farandole explain` names them")->capture_default_str();
   command->add_option("--sizes", arguments->sizes, "Bytes: 4,64K,1M")->capture_default_str();
   command->add_option("--dtype", arguments->dtype, "float32, bfloat16, int64 ...")->capture_default_str();
+  command->add_option("--compression", arguments->compression, "int8, int4, float8_e4m3, float8_e5m2, bfloat16 or none")
+      ->capture_default_str();
   command->add_flag(
       "--launched", arguments->launched,
       "This process is one rank, which its launcher numbers: farandole run ... -- farandole bench --launched");

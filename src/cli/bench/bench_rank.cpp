@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 
@@ -56,11 +57,15 @@ double busbw_factor(const BenchOptions& options) {
 }
 
 CollectiveCall call_of(const BenchOptions& options) {
-  return {.collective = options.collective, .dtype = options.dtype, .ranks = options.ranks};
+  return {.collective = options.collective,
+          .dtype = options.dtype,
+          .ranks = options.ranks,
+          .compression = options.compression};
 }
 
-fdl_result call(const BenchOptions& options, fdl_comm* comm, void* input, void* output, std::size_t count) {
-  return call_of(options).run(comm, input, output, count, options.algorithm);
+fdl_result call(const BenchOptions& options, fdl_comm* comm, void* input, void* output, std::size_t count,
+                double* error_bound = nullptr) {
+  return call_of(options).run(comm, input, output, count, options.algorithm, error_bound);
 }
 
 // ---- Results that can be checked with == ----
@@ -130,11 +135,19 @@ bool has_result(const BenchOptions& options, int rank) {
   return rank == 0 || (options.collective != FDL_REDUCE && options.collective != FDL_GATHER);
 }
 
-// The index of the first wrong element, or -1. Bytes are compared, since each value has one representation.
-int64_t first_wrong(const BenchOptions& options, int rank, const std::vector<std::byte>& output, const Extent& extent) {
+// The index of the first wrong element, or -1. Bytes are compared, since each value has one representation; a
+// compressed result may be off by `error_bound`.
+int64_t first_wrong(const BenchOptions& options, int rank, const std::vector<std::byte>& output, const Extent& extent,
+                    double error_bound) {
   if (!has_result(options, rank)) return -1;
   std::vector<std::byte> one(fdl_dtype_size(options.dtype));
   for (std::size_t i = 0; i < extent.output; ++i) {
+    if (options.compression != FDL_COMPRESSION_NONE) {
+      float value;
+      std::memcpy(&value, output.data() + i * sizeof value, sizeof value);
+      if (!(std::abs(value - expected(options, rank, i, extent)) <= error_bound)) return static_cast<int64_t>(i);
+      continue;
+    }
     put(options.dtype, one.data(), 0, expected(options, rank, i, extent));
     if (std::memcmp(one.data(), output.data() + i * one.size(), one.size()) != 0) return static_cast<int64_t>(i);
   }
@@ -147,8 +160,9 @@ int check_size(const BenchOptions& options, int rank, fdl_comm* comm, const Exte
   std::vector<std::byte> output(extent.output * fdl_dtype_size(options.dtype));
   fill(options, rank, input.data(), extent.input);
   if (options.collective == FDL_BROADCAST && rank == 0) fill(options, rank, output.data(), extent.output);
-  if (call(options, comm, input.data(), output.data(), extent.count) != FDL_OK) return fail(rank);
-  const int64_t wrong = first_wrong(options, rank, output, extent);
+  double error_bound = 0;
+  if (call(options, comm, input.data(), output.data(), extent.count, &error_bound) != FDL_OK) return fail(rank);
+  const int64_t wrong = first_wrong(options, rank, output, extent, error_bound);
   if (wrong < 0) return kExitOk;
   fmt::print(stderr, "farandole bench: rank {}: {} of {} elements is wrong at element {}\n", rank,
              options.collective_name, extent.output, wrong);
@@ -179,7 +193,9 @@ Rotation rotation_of(const BenchOptions& options, const Extent& extent) {
   const std::size_t share = kRotatedBytes / static_cast<std::size_t>(options.ranks);
   // Small sizes are measured warm: an application has usually just written so little data.
   rotation.copies = bytes < 65536 ? 2 : std::clamp<std::size_t>(share / rotation.stride, 2, 256);
-  rotation.input.assign(rotation.stride * rotation.copies, std::byte{0});
+  // Blocks of zeros would be quantised more quickly than others.
+  const bool compressed = options.compression != FDL_COMPRESSION_NONE;
+  rotation.input.assign(rotation.stride * rotation.copies, compressed ? std::byte{0x3c} : std::byte{0});
   rotation.output.assign(rotation.stride * rotation.copies, std::byte{0});
   return rotation;
 }
@@ -240,6 +256,8 @@ void print_line(const BenchOptions& options, const char* transports, const Line&
     JsonLine json;
     json.text("collective", options.collective_name).text("transport", transports).text("algorithm", options.algorithm);
     json.number("ranks", static_cast<long long>(options.ranks)).number("bytes", static_cast<long long>(line.bytes));
+    if (options.compression != FDL_COMPRESSION_NONE)
+      json.text("compression", fdl_compression_name(options.compression));
     json.text("dtype", fdl_dtype_name(options.dtype)).number("time_us_median", line.timing.median_s * 1e6);
     json.number("time_us_min", line.timing.least_s * 1e6).number("algbw_GBps", algbw).number("busbw_GBps", busbw);
     fmt::print("{}\n", json.str());

@@ -16,6 +16,7 @@ struct BenchOptions {
   std::string algorithm = "auto";
   std::vector<std::size_t> sizes;  // bytes, as nccl-tests count them
   fdl_dtype dtype = FDL_FLOAT32;
+  fdl_compression compression = FDL_COMPRESSION_NONE;
   bool json = false;
   bool launched = false;  // rank, ranks and rendezvous come from the launcher's environment
   std::string rendezvous;
