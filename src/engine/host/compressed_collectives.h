@@ -9,9 +9,14 @@
 //     fold         s0           s1           s2           s3             a + b + c + d in float32, quantised
 //     gather       s0 s1 s2 s3  on every rank, which dequantises them    an allgather
 //
-// A reduce-scatter ends with the fold, in float32; an allgather begins with the gather. Owners add in rank order and all
-// ranks read the same bytes, so all ranks have the same bits in every run. Each owner bounds the errors of its chunk;
-// the gather carries the bounds, and all ranks return the largest. docs/compression.md has the proof.
+// A reduce-scatter ends with the fold, in float32; an allgather begins with the gather. Owners add in rank order and
+// all ranks read the same bytes, so all ranks have the same bits in every run. Each owner bounds the errors of its
+// chunk; the last gather carries the bounds, and all ranks return the largest. docs/compression.md has the proof.
+//
+// Long chunks pass in segments, so that this rank converts one while another one is on its way:
+//
+//     inner collectives   exchange 0   exchange 1   gather 0   exchange 2   gather 1   gather 2
+//     conversions         quantise 1   fold 0 ...   fold 1, spread ...
 #pragma once
 
 #include <cstddef>
@@ -49,33 +54,46 @@ class CompressedCollectives final : public Collectives {
   void finish_sleep() override {}
 
  private:
-  enum class Stage : uint8_t { idle, alone, quantise, exchange, fold, gather, spread };
-
-  // What one rank owns of the vector.
+  // What one rank owns of the vector, in elements.
   struct Chunk {
-    std::size_t first = 0;  // elements
+    std::size_t first = 0;
     std::size_t count = 0;
-    std::size_t sent_at = 0;      // bytes: where it begins in `sent_`
-    std::size_t gathered_at = 0;  // and in `gathered_`
   };
+  // A conversion of all segments, piece by piece in the order in which they lie in a buffer.
+  struct Conversion {
+    std::size_t segment = 0;  // of the next piece
+    std::size_t chunk = 0;    // in the segment
+    std::size_t at = 0;       // elements of the chunk's part of the segment
+    std::size_t bytes = 0;    // place in the buffer
+  };
+  enum class Inner : uint8_t { none, alone, exchange, gather };
+
+  bool is(Collective kind) const { return spec_.collective == kind; }
+  std::size_t ranks() const { return static_cast<std::size_t>(size_); }
+  std::size_t me() const { return static_cast<std::size_t>(rank_); }
 
   void lay_out();
   std::size_t bytes_of(std::size_t elements) const;
-  std::size_t gathered_bytes(const Chunk& chunk) const;
-  const Chunk& own() const { return chunks_[static_cast<std::size_t>(rank_)]; }
-  std::size_t take_piece(std::size_t count);
-  bool quantise_piece();
-  bool fold_piece();
-  bool spread_piece();
-  void fold(std::size_t first, std::size_t count);
-  void bound_fold(std::size_t first, std::size_t count, const std::byte* result);
-  void raise_bound(double bound);
-  void start_inner(Stage stage, const CollectiveSpec& spec, Buffers buffers);
-  void start_alone();
+  std::size_t bytes_before(std::size_t segment) const;
+  Chunk part_of(std::size_t rank, std::size_t segment) const;
+  std::size_t gathered_bytes(std::size_t rank, std::size_t segment) const;
+  std::size_t gathered_at(std::size_t rank, std::size_t segment) const;
+  std::size_t received_at(std::size_t segment) const;
+
+  bool start_next();
+  void start_inner(Inner kind, const CollectiveSpec& spec, Buffers buffers);
+  void start_exchange(std::size_t segment);
+  void start_gather(std::size_t segment);
+  void end_inner();
+  bool convert_piece();
+  void quantise_piece();
+  void fold_piece();
+  void spread_piece();
+  void fold(const std::byte* from, std::size_t stride, std::size_t first, std::size_t count, std::byte* to);
+  void bound_fold(const std::byte* from, std::size_t stride, std::size_t count, const std::byte* result);
   double bound_alone() const;
-  void start_exchange();
-  void start_gather();
-  void after_inner();
+  void raise_bound(double bound);
+  bool is_complete() const;
   void report_bound();
   void conclude(Status outcome);
 
@@ -84,27 +102,33 @@ class CompressedCollectives final : public Collectives {
   const Runner choose_;
 
   // The collective in flight.
-  Stage stage_ = Stage::idle;
   CollectiveSpec spec_;
   const float* input_ = nullptr;
   float* output_ = nullptr;
   Completion* completion_ = nullptr;
-  std::size_t at_chunk_ = 0;  // progress of quantise and spread; `at_` also of fold
-  std::size_t at_ = 0;        // elements of the chunk
-  double bound_ = 0;          // of this rank's own chunk
+  std::size_t segments_ = 0;  // at least one, which may be empty
+  Conversion quantised_;
+  Conversion folded_;
+  Conversion spread_;
+  // Inner collectives that have been started; those before the one in flight have ended.
+  std::size_t exchanges_ = 0;
+  std::size_t gathers_ = 0;
+  double bound_ = 0;  // of what this rank has folded, or quantised in an allgather
 
+  Inner kind_ = Inner::none;
   Collectives* inner_ = nullptr;
   CollectiveSpec inner_spec_;
   Completion inner_outcome_;
   Status ended_;
 
-  // Memory that grows and stays.
+  // Memory that grows and stays. The buffers hold segment after segment, and in each the ranks in order.
   std::vector<Chunk> chunks_;
   std::vector<std::size_t> counts_;
   std::vector<std::size_t> recv_counts_;
-  Workspace sent_;      // this rank's blocks, chunk by chunk
-  Workspace received_;  // the blocks of this rank's chunk, rank by rank
-  Workspace gathered_;  // the blocks of the results and each owner's bound
+  Workspace sent_;      // this rank's blocks for each owner
+  Workspace received_;  // the blocks of this rank's chunk from each rank
+  Workspace
+      gathered_;  // the blocks of the results from each owner; in the last segment, each owner's bound behind them
   std::vector<float> sums_;
 };
 

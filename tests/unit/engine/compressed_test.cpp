@@ -207,6 +207,38 @@ TEST_P(Compressed, AllgatherBoundsTheErrorOfEachRank) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Compressed, ::testing::Values(1, 2, 3, 8));
 
+// Long chunks pass in segments. The bits are those of one rank that does everything by itself.
+TEST(CompressedCalls, OfLongVectorsHaveTheBitsOfTheDefinition) {
+  constexpr int kSize = 3;
+  constexpr std::size_t kCount = 2'000'003;
+  std::vector<float> sums(kCount), results(kCount), one(kCount);
+  for (int rank = 0; rank < kSize; ++rank) {
+    round_trip(Compression::int4, contribution(Distribution::normal, rank, kCount).data(), one.data(), kCount);
+    for (std::size_t i = 0; i < kCount; ++i) sums[i] = rank == 0 ? one[i] : sums[i] + one[i];
+  }
+  round_trip(Compression::int4, sums.data(), results.data(), kCount);
+  run_thread_ranks(kSize, make_config(), [&](Communicator& comm) {
+    const std::vector<float> input = contribution(Distribution::normal, comm.rank(), kCount);
+    std::vector<float> output(kCount);
+    double bound = 0;
+    require(call(comm, allreduce_of(Compression::int4, kCount, &bound), input.data(), output.data()));
+    EXPECT_EQ(0, std::memcmp(output.data(), results.data(), kCount * sizeof(float)));
+    EXPECT_GT(bound, 0);
+    // Whole blocks but for the end, so that they are the same as those of the allreduce.
+    const std::vector<std::size_t> counts{0, 1'600'000, 400'003};
+    CollectiveSpec spec = allreduce_of(Compression::int4, 0, &bound);
+    spec.collective = Collective::reduce_scatter;
+    spec.counts = counts;
+    require(call(comm, spec, input.data(), output.data()));
+    const std::size_t first = comm.rank() == 2 ? 1'600'000 : 0;
+    EXPECT_EQ(0, std::memcmp(output.data(), sums.data() + first,
+                             counts[static_cast<std::size_t>(comm.rank())] * sizeof(float)));
+    spec.collective = Collective::allgather;
+    require(call(comm, spec, sums.data() + first, output.data()));
+    EXPECT_EQ(0, std::memcmp(output.data(), results.data(), kCount * sizeof(float)));
+  });
+}
+
 TEST(CompressedCalls, WorkInPlaceAndBesideOthers) {
   run_thread_ranks(3, make_config(), [](Communicator& comm) {
     // Multiples of 127 over 127 are exact in int8.
