@@ -19,8 +19,6 @@ constexpr std::array<std::string_view, kCompressionCount> kNames = {"none",     
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr uint32_t kInfinityBits = 0x7f800000;
-constexpr uint16_t kNanScale = 0x7fc0;
-constexpr uint16_t kLeastScale = 0x0080;  // 2^-126: smaller ones would be subnormal, and 1/s would overflow
 
 constexpr float float_of(uint16_t bfloat16_bits) { return std::bit_cast<float>(uint32_t{bfloat16_bits} << 16); }
 
@@ -64,15 +62,6 @@ namespace kernels {
 const ScaledFormat& scaled_format(Compression compression) {
   FDL_CHECK(compression != Compression::none && has_scale(compression));
   return kScaled[static_cast<std::size_t>(compression) - 1];
-}
-
-uint16_t scale_bits(const ScaledFormat& format, uint32_t largest) {
-  if (largest >= kInfinityBits) return kNanScale;
-  if (largest == 0) return 0;
-  const float exact = std::bit_cast<float>(largest) / format.limit;
-  // Rounds up. The quotient is far from the largest float32, so this does not overflow.
-  const auto up = static_cast<uint16_t>((std::bit_cast<uint32_t>(exact) + 0xffff) >> 16);
-  return std::clamp(up, kLeastScale, format.largest_scale);
 }
 
 }  // namespace kernels
@@ -119,22 +108,37 @@ void add_dequantised(Compression compression, float* target, const std::byte* bl
 
 // x / s is computed as x * (1/s), two roundings of at most 2^-24 each, on numbers up to the limit; rounding to a code
 // adds half a step. Only with the largest scale can x / s exceed the limit, by less than 1/128 of it, which is cut off.
-BlockBound bound_of_block(Compression compression, const std::byte* block) {
-  if (!has_scale(compression)) return bound_of_bfloat16(block);
+void add_bounds(Compression compression, const std::byte* blocks, std::size_t block_count, BlockBound* bounds) {
+  const std::size_t bytes = block_bytes(compression);
+  if (!has_scale(compression)) {
+    for (std::size_t i = 0; i < block_count; ++i) bounds[i] += bound_of_bfloat16(blocks + i * bytes);
+    return;
+  }
   const kernels::ScaledFormat& format = kernels::scaled_format(compression);
-  const uint16_t bits = bits16(block);
-  if (bits == kNanScale) return {kInfinite, kInfinite};
-  const double scale = float_of(bits);
   const double limit = format.limit;
-  const double cut_off = bits == format.largest_scale ? limit / 128 : 0;
-  const double codes = format.half_step + std::ldexp(limit, -22) + cut_off;
-  return {scale * codes, scale * (limit + std::ldexp(limit, -22) + cut_off)};
+  const double rounding = std::ldexp(limit, -22);
+  for (std::size_t i = 0; i < block_count; ++i) {
+    const uint16_t bits = bits16(blocks + i * bytes);
+    const double scale = bits == kernels::kNanScale ? kInfinite : float_of(bits);
+    const double cut_off = bits == format.largest_scale ? limit / 128 : 0;
+    bounds[i] += {scale * (format.half_step + rounding + cut_off), scale * (limit + rounding + cut_off)};
+  }
+}
+
+BlockBound bound_of_block(Compression compression, const std::byte* block) {
+  BlockBound bound;
+  add_bounds(compression, block, 1, &bound);
+  return bound;
 }
 
 double error_bound(Compression compression, const std::byte* blocks, std::size_t count) {
+  constexpr std::size_t kAtOnce = 64;
   double most = 0;
-  for (std::size_t i = 0; i < blocks_of(count); ++i) {
-    most = std::max(most, bound_of_block(compression, blocks + i * block_bytes(compression)).error);
+  for (std::size_t first = 0; first < blocks_of(count); first += kAtOnce) {
+    const std::size_t block_count = std::min(kAtOnce, blocks_of(count) - first);
+    BlockBound bounds[kAtOnce];
+    add_bounds(compression, blocks + first * block_bytes(compression), block_count, bounds);
+    for (std::size_t i = 0; i < block_count; ++i) most = std::max(most, bounds[i].error);
   }
   return most;
 }

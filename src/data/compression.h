@@ -65,7 +65,15 @@ void add_dequantised(Compression compression, float* target, const std::byte* bl
 struct BlockBound {
   double error = 0;
   double magnitude = 0;
+
+  BlockBound& operator+=(const BlockBound& other) {
+    error += other.error;
+    magnitude += other.magnitude;
+    return *this;
+  }
 };
+// Adds the bound of each of `block_count` blocks to one of `bounds`.
+void add_bounds(Compression compression, const std::byte* blocks, std::size_t block_count, BlockBound* bounds);
 BlockBound bound_of_block(Compression compression, const std::byte* block);
 // The largest error of blocks_of(count) blocks.
 double error_bound(Compression compression, const std::byte* blocks, std::size_t count);

@@ -103,44 +103,69 @@ struct Float8Codes {
 
 // ---- Blocks ----
 
-HWY_INLINE Values load_values(const float* source, VF factor) {
-  Values values;
-  for (std::size_t i = 0; i < kVectors; ++i) {
-    values.parts[i] = hn::Mul(hn::LoadU(DF(), source + i * kLanes), factor);
-  }
-  return values;
+// Without kScales the factor is 1, and the product is left out.
+template <bool kScales>
+HWY_INLINE VF load_scaled(const float* from, VF factor) {
+  const VF value = hn::LoadU(DF(), from);
+  return kScales ? hn::Mul(value, factor) : value;
 }
 
-// The largest magnitude as the bits of a float32. As integers, infinities and NaN exceed every number.
-HWY_INLINE uint32_t largest_of(const Values& values) {
+// The largest magnitude of a block as the bits of a float32. As integers, infinities and NaN exceed every number.
+template <bool kScales>
+HWY_INLINE uint32_t largest_of(const float* source, VF factor) {
   const VI magnitude = set(0x7fffffff);
-  VI largest = hn::And(words_of(values.parts[0]), magnitude);
-  for (std::size_t i = 1; i < kVectors; ++i) {
-    largest = hn::Max(largest, hn::And(words_of(values.parts[i]), magnitude));
+  VI largest = hn::Zero(DI());
+  for (std::size_t i = 0; i < kVectors; ++i) {
+    largest = hn::Max(largest, hn::And(words_of(load_scaled<kScales>(source + i * kLanes, factor)), magnitude));
   }
   return static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(DI(), largest)));
 }
 
-template <class Codes>
+HWY_INLINE float scale_of(uint16_t bits) {
+  const uint32_t wide = uint32_t{bits} << 16;
+  float scale;
+  std::memcpy(&scale, &wide, sizeof scale);
+  return scale;
+}
+
+// Blocks whose scales are computed together: the divisions of different blocks overlap, and the values stay in L1.
+constexpr std::size_t kGroup = 8;
+
+template <class Codes, bool kScales>
+HWY_INLINE void quantise_group(const ScaledFormat& format, std::byte* blocks, std::size_t bytes, const float* source,
+                               std::size_t block_count, VF factor) {
+  uint32_t largest[kGroup];
+  uint16_t bits[kGroup];
+  float inverses[kGroup];
+  for (std::size_t b = 0; b < block_count; ++b) largest[b] = largest_of<kScales>(source + b * kBlockElements, factor);
+  for (std::size_t b = 0; b < block_count; ++b) {
+    bits[b] = scale_bits(format, largest[b]);
+    inverses[b] = 1.0f / scale_of(bits[b]);
+  }
+  for (std::size_t b = 0; b < block_count; ++b) {
+    std::byte* const to = blocks + b * bytes;
+    std::memcpy(to, &bits[b], sizeof bits[b]);
+    // A block of zeros, or one with values that are not finite, has codes of zero: they have no defined quotients.
+    if (!(scale_of(bits[b]) > 0)) {
+      std::memset(to + sizeof bits[b], 0, bytes - sizeof bits[b]);
+      continue;
+    }
+    const VF inverse = hn::Set(DF(), inverses[b]);
+    Values quotients;
+    for (std::size_t i = 0; i < kVectors; ++i) {
+      quotients.parts[i] = hn::Mul(load_scaled<kScales>(source + b * kBlockElements + i * kLanes, factor), inverse);
+    }
+    Codes::store(quotients, to + sizeof bits[b]);
+  }
+}
+
+template <class Codes, bool kScales>
 HWY_NOINLINE void quantise_scaled(const ScaledFormat& format, std::byte* blocks, std::size_t bytes, const float* source,
                                   std::size_t block_count, float factor) {
   const VF factors = hn::Set(DF(), factor);
-  for (std::size_t block = 0; block < block_count; ++block) {
-    std::byte* const to = blocks + block * bytes;
-    Values values = load_values(source + block * kBlockElements, factors);
-    const uint16_t bits = scale_bits(format, largest_of(values));
-    std::memcpy(to, &bits, sizeof bits);
-    const uint32_t wide = uint32_t{bits} << 16;
-    float scale;
-    std::memcpy(&scale, &wide, sizeof scale);
-    // A block of zeros, or one with values that are not finite, has codes of zero: they have no defined quotients.
-    if (!(scale > 0)) {
-      std::memset(to + sizeof bits, 0, bytes - sizeof bits);
-      continue;
-    }
-    const VF inverse = hn::Set(DF(), 1.0f / scale);
-    for (VF& part : values.parts) part = hn::Mul(part, inverse);
-    Codes::store(values, to + sizeof bits);
+  for (std::size_t block = 0; block < block_count; block += kGroup) {
+    quantise_group<Codes, kScales>(format, blocks + block * bytes, bytes, source + block * kBlockElements,
+                                   HWY_MIN(kGroup, block_count - block), factors);
   }
 }
 
@@ -206,7 +231,10 @@ void quantise_blocks_here(Compression compression, std::byte* blocks, const floa
   }
   const ScaledFormat& format = scaled_format(compression);
   with_codes(compression, [&](auto codes) HWY_ATTR {
-    quantise_scaled<decltype(codes)>(format, blocks, block_bytes(compression), source, block_count, factor);
+    using Codes = decltype(codes);
+    const std::size_t bytes = block_bytes(compression);
+    return factor == 1 ? quantise_scaled<Codes, false>(format, blocks, bytes, source, block_count, factor)
+                       : quantise_scaled<Codes, true>(format, blocks, bytes, source, block_count, factor);
   });
 }
 

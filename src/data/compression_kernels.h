@@ -1,7 +1,10 @@
 // The compression kernels provide these functions to compression.cpp: whole blocks only, code selected at run time.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 
 #include "data/compression.h"
 
@@ -15,8 +18,19 @@ struct ScaledFormat {
 };
 const ScaledFormat& scaled_format(Compression compression);
 
+inline constexpr uint16_t kNanScale = 0x7fc0;
+inline constexpr uint16_t kLeastScale = 0x0080;  // 2^-126: smaller ones would be subnormal, and 1/s would overflow
+
 // The bits of the scale of a block whose largest magnitude has the float32 bits `largest`.
-uint16_t scale_bits(const ScaledFormat& format, uint32_t largest);
+inline uint16_t scale_bits(const ScaledFormat& format, uint32_t largest) {
+  constexpr uint32_t kInfinityBits = 0x7f800000;
+  if (largest >= kInfinityBits) return kNanScale;
+  if (largest == 0) return 0;
+  const float exact = std::bit_cast<float>(largest) / format.limit;
+  // Rounds up. The quotient is far from the largest float32, so this does not overflow.
+  const auto up = static_cast<uint16_t>((std::bit_cast<uint32_t>(exact) + 0xffff) >> 16);
+  return std::clamp(up, kLeastScale, format.largest_scale);
+}
 
 void quantise_blocks(Compression compression, std::byte* blocks, const float* source, std::size_t block_count,
                      float factor);

@@ -359,13 +359,10 @@ void CompressedCollectives::bound_fold(const std::byte* from, std::size_t stride
                                        const std::byte* result) {
   const std::size_t block = block_bytes(spec_.compression);
   const double postscale = std::abs(spec_.postscale);
-  for (std::size_t i = 0; i < blocks_of(count); ++i, from += block) {
-    BlockBound sum;
-    for (std::size_t r = 0; r < ranks(); ++r) {
-      const BlockBound one = bound_of_block(spec_.compression, from + r * stride);
-      sum.error += one.error;
-      sum.magnitude += one.magnitude;
-    }
+  BlockBound sums[kSumElements / kBlockElements];
+  for (std::size_t r = 0; r < ranks(); ++r) add_bounds(spec_.compression, from + r * stride, blocks_of(count), sums);
+  for (std::size_t i = 0; i < blocks_of(count); ++i) {
+    const BlockBound& sum = sums[i];
     double bound = sum.error + (size_ - 1) * kAddition * sum.magnitude;
     if (spec_.prescale != 1) bound += kScaling * sum.magnitude + size_ * kSubnormal;
     if (spec_.postscale != 1) bound = postscale * bound + kScaling * postscale * sum.magnitude + kSubnormal;
