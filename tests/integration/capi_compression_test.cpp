@@ -157,6 +157,7 @@ TEST(CompressionOptions, ThatCannotWorkNameTheArgumentTheRankAndTheRemedy) {
 TEST_P(Compression, ThatDiffersIsAMismatchOnAllRanks) {
   for (const fdl_compression other : {FDL_COMPRESSION_BFLOAT16, FDL_COMPRESSION_NONE}) {
     run_ranks(3, knobs(), [other](World& me) {
+      FDL_ASSERT_OK(fdl_barrier(me.comm));  // all ranks are connected before the failure
       std::vector<float> values(1000, 1);
       const fdl_call_options options = compressed(me.rank == 1 ? FDL_COMPRESSION_INT8 : other, nullptr);
       EXPECT_EQ(fdl_allreduce_ex(me.comm, values.data(), values.data(), values.size(), FDL_FLOAT32, FDL_SUM, &options),

@@ -18,8 +18,8 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-// What one call of progress() converts at most: 64 KiB of float32, between two looks at the inner collective.
-constexpr std::size_t kPieceElements = std::size_t{1} << 14;
+// What one call of progress() converts at most: 256 KiB of float32, between two looks at the inner collective.
+constexpr std::size_t kPieceElements = std::size_t{1} << 16;
 // A part of a chunk that passes in one exchange and one gather: 1 MiB of float32.
 constexpr std::size_t kSegmentElements = std::size_t{1} << 18;
 // The sums of so many elements stay in L1 while the ranks' blocks are added.
