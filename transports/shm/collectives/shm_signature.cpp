@@ -56,10 +56,10 @@ uint64_t sign(uint64_t before, const CollectiveSpec& spec) {
   // Ranks whose compressed calls differ must not meet in a part of them.
   if (spec.part_of != nullptr) return sign(mix(before, static_cast<uint64_t>(spec.collective)), *spec.part_of);
   const Called what = called(spec);
-  uint64_t state = mix(before, static_cast<uint64_t>(what.collective) | static_cast<uint64_t>(what.dtype) << 8 |
-                                   static_cast<uint64_t>(what.op) << 16 |
-                                   static_cast<uint64_t>(what.compression) << 24 |
-                                   static_cast<uint64_t>(static_cast<uint32_t>(what.root)) << 32);
+  uint64_t state =
+      mix(before, static_cast<uint64_t>(what.collective) | static_cast<uint64_t>(what.dtype) << 8 |
+                      static_cast<uint64_t>(what.op) << 16 | static_cast<uint64_t>(what.compression) << 24 |
+                      static_cast<uint64_t>(static_cast<uint32_t>(what.root)) << 32);
   state = mix(state, what.count);
   if (has_blocks(spec.collective)) {
     for (const std::size_t count : spec.counts) state = mix(state, count);
