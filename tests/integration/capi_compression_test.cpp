@@ -156,8 +156,11 @@ TEST(CompressionOptions, ThatCannotWorkNameTheArgumentTheRankAndTheRemedy) {
 
 TEST_P(Compression, ThatDiffersIsAMismatchOnAllRanks) {
   for (const fdl_compression other : {FDL_COMPRESSION_BFLOAT16, FDL_COMPRESSION_NONE}) {
-    run_ranks(3, knobs(), [other](World& me) {
-      FDL_ASSERT_OK(fdl_barrier(me.comm));  // all ranks are connected before the failure
+    // The ranks are threads: all are connected before the failure, which would end a rank's connecting, too.
+    std::atomic<int> connected{0};
+    run_ranks(3, knobs(), [&](World& me) {
+      ++connected;
+      for (int i = 0; i < 30'000 && connected < 3; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       std::vector<float> values(1000, 1);
       const fdl_call_options options = compressed(me.rank == 1 ? FDL_COMPRESSION_INT8 : other, nullptr);
       EXPECT_EQ(fdl_allreduce_ex(me.comm, values.data(), values.data(), values.size(), FDL_FLOAT32, FDL_SUM, &options),
