@@ -75,7 +75,7 @@ class _GroupedAllreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx, name, op, prescale, postscale, process_set, block_formats, *tensors):
         ctx.arguments = (_named_gradient(name), op, prescale, postscale, process_set, block_formats)
-        handle = ops.grouped_allreduce_async(tensors, None, name, op, prescale, postscale, process_set, block_formats)
+        handle = ops.start_grouped_allreduce(tensors, name, op, prescale, postscale, process_set, block_formats)
         return tuple(ops.synchronize(handle))
 
     @staticmethod
@@ -83,7 +83,7 @@ class _GroupedAllreduce(torch.autograd.Function):
         name, op, prescale, postscale, process_set, block_formats = ctx.arguments
         _linear(op)
         gradients = [gradient.contiguous() for gradient in gradients]
-        handle = ops.grouped_allreduce_async(gradients, None, name, op, prescale, postscale, process_set, block_formats)
+        handle = ops.start_grouped_allreduce(gradients, name, op, prescale, postscale, process_set, block_formats)
         return (*[None] * 6, *ops.synchronize(handle))
 
 

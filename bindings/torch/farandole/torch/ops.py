@@ -173,15 +173,21 @@ def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, po
 
 
 def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
-                            process_set=global_process_set, compressions=None):  # fmt: skip
+                            process_set=global_process_set):  # fmt: skip
     """Starts grouped_allreduce and returns its handle. The result is a list of new tensors."""
-    group = process_set.group("Allreduce")
+    process_set.group("Allreduce")  # raises the error of a set that this rank is not in
     op = _reduction(average, op, process_set)
+    return start_grouped_allreduce(tensors, name, op, prescale_factor, postscale_factor, process_set)
+
+
+def start_grouped_allreduce(tensors, name, op, prescale, postscale, process_set, compressions=None):
+    """The same for a chosen `op`, with the number of each tensor's block format, or None."""
+    group = process_set.group("Allreduce")
     tensors = _checked_list(tensors, "grouped_allreduce_async")
     outputs = [torch.empty_like(tensor.detach()) for tensor in tensors]
     with group.naming("grouped_allreduce", name) as base:
         names = member_names(base, len(tensors))
-        return submit_allreduce(tensors, outputs, names, group, op, prescale_factor, postscale_factor, 0, compressions)
+        return submit_allreduce(tensors, outputs, names, group, op, prescale, postscale, 0, compressions)
 
 
 def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
