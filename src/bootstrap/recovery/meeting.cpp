@@ -17,9 +17,10 @@ using Kind = CoordinatorMessage::Kind;
 
 constexpr int64_t kConnect_ns = 1'000'000'000;
 constexpr int64_t kLongestPause_ns = 500'000'000;
-constexpr double kServerGrace_s = 2;  // for the serving rank's error, which names all that are missing
-constexpr double kLastNotes_s = 1;    // for notes that the other end does not read at once
-constexpr double kWord_s = 10;        // for the serving rank to open its coordinator
+constexpr double kServerGrace_s = 2;           // for the serving rank's error, which names all that are missing
+constexpr double kLastNotes_s = 1;             // for notes that the other end does not read at once
+constexpr int64_t kExcluded_ns = 200'000'000;  // to connect to a rank that is gone, and may find there that it is
+constexpr double kWord_s = 10;                 // for the serving rank to open its coordinator
 constexpr std::size_t kMostSilent = 256;
 
 bool is_loopback(const std::string& address) { return address.starts_with("127.") || address.starts_with("[::1]"); }
@@ -160,7 +161,12 @@ bool Meeting::server_is_there() {
 // ---- The loop ----
 
 bool Meeting::has_unsent() const {
-  const auto waits = [](const auto& one) { return one.second.socket && one.second.socket->unsent_bytes() > 0; };
+  const auto waits = [&](const auto& one) {
+    const auto& [rank, link] = one;
+    if (link.socket) return link.socket->unsent_bytes() > 0;
+    return link.connecting && survivors_.is_gone(rank) &&
+           now_ns() < link.until.moment_ns() - kConnect_ns + kExcluded_ns;
+  };
   return std::ranges::any_of(links_, waits) ||
          std::ranges::any_of(unsent_, [&](const SurvivorNote& note) { return !survivors_.is_gone(note.to); });
 }
@@ -172,7 +178,7 @@ void Meeting::flush() {
     keep_links();
     send_outgoing();
     if (!has_unsent()) return;
-    turn(deadline);
+    turn(deadline.earlier(Deadline::after_ns(kExcluded_ns)));
   } while (!deadline.passed());
 }
 
@@ -197,16 +203,11 @@ void Meeting::turn(Deadline deadline) {
     ranks.push_back(rank);
   }
   for (const Guest& guest : guests_) waits.push_back({guest.socket->fd(), POLLIN, 0});
-  ::poll(waits.data(), waits.size(), next(deadline).remaining_ms());
+  ::poll(waits.data(), waits.size(), refused_.empty() ? next(deadline).remaining_ms() : 0);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     if (waits[1 + i].revents != 0) drive(ranks[i], links_[ranks[i]]);
   }
-  std::size_t index = 1 + ranks.size();
-  for (auto guest = guests_.begin(); guest != guests_.end();) {
-    const bool stays = waits[index++].revents == 0 || hear(*guest);
-    guest = stays ? std::next(guest) : guests_.erase(guest);
-  }
-  if (waits[0].revents != 0) accept_all();
+  hear_all();
   survivors_.tick(now_ns());
 }
 
@@ -245,7 +246,7 @@ void Meeting::fail_address(int rank, Link& link, bool refused) {
   if (!is_gone) return;
   log_debug("recovery: nothing listens for rank {} any more", rank);
   std::erase_if(unsent_, [&](const SurvivorNote& note) { return note.to == rank; });
-  survivors_.refused(rank, now_ns());
+  refused_.insert(rank);
 }
 
 // A rank that is gone does not come back.
@@ -309,6 +310,16 @@ void Meeting::accept_all() {
     guest.socket = std::make_unique<FramedSocket>(accepted.take(), point_.key, Direction::to_coordinator);
     if (hear(guest)) guests_.push_back(std::move(guest));
   }
+}
+
+// A rank that has ended may have sent what it knew before: that this rank is excluded, or why all have failed. So what
+// is here is read before its end counts.
+void Meeting::hear_all() {
+  for (auto guest = guests_.begin(); guest != guests_.end();) {
+    guest = hear(*guest) ? std::next(guest) : guests_.erase(guest);
+  }
+  accept_all();
+  for (const int rank : std::exchange(refused_, {})) survivors_.refused(rank, now_ns());
 }
 
 // Returns whether the connection stays. What it sent before its end counts: its rank may have finished.

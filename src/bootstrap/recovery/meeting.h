@@ -63,6 +63,7 @@ class Meeting {
   void drive(int rank, Link& link);
   void send_outgoing();
   SurvivorNote word_for(int rank);
+  void hear_all();
   void accept_all();
   bool hear(Guest& guest);
 
@@ -70,6 +71,7 @@ class Meeting {
   Survivors survivors_;
   std::map<int, Link> links_;
   std::list<Guest> guests_;
+  std::set<int> refused_;                  // since the last turn
   std::map<uint64_t, std::string> words_;  // by round
   std::vector<SurvivorNote> unsent_;       // to ranks without an open connection
 };
