@@ -232,12 +232,13 @@ def shrinks_without_a_loss():
         with pytest.raises(farandole.ShutDownError):
             handle.wait()
     handle = comm = group = None  # ends them, with their descriptors
-    before = None
-    for turn in range(12):
+    counts = []
+    for _ in range(12):
         farandole.shrink()
         assert _sum(1 << number) == (1 << size) - 1
-        before = _open_descriptors() if turn == 3 else before
-    assert _open_descriptors() == before
+        counts.append(_open_descriptors())
+    # A connection that a coordinator has accepted and not yet refused comes and goes.
+    assert max(counts[6:]) <= max(counts[:6]) + 2, counts
 
 
 def test_without_a_loss_the_new_world_has_the_same_ranks():

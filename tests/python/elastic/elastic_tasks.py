@@ -243,6 +243,7 @@ def spreads(folder, leaves="elsewhere"):
             rank=farandole.rank(),
             size=farandole.size(),
             local=[farandole.local_rank(), farandole.local_size()],
+            pid=os.getpid(),
         )
         is_over = False
         while not is_over:

@@ -12,6 +12,7 @@ import elastic_tasks
 import farandole
 import farandole.torch as hvd
 import horovod.torch.elastic as horovod_elastic
+import kill_ranks
 import pytest
 import torch
 from farandole import basics, elastic, elastic_client
@@ -87,6 +88,10 @@ def test_several_losses_are_survived():
     ends = job.all_with("total")
     assert [one["total"] for one in ends] == [36] * 3 and all(one["equal"] for one in ends), job.report
     assert {one["worker"] for one in ends} == {2, 4, 5}, job.report
+
+
+def test_the_launcher_does_not_grow_with_the_ranks_that_are_killed():
+    kill_ranks.kill_ranks(4)
 
 
 def test_a_rank_may_die_before_it_joins_the_next_generation():
