@@ -46,7 +46,7 @@ class Job:
     def _read(self):
         for line in self.process.stdout:
             self.lines.append(line)
-            if "SAYS " in line:
+            if line.startswith("[") and "SAYS " in line:  # and not a last line of a killed rank, which is repeated
                 self.said.append((time.monotonic(), json.loads(line.split("SAYS ")[1])))
 
     def wait(self, what, seconds=60):
