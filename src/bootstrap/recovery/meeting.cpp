@@ -21,7 +21,7 @@ constexpr double kServerGrace_s = 2;           // for the serving rank's error, 
 constexpr double kLastNotes_s = 1;             // for notes that the other end does not read at once
 constexpr int64_t kExcluded_ns = 200'000'000;  // to connect to a rank that is gone, and may find there that it is
 constexpr double kWord_s = 10;                 // for the serving rank to open its coordinator
-constexpr std::size_t kMostSilent = 256;
+constexpr std::size_t kMostSilent = 64;        // each may hold an incomplete frame
 
 bool is_loopback(const std::string& address) { return address.starts_with("127.") || address.starts_with("[::1]"); }
 
