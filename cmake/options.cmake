@@ -26,6 +26,10 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   endif()
 endif()
 set(CMAKE_UNITY_BUILD ${FARANDOLE_UNITY})
+if(NOT DEFINED CMAKE_UNITY_BUILD_BATCH_SIZE)
+  # A library for another project at -O0, in CPU seconds: 201 with 8, 146 with 16, 134 with 0, which is a whole module.
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 16)
+endif()
 find_program(CCACHE ccache)
 if(CCACHE)
   # The tests' precompiled header needs this of ccache.

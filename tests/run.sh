@@ -184,14 +184,14 @@ sanitized_tests=(elastic_workers_test coordinator_loss_test transport_contract_t
 address_tests=("${sanitized_tests[@]}" farandole_wheel system_test node_port_test coordinator_strangers_test tcp_test)
 thread_tests=("${sanitized_tests[@]}" coordinator_test history_test)
 
-# build_sanitized KIND: the tests of KIND_tests. A unity build halves the time of compiling; faults that it hides have
-# already failed the build of part cpp.
+# build_sanitized KIND: the tests of KIND_tests. Each module is compiled as one source (batch 0), because nothing is built
+# here a second time; faults that this hides have already failed the build of part cpp.
 build_sanitized() {
   local kind=$1 only
   local -n tests="$1_tests"
   only=$(IFS=';'; echo "${tests[*]}")
   build_tests "build/$kind" "${tests[@]}" -- -DFARANDOLE_SANITIZE="$kind" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-    -DFARANDOLE_WERROR=OFF -DFARANDOLE_PROGRAM=OFF \
+    -DFARANDOLE_WERROR=OFF -DFARANDOLE_PROGRAM=OFF -DCMAKE_UNITY_BUILD_BATCH_SIZE=0 \
     -DFARANDOLE_PYTHON=$([ "$kind" = address ] && echo ON || echo OFF) \
     "-DFARANDOLE_TESTS_ONLY=$only" "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1 -UNDEBUG"
 }

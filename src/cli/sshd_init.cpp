@@ -37,7 +37,7 @@ namespace {
 
 namespace files = std::filesystem;
 
-constexpr uint64_t kSignalToken = ~uint64_t{0};
+constexpr uint64_t kSshdSignalToken = ~uint64_t{0};
 constexpr double kSshdGrace_s = 2;  // between SIGTERM and SIGKILL to sshd
 
 // A process with one of these variables was started by a launcher's daemon.
@@ -184,7 +184,7 @@ Result<SshdInit> SshdInit::start(const std::vector<std::string>& command, double
   if (!signals) return Status::from_errno("signalfd");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   SshdInit init(std::move(poller), std::move(signals), grace_s);
-  FDL_RETURN_IF_ERROR(init.poller_.add(init.signals_.get(), kSignalToken));
+  FDL_RETURN_IF_ERROR(init.poller_.add(init.signals_.get(), kSshdSignalToken));
   FDL_RETURN_IF_ERROR(init.spawn(command));
   return init;
 }
@@ -214,7 +214,7 @@ int SshdInit::run() {
   while (sshd_runs_) {
     const std::size_t count = poller_.wait(ready, next_);
     for (std::size_t i = 0; i < count; ++i) {
-      if (ready[i].token == kSignalToken) {
+      if (ready[i].token == kSshdSignalToken) {
         read_signals();
         continue;
       }

@@ -98,7 +98,7 @@ void note_ranks(const Waiting& waiting, const Pending& pending, int size, Stall&
 }
 
 // The key of a stall: names of one kind that the same ranks have submitted and the same ranks are missing.
-using Likeness = std::tuple<RequestKind, std::vector<int>, std::vector<int>>;
+using StallLikeness = std::tuple<RequestKind, std::vector<int>, std::vector<int>>;
 
 struct Candidate {
   std::vector<Pending*> pending;
@@ -137,7 +137,7 @@ std::vector<Stall> find_stalls(Waiting& waiting, const NegotiatorOptions& option
   // The usual case ends here: building the candidates below costs a map of vectors.
   if (std::ranges::none_of(waiting.pending(), is_due)) return {};
 
-  std::map<Likeness, Candidate> candidates;
+  std::map<StallLikeness, Candidate> candidates;
   for (auto& [name, pending] : waiting.pending()) {
     if (now_ns - pending.since_ns < limit / 2) continue;
     Stall stall;

@@ -11,8 +11,8 @@ namespace {
 
 using Kind = CoordinatorMessage::Kind;
 
-constexpr double kAnswer_s = 30;  // limit for the coordinator's answer to a publish
-constexpr double kGrace_s = 2;    // for the coordinator's own timeout error, which is more precise than a local one
+constexpr double kPublish_s = 30;  // limit for the coordinator's answer to a publish
+constexpr double kGrace_s = 2;     // for the coordinator's own timeout error, which is more precise than a local one
 
 }  // namespace
 
@@ -96,7 +96,7 @@ Status SocketClient::publish(std::string_view key, std::string_view value) {
   CoordinatorMessage request{.kind = Kind::publish};
   request.key = key;
   request.value = value;
-  return send_request(std::move(request), {}, Deadline::after_seconds(kAnswer_s)).status();
+  return send_request(std::move(request), {}, Deadline::after_seconds(kPublish_s)).status();
 }
 
 Result<std::string> SocketClient::fetch_from(const std::vector<int>& world_ranks, std::string_view key,

@@ -13,7 +13,7 @@ namespace fdl {
 namespace {
 
 constexpr uint64_t kListener = 0;
-constexpr std::size_t kLongestLine = 256;  // bytes; a longer line closes the connection
+constexpr std::size_t kLongestRequest = 256;  // bytes; a longer line closes the connection
 constexpr std::size_t kMostConnections = 4096;
 constexpr double kPauseWithoutDescriptors_s = 0.1;
 
@@ -62,7 +62,7 @@ void WorkerListener::receive(uint64_t token) {
   if (found == connections_.end()) return;
   Connection& connection = found->second;
   // One read for each event: a worker that writes without end cannot keep the launcher from its other work.
-  std::array<char, kLongestLine> buffer;
+  std::array<char, kLongestRequest> buffer;
   const ssize_t count = ::recv(connection.fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
   bool well = count > 0;
@@ -74,7 +74,7 @@ void WorkerListener::receive(uint64_t token) {
       well = handle_line(connection, line);
     }
     // What is left is the beginning of a line that has not ended.
-    well = well && connection.unread.size() < kLongestLine;
+    well = well && connection.unread.size() < kLongestRequest;
   }
   if (well) return;
   poller_.remove(connection.fd.get());
