@@ -23,18 +23,20 @@ constexpr int64_t kExcluded_ns = 200'000'000;  // to connect to a rank that is g
 constexpr double kWord_s = 10;                 // for the serving rank to open its coordinator
 constexpr std::size_t kMostSilent = 64;        // each may hold an incomplete frame
 
-bool is_loopback(const std::string& address) { return address.starts_with("127.") || address.starts_with("[::1]"); }
+bool is_loopback_address(const std::string& address) {
+  return address.starts_with("127.") || address.starts_with("[::1]");
+}
 
 // At a loopback address of another host a process of this one listens. It counts only where there is no other.
-std::vector<Address> split(const std::string& text) {
+std::vector<Address> addresses_in(const std::string& text) {
   std::vector<Address> addresses;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     addresses.push_back({text.substr(begin, end - begin)});
     begin = end + 1;
   }
-  if (!std::ranges::all_of(addresses, [](const Address& one) { return is_loopback(one.text); })) {
-    std::erase_if(addresses, [](const Address& one) { return is_loopback(one.text); });
+  if (!std::ranges::all_of(addresses, [](const Address& one) { return is_loopback_address(one.text); })) {
+    std::erase_if(addresses, [](const Address& one) { return is_loopback_address(one.text); });
   }
   return addresses;
 }
@@ -220,7 +222,7 @@ void Meeting::keep_links() {
   for (const SurvivorNote& note : unsent_) wanted.insert(note.to);
   for (const int rank : wanted) {
     Link& link = links_[rank];
-    if (link.addresses.empty()) link.addresses = split(point_.ranks[static_cast<std::size_t>(rank)].recovery);
+    if (link.addresses.empty()) link.addresses = addresses_in(point_.ranks[static_cast<std::size_t>(rank)].recovery);
     if (link.connecting && link.until.passed()) fail_address(rank, link, false);
     if (!link.connecting && !link.socket && link.again.passed()) begin(rank, link);
   }
