@@ -234,6 +234,28 @@ FDL_API fdl_result fdl_world_create(const fdl_world_options* options, fdl_world*
  * may use it afterwards. In a callback the world stays, and the failure is logged: call it after the callback. */
 FDL_API void fdl_world_destroy(fdl_world* world);
 
+typedef struct fdl_shrink_options {
+  size_t struct_size;
+  int64_t timeout_ns; /* until all ranks that are left have called; 0: the option start_timeout_s */
+} fdl_shrink_options;
+/* Sets all members to their defaults; options must not be NULL. */
+FDL_API void fdl_shrink_options_init(fdl_shrink_options* options);
+/* Makes a world of the ranks that are left after a loss, in the same processes and with the settings of `world`. The
+ * ranks keep their order and are numbered anew from 0. Collective over the ranks that are left, blocking: each calls it
+ * once an operation has failed with FDL_PEER_LOST. It needs neither a launcher nor a particular rank. Ranks that are
+ * lost during the call are left out too. If no rank is lost, the new world has the same ranks.
+ *
+ * `world` ends, whether the call succeeds or not: operations in flight complete with their failure or with
+ * FDL_SHUT_DOWN, and so do later calls on its groups and communicators. It does not wait for anything to finish.
+ * fdl_world_destroy is still needed, and releases its memory. `options` may be NULL. Not in a callback.
+ *
+ * FDL_TIMEOUT: ranks that live did not call; the text names them, and all others get it. FDL_PEER_LOST, with this rank
+ * as culprit: it was stopped or cut off, and the other ranks continue without it. FDL_UNSUPPORTED: the job is elastic,
+ * so that its launcher makes the next world; or no listener could be opened when `world` was made. FDL_SHUT_DOWN:
+ * `world` has ended already. FDL_INVALID_ARGUMENT: an argument is wrong. The last three change nothing. A network that
+ * is cut so that each side loses the other gives two worlds: compare the sizes where that matters. */
+FDL_API fdl_result fdl_world_shrink(fdl_world* world, const fdl_shrink_options* options, fdl_world** survivors);
+
 typedef struct fdl_world_facts {
   size_t struct_size;
   int rank, size;

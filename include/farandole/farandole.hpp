@@ -236,8 +236,19 @@ class World {
   fdl_group* all() const { return fdl_group_all(world_.get()); }
   // The C object, which stays owned by this one.
   fdl_world* get() const { return world_.get(); }
+  // The world of the ranks that are left after a loss; this one has ended. See fdl_world_shrink.
+  World shrink(const fdl_shrink_options* options = nullptr) {
+    fdl_world* survivors = nullptr;
+    check(fdl_world_shrink(get(), options, &survivors));
+    return World(survivors);
+  }
 
  private:
+  explicit World(fdl_world* made) : world_(made) {
+    facts_.struct_size = sizeof facts_;
+    check(fdl_world_info(made, &facts_));
+  }
+
   std::unique_ptr<fdl_world, EndWith<fdl_world_destroy>> world_;
   fdl_world_facts facts_{};
 };

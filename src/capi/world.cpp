@@ -26,6 +26,13 @@ fdl_group* adopt(fdl_world* world, Group* group) {
   return new fdl_group{world, group};
 }
 
+fdl_world* adopt(std::unique_ptr<Runtime> runtime) {
+  auto made = std::make_unique<fdl_world>();
+  made->runtime = std::move(runtime);
+  made->all = {made.get(), &made->runtime->all()};  // part of the world, so it holds no reference
+  return made.release();
+}
+
 // usable() also refuses a forked child: the threads and connections of the world belong to the parent.
 Status check(const fdl_world* world) {
   if (world == nullptr || world->runtime == nullptr) {
@@ -118,10 +125,32 @@ fdl_result fdl_world_create(const fdl_world_options* options, fdl_world** world)
   // Blocks until all ranks have arrived or start_timeout_s has passed.
   auto runtime = Runtime::create(*translated);
   if (!runtime.ok()) return report(runtime.status());
-  auto made = std::make_unique<fdl_world>();
-  made->runtime = runtime.take();
-  made->all = {made.get(), &made->runtime->all()};  // part of the world, so it holds no reference
-  *world = made.release();
+  *world = adopt(runtime.take());
+  return FDL_OK;
+}
+FDL_REPORT_EXCEPTIONS
+
+void fdl_shrink_options_init(fdl_shrink_options* options) {
+  *options = fdl_shrink_options{};
+  options->struct_size = sizeof *options;
+}
+
+fdl_result fdl_world_shrink(fdl_world* world, const fdl_shrink_options* options, fdl_world** survivors) try {
+  if (survivors == nullptr) return refuse("fdl_world_shrink: survivors must not be NULL");
+  fdl_shrink_options known;
+  fdl_shrink_options_init(&known);
+  if (options != nullptr) {
+    if (auto fault = fault_of_size("fdl_shrink_options", options->struct_size)) {
+      return refuse("fdl_world_shrink: " + *fault);
+    }
+    std::memcpy(&known, options, std::min(options->struct_size, sizeof known));
+  }
+  if (known.timeout_ns < 0) return refuse("fdl_world_shrink: options->timeout_ns must not be negative");
+  Status status = check(world);
+  if (!status.ok()) return report(status);
+  auto runtime = Runtime::shrink(*world->runtime, static_cast<double>(known.timeout_ns) / 1e9);
+  if (!runtime.ok()) return report(runtime.status());
+  *survivors = adopt(runtime.take());
   return FDL_OK;
 }
 FDL_REPORT_EXCEPTIONS

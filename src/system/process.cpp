@@ -199,16 +199,26 @@ ChildProcess::ChildProcess(ChildProcess&& other) noexcept
       pidfd_(std::move(other.pidfd_)),
       output_(std::move(other.output_)),
       errors_(std::move(other.errors_)),
-      ending_(other.ending_) {}
+      ending_(other.ending_),
+      is_released_(other.is_released_) {}
 
 ChildProcess::~ChildProcess() {
-  if (pid_ < 0) return;
+  if (pid_ < 0 || is_released_) return;
   // Until reap() the child is at least a zombie, so its number cannot belong to another process.
   if (!ending()) ::kill(-pid_, SIGKILL);
   reap(pid_);
 }
 
-void ChildProcess::signal_group(int signal_number) const { ::kill(-pid_, signal_number); }
+void ChildProcess::release() {
+  if (!ending() || std::exchange(is_released_, true)) return;
+  reap(pid_);
+  pidfd_.reset();
+}
+
+// The number of a released child may belong to another process.
+void ChildProcess::signal_group(int signal_number) const {
+  if (!is_released_) ::kill(-pid_, signal_number);
+}
 
 std::optional<Ending> ChildProcess::ending() {
   if (ending_) return ending_;

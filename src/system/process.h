@@ -61,6 +61,8 @@ class ChildProcess {
 
   // Readable when the child has ended; for a Poller.
   int ended_fd() const { return pidfd_.get(); }
+  // After the end of the child: frees its entry in the process table and the descriptor. No signals can be sent then.
+  void release();
   // Returns how the child ended, or nothing while it runs.
   std::optional<Ending> ending();
   // Waits for the end of the child. Returns nothing if the deadline passes first.
@@ -75,6 +77,7 @@ class ChildProcess {
   UniqueFd output_;
   UniqueFd errors_;
   std::optional<Ending> ending_;
+  bool is_released_ = false;
 };
 
 // Returns the folder above the `bin` of the program that started this process: /opt/openmpi for /opt/openmpi/bin/prted.

@@ -105,7 +105,7 @@ union FdMessage {
 
 }  // namespace
 
-Result<UniqueFd> begin_connect(const Address& address) {
+Result<UniqueFd> begin_connect(const Address& address, bool* refused) {
   FDL_ASSIGN_OR_RETURN(const SocketAddress target, parse_address(address));
   UniqueFd fd(::socket(target.family(), kStreamFlags, 0));
   if (!fd) return Status::from_errno("socket");
@@ -115,7 +115,9 @@ Result<UniqueFd> begin_connect(const Address& address) {
   }
   // An interrupted connect continues in the background, like one that is in progress.
   if (::connect(fd.get(), target.raw(), target.length) != 0 && errno != EINPROGRESS && errno != EINTR) {
-    return Status::from_errno("connect");
+    const int error = errno;
+    if (refused != nullptr) *refused = error == ECONNREFUSED;
+    return Status::from_errno("connect", error);
   }
   return fd;
 }

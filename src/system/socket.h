@@ -45,8 +45,9 @@ Result<UniqueFd> accept_one(int listening_fd);
 // TCP_NODELAY, keepalive (5 s idle, 3 probes of 2 s) and TCP_USER_TIMEOUT of 15 s.
 Result<UniqueFd> connect_any(std::span<const Address> addresses, Deadline deadline);
 // Begins a non-blocking connect, for a driver of many connections at once. The socket becomes writable when the connect
-// has succeeded or failed; SO_ERROR has the result.
-Result<UniqueFd> begin_connect(const Address& address);
+// has succeeded or failed; SO_ERROR has the result. `refused` is set to true if the failure is that nothing listens
+// there; a Unix socket fails at once.
+Result<UniqueFd> begin_connect(const Address& address, bool* refused = nullptr);
 // Disables TCP_USER_TIMEOUT, which also ends a connection whose other end reads nothing for 15 s. For connections on
 // which the peer may pause.
 void let_peer_pause(int fd);

@@ -273,15 +273,20 @@ def init(comm=None, process_sets=None):
         size = core.size()
         core.shutdown()
         raise ValueError(f"comm={list(ranks)} is not all {size} ranks of the job; give process_sets instead")
-    global_process_set._group = core.world_group()
-    global_process_set.ranks = list(range(core.size()))
-    _tell_watchers(0, global_process_set)
+    _take_world()
     if process_sets is not None and process_sets != "dynamic":
         for number, process_set in enumerate(process_sets):
             try:
                 add_process_set(process_set)
             except ValueError as error:
                 raise ValueError(f"process_sets, entry {number}: {error}") from error
+
+
+def _take_world():
+    """Makes the global set that of the present world."""
+    global_process_set._group = core.world_group()
+    global_process_set.ranks = list(range(core.size()))
+    _tell_watchers(0, global_process_set)
 
 
 def _forget():
@@ -299,6 +304,7 @@ def _forget():
 
 
 core.on_shutdown(_forget)
+core.on_shrink(_take_world)
 
 shutdown = core.shutdown
 is_initialized = core.is_initialized

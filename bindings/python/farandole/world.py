@@ -108,6 +108,47 @@ def shutdown():
         state.native.close()
 
 
+def shrink(timeout=None):
+    """Makes a world of the ranks that are left after a loss, in the same processes. They keep their order.
+
+    Every rank that is left calls it, once an operation has raised PeerLostError. It needs neither a launcher nor a
+    particular rank. Afterwards rank() and size() are those of the new world; groups, communicators and process sets
+    must be made anew. If no rank is lost, the new world has the same ranks. `timeout`: seconds until all ranks that are
+    left have called; None: start_timeout_s.
+
+    TimeoutError if ranks that live did not call; the text names them. PeerLostError if this rank was stopped or cut off
+    and the others continue without it. After either there is no world. UnsupportedError in an elastic job, whose
+    launcher makes the next world (farandole.elastic.run). NotInitializedError before init.
+    """
+    global _state, _last_rank
+    if timeout is not None and not timeout > 0:
+        raise errors.InvalidArgumentError(f"shrink: timeout is {timeout!r}; give seconds above 0, or None")
+    with _state_lock:
+        state = current()
+        if elastic_client.is_elastic():
+            raise errors.UnsupportedError(
+                "shrink: this job is elastic: its launcher makes the next world; use farandole.elastic.run"
+            )
+        for hook in list(_shutdown_hooks):
+            hook()
+        _last_rank, _state = state.facts["rank"], None
+        try:
+            _state = _State(state.native.shrink(-1.0 if timeout is None else float(timeout)), os.getpid())
+        finally:
+            if _state is None:
+                state.native.close()
+    for hook in list(_shrink_hooks):
+        hook()
+
+
+_shrink_hooks = []
+
+
+def on_shrink(hook):
+    """Registers `hook()`, which runs after shrink has made a world."""
+    _shrink_hooks.append(hook)
+
+
 _shutdown_hooks = []
 
 

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 
 #include "exceptions.h"
@@ -84,6 +85,27 @@ void World::close() {
   // Intentionally leaked in a forked child, which lacks the thread.
   if (::getpid() != process_) static_cast<void>(stalls_.release());
   stalls_.reset();
+}
+
+World::World(fdl_world* world, std::unique_ptr<CallbackThread> stalls)
+    : world_(world), process_(::getpid()), stalls_(std::move(stalls)) {}
+
+// The new world calls the thread of this one, whose address is the context of its callback.
+std::shared_ptr<World> World::shrink(double timeout_s) {
+  fdl_shrink_options options;
+  fdl_shrink_options_init(&options);
+  if (timeout_s >= 0) options.timeout_ns = std::max<int64_t>(1, static_cast<int64_t>(timeout_s * 1e9));
+  fdl_world* world = get();
+  fdl_world* survivors = nullptr;
+  fdl_result result;
+  {
+    py::gil_scoped_release release;
+    result = fdl_world_shrink(world, &options, &survivors);
+  }
+  check(result);
+  std::shared_ptr<World> made(new World(survivors, std::move(stalls_)));
+  close();
+  return made;
 }
 
 fdl_world* World::get() const {
@@ -273,6 +295,7 @@ void bind_world(py::module_& module) {
   py::class_<World, std::shared_ptr<World>>(module, "World")
       .def(py::init<const py::dict&, const py::dict&>())
       .def("close", &World::close)
+      .def("shrink", &World::shrink)
       .def_property_readonly("is_open", &World::is_open)
       .def("info", &World::info)
       .def("metrics", &World::metrics)

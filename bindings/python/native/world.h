@@ -22,6 +22,8 @@ class World {
   World& operator=(const World&) = delete;
 
   void close();
+  // See fdl_world_shrink; negative: the default timeout. This world ends.
+  std::shared_ptr<World> shrink(double timeout_s);
   bool is_open() const { return world_ != nullptr; }
   fdl_world* get() const;  // throws once closed
   pybind11::dict info() const;
@@ -31,6 +33,8 @@ class World {
   void open_device(int kind, int index) const;
 
  private:
+  World(fdl_world* world, std::unique_ptr<CallbackThread> stalls);
+
   fdl_world* world_ = nullptr;
   const pid_t process_;                     // that has created the world
   std::unique_ptr<CallbackThread> stalls_;  // calls farandole.errors.warn_of_stall

@@ -283,6 +283,7 @@ bool CoordinatorServer::handle(Peer peer, Connection& connection, CoordinatorMes
   if (message.kind != CoordinatorMessage::Kind::hello || message.members.size() != 1) return false;
   const CoordinatorClient::Hello& hello = message.members.front();
   if (hello.host_name.size() > kMostName || hello.boot_id.size() > kMostName) return false;
+  if (hello.recovery.size() > kMostKey) return false;
   // greet() queues the welcome or a refusal; a refused rank stays a stranger until its deadline or its own close.
   connection.is_member = membership_.greet(peer, hello, now_ns());
   if (connection.is_member) strangers_here_.erase(peer);

@@ -313,6 +313,15 @@ std::vector<CoordinatorEvent> SocketClient::take_events() {
   return std::exchange(events_, {});
 }
 
+std::vector<int> SocketClient::lost_ranks() {
+  MutexLock lock(mutex_);
+  std::vector<int> lost;
+  for (const auto& [rank, why] : gone_) {
+    if (why.code() == Code::peer_lost) lost.push_back(rank);
+  }
+  return lost;
+}
+
 // ---- Connecting ----
 
 namespace {

@@ -50,7 +50,8 @@ class CoordinatorClient {
     // Settings that must be equal on all ranks. The coordinator compares them and sends them to no rank.
     std::vector<CompatibilitySetting> settings{};
     int numa_node = -1;
-    int8_t efa = 0;  // an EfaAnswer
+    int8_t efa = 0;          // an EfaAnswer
+    std::string recovery{};  // the addresses of its recovery listener; see bootstrap/recovery/recovery_point.h
   };
 
   // When a coordinator that does not answer is reported, and lost; and how often a waiting rank queries it.
@@ -78,6 +79,8 @@ class CoordinatorClient {
   // declared lost after the next probe.
   virtual void progress() = 0;
   virtual std::vector<CoordinatorEvent> take_events() = 0;
+  // The ranks that are lost, from any thread; not those that have left.
+  virtual std::vector<int> lost_ranks() = 0;
 
   // ---- any thread; blocking until the reply ----
   // Waits until all ranks have arrived; else fails with TIMEOUT, "ranks 2 and 5 of 8 have not arrived after 30 s".

@@ -28,12 +28,17 @@ void SocketClient::send_and_wake(const CoordinatorMessage& message) {
   if (socket_.unsent_bytes() > 0) sender_.ring();
 }
 
-// Returns why the first of these ranks has left or was lost; null if all are present.
+// Returns why one of these ranks was lost, else why the first one has left; null if all are present. A loss is the
+// cause of what other ranks do: they may have left to make a world without the lost rank.
 const Status* SocketClient::first_gone_of(const std::vector<int>& ranks) const {
+  const Status* first = nullptr;
   for (const int rank : ranks) {
-    if (const auto found = gone_.find(rank); found != gone_.end()) return &found->second;
+    const auto found = gone_.find(rank);
+    if (found == gone_.end()) continue;
+    if (found->second.code() == Code::peer_lost) return &found->second;
+    if (first == nullptr) first = &found->second;
   }
-  return nullptr;
+  return first;
 }
 
 // Sends a request and blocks until its reply. It fails early if one of the ranks `of` is gone or the coordinator is
@@ -129,7 +134,9 @@ Result<std::shared_ptr<SetupWatch>> SocketClient::watch(const std::vector<int>& 
   watches_.push_back(watch);
   if (!coordinator_lost_.ok()) watch->fire(coordinator_lost_, now_ns());
   if (const auto found = decided_.find(comm); found != decided_.end()) watch->fire(found->second, now_ns());
-  if (const Status* gone = first_gone_of(world_ranks)) watch->fire(*gone, now_ns() + SetupWatch::kLeftGrace_ns);
+  if (const Status* gone = first_gone_of(world_ranks)) {
+    watch->fire(*gone, now_ns() + (gone->code() == Code::peer_lost ? 0 : SetupWatch::kLeftGrace_ns));
+  }
   return watch;
 }
 

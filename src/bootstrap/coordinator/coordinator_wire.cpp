@@ -149,7 +149,7 @@ std::vector<RankState::Wait> decode_waits(const flatbuffers::Vector<Offset<coord
 
 bool is_kind(uint8_t kind) {
   using Kind = CoordinatorMessage::Kind;
-  return (kind >= static_cast<uint8_t>(Kind::hello) && kind <= static_cast<uint8_t>(Kind::state_reply)) ||
+  return (kind >= static_cast<uint8_t>(Kind::hello) && kind <= static_cast<uint8_t>(Kind::shrink_failed)) ||
          (kind >= static_cast<uint8_t>(Kind::welcome) && kind <= static_cast<uint8_t>(Kind::job_reply));
 }
 
@@ -180,7 +180,8 @@ std::string encode(const CoordinatorMessage& message) {
     const auto boot = builder.CreateString(member.boot_id);
     const auto settings = encode_settings(builder, member.settings);
     members.push_back(coordinator_wire::CreateMember(builder, member.rank, member.size, host, boot, member.process_id,
-                                                     settings, member.numa_node, member.efa));
+                                                     settings, member.numa_node, member.efa,
+                                                     builder.CreateString(member.recovery)));
   }
   const auto all_members = builder.CreateVector(members);
   const auto ranks = builder.CreateVector(message.ranks);
@@ -219,7 +220,8 @@ Result<CoordinatorMessage> decode(std::string_view payload) {
       if (!budget.spend()) break;
       message.members.push_back({member->rank(), member->size(), budget.text_of(member->host_name()),
                                  budget.text_of(member->boot_id()), member->process_id(),
-                                 decode_settings(*member, budget), member->numa_node(), member->efa()});
+                                 decode_settings(*member, budget), member->numa_node(), member->efa(),
+                                 budget.text_of(member->recovery())});
     }
   }
   if (const coordinator_wire::RankState* state = wire.state(); state != nullptr) {

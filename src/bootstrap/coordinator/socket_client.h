@@ -36,6 +36,7 @@ class SocketClient final : public CoordinatorClient {
   int wake_fd() const override { return poller_.fd(); }
   void progress() override;
   std::vector<CoordinatorEvent> take_events() override;
+  std::vector<int> lost_ranks() override;
 
   Result<std::vector<Hello>> wait_for_all(Deadline deadline) override;
   Status publish(std::string_view key, std::string_view value) override;

@@ -73,7 +73,7 @@ void Generations::requested(int worker) {
   found->second.requesting = true;
   // A member's request means that the current generation has failed. If the limit is reached, the job ends now rather
   // than after the other members' requests.
-  if (is_in_order() && found->second.joined > 0 && generation_ - 1 == limits_.resets) {
+  if (is_in_order() && found->second.joined > 0 && is_last_reset() && !only_completes()) {
     give_up(Reason::too_many_resets, fmt::format("the limit of {} resets is reached", limits_.resets));
   }
 }
@@ -102,6 +102,7 @@ bool Generations::ended(int worker, bool well) {
 // would fail again, so its place is given up.
 void Generations::decide_after_loss(const Worker& was) {
   const bool was_member = was.joined > 0;
+  lost_since_ = lost_since_ || was_member;
   // A limit without end would restart a program for ever that always fails.
   const bool may_replace = limits_.replacements == kNoLimit || replacements_ < limits_.replacements;
   Place& place = places_[was.place];
@@ -124,7 +125,7 @@ void Generations::decide_after_loss(const Worker& was) {
     give_up(Reason::too_few,
             fmt::format("{} {} left, and the job needs at least {}{}", left, left == 1 ? "rank is" : "ranks are",
                         limits_.fewest, was_member && !may_replace ? "; no more may be replaced" : ""));
-  } else if (was_member && generation_ - 1 == limits_.resets) {
+  } else if (was_member && is_last_reset()) {
     give_up(Reason::too_many_resets, fmt::format("the limit of {} resets is reached", limits_.resets));
   }
 }
@@ -189,18 +190,34 @@ std::vector<int> Generations::by_seniority() const {
   return order;
 }
 
+// All members must have left the former generation, because both would use the same devices and ports.
+bool Generations::may_begin() const {
+  int holders = 0;
+  bool all_request = true;
+  for (const auto& [worker, facts] : workers_) {
+    if (facts.dismissed) continue;
+    if (facts.joined > 0 && !facts.requesting) return false;
+    all_request = all_request && facts.requesting;
+    holders += facts.joined > 0 ? 1 : 0;
+  }
+  return all_request || (limits_.enough != kNoLimit && holders >= std::max(1, limits_.enough));
+}
+
 std::optional<Generations::World> Generations::begin() {
   if (!is_in_order() || to_start() > 0 || target() == 0) return std::nullopt;
-  // All workers must have left the former generation, because both would use the same devices and ports.
-  const bool all_request = std::all_of(workers_.begin(), workers_.end(),
-                                       [](const auto& one) { return one.second.requesting || one.second.dismissed; });
-  if (!all_request) return std::nullopt;
+  if (!may_begin()) return std::nullopt;
   World world;
+  if (only_completes()) ++completions_;
+  lost_since_ = is_incomplete_ = false;
   world.generation = ++generation_;
   state_is_held_ = true;
   std::map<int, int> taken;  // of each place
   for (const int worker : by_seniority()) {
     Worker& facts = workers_.at(worker);
+    if (!facts.requesting) {  // it is starting, and joins in the next generation
+      is_incomplete_ = true;
+      continue;
+    }
     facts.requesting = false;
     // The youngest of a place are dismissed where it has shrunk.
     if (taken[facts.place] == slots_at(facts.place)) {

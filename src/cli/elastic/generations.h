@@ -3,10 +3,13 @@
 //
 // A worker is a process. It is new until it has belonged to a generation; from then on it holds the training state. It
 // requests a generation when it begins, and again when its generation has failed or is to change. The next generation
-// begins when all workers that run have requested it. A worker that is lost meanwhile is not waited for.
+// begins when all workers that run have requested it. A worker that is lost meanwhile is not waited for. If enough
+// workers hold the state, they do not wait for new ones either, which take seconds to start: these join in the
+// generation after it.
 //
-//   generation 1   worker 0 1 2     worker 1 is killed; worker 3 replaces it; 0, 2 and 3 request a generation
-//   generation 2   worker 0 2 3     rank 0 is the worker that has held the state longest
+//   generation 1   worker 0 1 2     worker 1 is killed; worker 3 replaces it; 0 and 2 request a generation
+//   generation 2   worker 0 2       worker 3 requests a generation, and the others do at their next commit
+//   generation 3   worker 0 2 3     rank 0 is the worker that has held the state longest
 //
 // Workers run at places (nodes). Each place has slots, one for each worker that it may run; place 0 is this launcher's
 // own. Ranks of one place are consecutive. A place that closes releases its workers at the next generation; a lost
@@ -30,6 +33,7 @@ class Generations {
     int resets = kNoLimit;        // how often a generation may follow another
     int replacements = kNoLimit;  // how many lost members may be replaced
     int restarts = 0;             // how often all workers may begin anew when no worker holds the state
+    int enough = kNoLimit;        // so many workers begin without those that are starting; no limit: they wait
   };
   enum class Reason {
     too_few,  // fewer than `fewest` are left, and no more may be started
@@ -66,7 +70,7 @@ class Generations {
   const std::optional<GiveUp>& give_up() const { return give_up_; }
   int to_start() const;  // how many workers are missing
   std::optional<int> place_to_start_at() const;
-  // Begins the next generation if all workers that run have requested it.
+  // Begins the next generation if all workers that run have requested it, or all that hold the state and are enough.
   std::optional<World> begin();
   // Whether members must be interrupted: all newcomers have requested a generation, or some members must leave.
   bool has_waiting_newcomers() const;
@@ -103,6 +107,9 @@ class Generations {
   bool is_in_order() const { return !give_up_ && !finished_; }
   // All workers that are not dismissed. Places are ordered by their eldest worker, so that rank 0 holds the state.
   std::vector<int> by_seniority() const;
+  bool may_begin() const;
+  bool only_completes() const { return is_incomplete_ && !lost_since_; }
+  bool is_last_reset() const { return generation_ - 1 - completions_ == limits_.resets; }
   void decide_after_loss(const Worker& was);
   void handle_lost_state();
   void give_up(Reason reason, std::string text);
@@ -115,6 +122,9 @@ class Generations {
   int restarts_ = 0;
   bool state_is_held_ = false;  // a generation has begun since the start or the last restart
   int generation_ = 0;
+  int completions_ = 0;         // generations that only added workers for which the one before did not wait: no resets
+  bool is_incomplete_ = false;  // the present generation began without workers that were starting
+  bool lost_since_ = false;     // a member was lost since it began
   bool finished_ = false;
   std::optional<GiveUp> give_up_;
 };

@@ -208,7 +208,8 @@ Result<std::unique_ptr<WorkerGroup>> make_worker_group(const Job& job) {
                     .most = std::max(options.most, job.plan.ranks_per_node),
                     .resets = options.resets,
                     .replacements = options.replacements,
-                    .restarts = options.restarts};
+                    .restarts = options.restarts,
+                    .enough = options.waits_for_replacements ? Generations::kNoLimit : std::max(1, options.fewest)};
   elastic.coordinator = coordinator_options(job.config, job.key);
   elastic.count_file = options.count_file;
   elastic.timeout_s = options.timeout_s;

@@ -57,6 +57,8 @@ void declare_elastic(CLI::App& command, RunOptions& o) {
       .add_option("--replacements", o.replacements,
                   "Elastic: how many ranks may be started in the place of lost ones; then there are fewer")
       ->check(CLI::NonNegativeNumber);
+  command.add_flag("--wait-for-replacements", o.waits_for_replacements,
+                   "Elastic: ranks that are left wait until a lost one is replaced; otherwise it joins them later");
   command.add_option("--np-file", o.count_file,
                      "Elastic: whenever a number is written into this file, the job grows or shrinks to so many ranks");
   command

@@ -36,6 +36,7 @@ struct RunOptions {
   int most = 0;
   int resets = Generations::kNoLimit;
   int replacements = Generations::kNoLimit;
+  bool waits_for_replacements = false;
   double timeout_s = 600;
   std::string count_file;
   // Passed to the library as environment variables.

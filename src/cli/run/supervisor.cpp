@@ -230,6 +230,7 @@ void Supervisor::handle_ending(std::size_t index) {
   child.process.signal_group(SIGTERM);  // processes that it leaves behind
   child.running = false;
   poller_.remove(child.process.ended_fd());
+  child.process.release();  // an elastic job may lose any number of ranks
   // Read what the rank wrote before it ended. Do not wait for the pipe's end: a grandchild may hold it open.
   read_stream(2 * index);
   read_stream(2 * index + 1);
@@ -355,8 +356,8 @@ void Supervisor::drain(int exit_code, const std::string& why) {
 void Supervisor::reap_orphans() {
   std::ifstream list(fmt::format("/proc/self/task/{}/children", ::getpid()));
   for (pid_t pid = 0; list >> pid;) {
-    const bool is_rank =
-        std::any_of(children_.begin(), children_.end(), [&](const Child& child) { return child.process.id() == pid; });
+    const bool is_rank = std::any_of(children_.begin(), children_.end(),
+                                     [&](const Child& child) { return child.running && child.process.id() == pid; });
     if (!is_rank) ::waitpid(pid, nullptr, WNOHANG);
   }
 }

@@ -76,10 +76,18 @@ Status Runtime::usable() const {
 
 void Runtime::shut_down() {
   if (shut_down_.exchange(true)) return;
-  const Status why(Code::shut_down, "rank " + std::to_string(identity_.rank) + " has shut farandole down");
+  leave(Status(Code::shut_down, "rank " + std::to_string(identity_.rank) + " has shut farandole down"), kFarewellNs);
+  recovery_.listener.reset();
+  // The other ranks may still need the coordinator to detect failures; this rank waits for them only a short while.
+  if (coordinator_) coordinator_->wait_until_empty(Deadline::after_ns(kFarewellNs));
+  end_coordinator();
+}
+
+// The coordinator client stays until the end: a thread that waits in a communicator may still probe peers with it.
+void Runtime::leave(const Status& why, int64_t farewell_ns) {
   if (progress_thread_) {
     progress_thread_->call([&] {
-      const Deadline deadline = Deadline::after_ns(kFarewellNs);
+      const Deadline deadline = Deadline::after_ns(farewell_ns);
       const auto groups = all_groups();  // without the lock: callbacks of handles may call farandole
       // Prepare all groups before draining one: while one is drained, the others are not driven.
       for (const auto& group : groups) group->named().prepare_to_leave();
@@ -101,18 +109,15 @@ void Runtime::shut_down() {
   if (progress_thread_) progress_thread_->end();
   failure_decisions_.close();
   metrics_server_.reset();
-  {
-    MutexLock lock(mutex_);
-    for (auto& group : groups_) group->comm().interrupt(why);
-  }
-  // The coordinator client stays until the end: a thread that waits in a communicator may still probe peers with it.
-  if (coordinator_) {
-    // The other ranks may still need the coordinator to detect failures; this rank waits for them only a short while.
-    coordinator_->wait_until_empty(Deadline::after_ns(kFarewellNs));
-    coordinator_->stop();
-    if (coordinator_thread_.joinable()) coordinator_thread_.join();
-    coordinator_.reset();
-  }
+  MutexLock lock(mutex_);
+  for (auto& group : groups_) group->comm().interrupt(why);
+}
+
+void Runtime::end_coordinator() {
+  if (!coordinator_) return;
+  coordinator_->stop();
+  if (coordinator_thread_.joinable()) coordinator_thread_.join();
+  coordinator_.reset();
 }
 
 // ---- groups ----
@@ -268,7 +273,7 @@ void Runtime::on_event(const CoordinatorEvent& event) {
     case CoordinatorEvent::Kind::stalled:
       if (event.rank != identity_.rank)
         log_info("rank {}: reported by rank {}: {}", identity_.rank, event.rank, event.why.text());
-      if (stalled_) stalled_(std::string(event.why.text()));
+      if (options_.stalled) options_.stalled(std::string(event.why.text()));
       break;
     case CoordinatorEvent::Kind::progress_query:
       answer_device_query(event);

@@ -18,6 +18,7 @@
 #include "bootstrap/coordinator/coordinator.h"
 #include "bootstrap/coordinator/coordinator_client.h"
 #include "bootstrap/launchers/launchers.h"
+#include "bootstrap/recovery/recovery_point.h"
 #include "bootstrap/topology/efa.h"
 #include "runtime/device/device_watch.h"
 #include "runtime/device/devices.h"
@@ -48,6 +49,17 @@ struct RuntimeOptions {
   std::function<void()> waiting;  // called by threads that wait in ordered calls, between short sleeps; may be empty
   // Called by the thread that owns progress with each stall that a rank of the job reports; may be empty.
   std::function<void(const std::string& text)> stalled;
+  // Of a world that is made of the survivors of another one; null for a first world. See runtime_shrink.cpp.
+  struct Succession {
+    std::string source;           // WorldFacts::source of the first world
+    bool key_is_derived = false;  // the job's key was
+    bool on_one_host = false;     // the ranks meet at a name of the host
+    uint64_t round = 0;
+    double arrival_timeout_s = 0;
+    std::function<bool()> server_is_there;  // whether rank 0 still listens
+    std::vector<int> lost;                  // set where the start fails: the ranks that are lost
+  };
+  std::shared_ptr<Succession> succession;
 };
 
 struct WorldFacts {
@@ -100,6 +112,10 @@ class Runtime {
   // Must not be called in a callback. Gives operations that are agreed upon up to 2 s to finish; the others complete
   // with SHUT_DOWN. Idempotent.
   void shut_down();
+  // Ends `old` as shut_down() does, but at once, and makes a world of the ranks that are left, in their order.
+  // Collective over these, blocking; at most `timeout_s` (0: start_timeout_s) until all have called. Must not be called
+  // in a callback. INVALID_ARGUMENT, UNSUPPORTED and SHUT_DOWN change nothing.
+  static Result<std::unique_ptr<Runtime>> shrink(Runtime& old, double timeout_s);
 
   // ---- groups; collective over their members, blocking ----
   Result<Group*> make_group(const std::vector<int>& world_ranks);
@@ -176,7 +192,16 @@ class Runtime {
   Status meet_through(const std::function<Result<std::string>(const std::string&)>& share, const std::string& service,
                       const Status& prepared);
   Status serve_coordinator();
+  Result<std::unique_ptr<CoordinatorClient>> connect_to_coordinator(Deadline deadline);
   Status connect_ranks();
+  void open_recovery();
+  void keep_recovery(const std::vector<CoordinatorClient::Hello>& everyone);
+  Status may_shrink() const;
+  RuntimeOptions successor_options(const RecoveryPoint& point, double timeout_s) const;
+  static Result<std::unique_ptr<Runtime>> meet_survivors(const Runtime& old, RecoveryPoint& point, std::set<int> lost,
+                                                         double timeout_s);
+  void leave(const Status& why, int64_t farewell_ns);
+  void end_coordinator();
   Status agree_on_session_key(Exchange& exchange, Deadline deadline);
   Status compute_facts();
   Status share_memory();
@@ -257,9 +282,7 @@ class Runtime {
   std::atomic<bool>* alive_here_;
   std::atomic<bool> shut_down_{false};
   Config config_;
-  std::function<bool()> interrupted_;                // RuntimeOptions::interrupted
-  std::function<void()> waiting_;                    // RuntimeOptions::waiting
-  std::function<void(const std::string&)> stalled_;  // RuntimeOptions::stalled
+  RuntimeOptions options_;  // those of the start
   std::shared_ptr<Devices> devices_;
   Tuning tuning_;
   Identity identity_;
@@ -273,6 +296,7 @@ class Runtime {
   std::unique_ptr<Coordinator> coordinator_;  // on rank 0, unless the launcher serves it
   std::thread coordinator_thread_;
   std::unique_ptr<CoordinatorClient> coordinator_client_;
+  RecoveryPoint recovery_;  // without a listener: this world cannot shrink
   FailureDecisions failure_decisions_;
   LaunchOrder launch_order_;
   std::unique_ptr<ProgressThread> progress_thread_;

@@ -115,13 +115,13 @@ Status Runtime::submit_and_wait(OrderedComm& comm, std::unique_ptr<OrderedCall> 
   FDL_RETURN_IF_ERROR(may_wait());
   const std::string_view title = call->title;
   const auto next_check = [&] {
-    return interrupted_ ? Deadline::after_seconds(config_.suspect_after_s) : Deadline::never();
+    return options_.interrupted ? Deadline::after_seconds(config_.suspect_after_s) : Deadline::never();
   };
   if (!progress_thread_->submit_and_wait(*comm.calls, std::move(call), handle, next_check())) {
     return already_shut_down();
   }
   while (!handle.done()) {
-    if (interrupted_()) abort(comm, "its program was interrupted while it waited in " + std::string(title));
+    if (options_.interrupted()) abort(comm, "its program was interrupted while it waited in " + std::string(title));
     progress_thread_->wait(handle, next_check());
   }
   return {};
@@ -171,7 +171,7 @@ void Runtime::on_suspect(Communicator& comm, int64_t waited_ns) {
 
 // In an application's thread that waits in an ordered call.
 void Runtime::check_interrupt(Communicator& comm) {
-  if (!interrupted_ || comm.has_failed() || !interrupted_()) return;
+  if (!options_.interrupted || comm.has_failed() || !options_.interrupted()) return;
   const std::string reason = "its program was interrupted while " + comm.late_ranks().error().text;
   MutexLock lock(mutex_);
   if (OrderedComm* ordered = comm_of(comm.id()); ordered != nullptr) abort(*ordered, reason);

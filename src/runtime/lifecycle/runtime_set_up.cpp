@@ -38,7 +38,7 @@ Result<Runtime::Connected> Runtime::connect(const std::string& id, const std::ve
     on_suspect(waiting, waited_ns);
   };
   const auto find_library = [devices = devices_.get()] { return devices->library(); };
-  auto comm = assemble(membership, suspect, &tuning_.table, find_library, std::move(watch), waiting_);
+  auto comm = assemble(membership, suspect, &tuning_.table, find_library, std::move(watch), options_.waiting);
   if (!comm.ok()) return outcome(set_up, comm.status()).while_doing("connecting " + id);
   return Connected{comm.take(), std::move(set_up)};
 }

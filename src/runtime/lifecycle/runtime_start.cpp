@@ -46,9 +46,19 @@ Result<Identity> explicit_identity(const RuntimeOptions& options, const Config& 
                     .source = "options",
                     .rendezvous = config.rendezvous};
   FDL_ASSIGN_OR_RETURN(identity.job_key, given_job_key(config));
+  if (options.succession) {
+    identity.source = options.succession->source;
+    identity.job_key_is_derived = options.succession->key_is_derived;
+  }
   if (options.share) {
     // Ranks of one host need no port.
-    identity.rendezvous = options.local_size == options.size ? "unix" : std::string(kLauncherPlace) + "program";
+    const bool on_one_host = options.succession ? options.succession->on_one_host : options.local_size == options.size;
+    const Config::PortRange ports = config.rank_ports();
+    identity.rendezvous = on_one_host ? "unix" : std::string(kLauncherPlace) + "program";
+    // The coordinator of the world that has ended may still have its port.
+    if (!on_one_host && options.succession && ports.first != 0) {
+      identity.rendezvous = "tcp://0.0.0.0:" + std::to_string(ports.first) + "-" + std::to_string(ports.last);
+    }
     return identity;
   }
   if (identity.rendezvous.empty() && options.size == 1) identity.rendezvous = "memory://alone-" + random_hex(8);
@@ -63,6 +73,14 @@ Result<Identity> explicit_identity(const RuntimeOptions& options, const Config& 
     identity.job_key_is_derived = true;
   }
   return identity;
+}
+
+// How often a rank of a world of survivors checks that rank 0 is there while it does not find the coordinator.
+constexpr double kServerCheck_s = 0.3;
+
+// The survivors of a world are already known to be there, and try again without those that are lost meanwhile.
+double arrival_timeout_s(const RuntimeOptions& options, const Config& config) {
+  return options.succession ? options.succession->arrival_timeout_s : config.start_timeout_s;
 }
 
 // PMI-1 limits values to 1024 bytes without spaces; the key takes 65.
@@ -88,8 +106,11 @@ std::string text_of_failure(std::string_view word) {
 Result<std::unique_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) {
   std::unique_ptr<Runtime> runtime(new Runtime());
   Status started = runtime->start(options);
-  if (!started.ok()) return started.while_doing("starting farandole");
-  return runtime;
+  if (started.ok()) return runtime;
+  if (options.succession && runtime->coordinator_client_) {
+    options.succession->lost = runtime->coordinator_client_->lost_ranks();
+  }
+  return started.while_doing("starting farandole");
 }
 
 Status Runtime::start(const RuntimeOptions& options) {
@@ -127,9 +148,7 @@ Status Runtime::prepare(const RuntimeOptions& options, const Environment& enviro
   if (!options.rendezvous.empty()) knobs["rendezvous"] = options.rendezvous;
   if (!options.job_key.empty()) knobs["job_key"] = options.job_key;
   FDL_ASSIGN_OR_RETURN(config_, Config::read(environment, knobs));
-  interrupted_ = options.interrupted;
-  waiting_ = options.waiting;
-  stalled_ = options.stalled;
+  options_ = options;
   devices_ = std::make_shared<Devices>(config_);
   FDL_ASSIGN_OR_RETURN(tuning_, load_tuning(config_, environment));
   FDL_ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(config_.log_level));
@@ -182,7 +201,10 @@ void Runtime::start_history(const Environment& environment) {
   const HistoryFacts facts{.rank = facts_.rank, .size = facts_.size, .job = job, .host = facts_.host};
   std::string path;
   if (!config_.history_dir.empty()) {
-    path = history_path(config_.history_dir, environment.get("FARANDOLE_RUN_ID").value_or(job), facts_.rank);
+    std::string run = environment.get("FARANDOLE_RUN_ID").value_or(job);
+    // The ranks of the first world have files of their own, which tell why there is another one.
+    if (options_.succession) run += "-shrunk" + std::to_string(options_.succession->round);
+    path = history_path(config_.history_dir, run, facts_.rank);
   }
   auto history = History::make(facts, path);
   if (!history.ok() && !path.empty()) {
@@ -250,7 +272,7 @@ Status Runtime::serve_coordinator() {
                                                         .address = identity_.rendezvous,
                                                         .interfaces = config_.interfaces,
                                                         .port_base = static_cast<int>(config_.port_base),
-                                                        .start_timeout_s = config_.start_timeout_s,
+                                                        .start_timeout_s = arrival_timeout_s(options_, config_),
                                                         .silence_warning_s = config_.silence_warning_s,
                                                         .lost_after_s = config_.lost_after_s,
                                                         .server_name = "rank 0 on " + host_facts().host_name}));
@@ -263,23 +285,36 @@ Status Runtime::serve_coordinator() {
   return {};
 }
 
-Status Runtime::connect_ranks() {
-  const Deadline deadline = Deadline::after_seconds(config_.start_timeout_s);
+// The coordinator of a world of survivors was there when they got its address. If it is not any more, it has ended.
+Result<std::unique_ptr<CoordinatorClient>> Runtime::connect_to_coordinator(Deadline deadline) {
   const HostFacts mine = host_facts();
-  FDL_ASSIGN_OR_RETURN(coordinator_client_,
-                       CoordinatorClient::connect(identity_.rendezvous, identity_.job_key,
-                                                  {.rank = identity_.rank,
-                                                   .size = identity_.size,
-                                                   .host_name = mine.host_name,
-                                                   .boot_id = mine.boot_id,
-                                                   .process_id = mine.process_id,
-                                                   .settings = compatibility_settings(config_, tuning_.table),
-                                                   .numa_node = numa_node(),
-                                                   .efa = static_cast<int8_t>(answer_for_efa())},
-                                                  deadline,
-                                                  {.silence_warning_s = config_.silence_warning_s,
-                                                   .lost_after_s = config_.lost_after_s,
-                                                   .suspect_after_s = config_.suspect_after_s}));
+  const CoordinatorClient::Hello hello{.rank = identity_.rank,
+                                       .size = identity_.size,
+                                       .host_name = mine.host_name,
+                                       .boot_id = mine.boot_id,
+                                       .process_id = mine.process_id,
+                                       .settings = compatibility_settings(config_, tuning_.table),
+                                       .numa_node = numa_node(),
+                                       .efa = static_cast<int8_t>(answer_for_efa()),
+                                       .recovery = recovery_.address};
+  const CoordinatorClient::Limits limits{.silence_warning_s = config_.silence_warning_s,
+                                         .lost_after_s = config_.lost_after_s,
+                                         .suspect_after_s = config_.suspect_after_s};
+  const bool is_successor = options_.succession != nullptr && identity_.rank > 0;
+  while (true) {
+    const Deadline limit = is_successor ? deadline.earlier(Deadline::after_seconds(kServerCheck_s)) : deadline;
+    auto client = CoordinatorClient::connect(identity_.rendezvous, identity_.job_key, hello, limit, limits);
+    if (client.ok() || !is_successor || deadline.passed()) return client;
+    if (!options_.succession->server_is_there()) {
+      return Status(Code::peer_lost, "rank 0 of the new world was lost before all ranks had arrived");
+    }
+  }
+}
+
+Status Runtime::connect_ranks() {
+  const double arrival_s = arrival_timeout_s(options_, config_);
+  open_recovery();
+  FDL_ASSIGN_OR_RETURN(coordinator_client_, connect_to_coordinator(Deadline::after_seconds(arrival_s)));
   FDL_ASSIGN_OR_RETURN(
       progress_thread_,
       ProgressThread::start(
@@ -292,10 +327,9 @@ Status Runtime::connect_ranks() {
                  return std::min({watch_devices(now), watch_set_ups(now), answer_states(now)});
                }}));
   FDL_ASSIGN_OR_RETURN(SetUp set_up, begin_set_up({}));
-  // The coordinator fails after start_timeout_s with a text that names the missing ranks. This deadline is 2 s later,
+  // The coordinator fails after arrival_s with a text that names the missing ranks. This deadline is 2 s later,
   // so that its text arrives first.
-  FDL_ASSIGN_OR_RETURN(const auto everyone,
-                       coordinator_client_->wait_for_all(Deadline::after_seconds(config_.start_timeout_s + 2)));
+  FDL_ASSIGN_OR_RETURN(const auto everyone, coordinator_client_->wait_for_all(Deadline::after_seconds(arrival_s + 2)));
   std::vector<HostFacts> facts;
   std::vector<EfaAnswer> answers;
   for (const auto& hello : everyone) {
@@ -313,6 +347,7 @@ Status Runtime::connect_ranks() {
   members_ = members.take();
   const Status agreed = agree_on_session_key(exchange, set_up.deadline);
   if (!agreed.ok()) return outcome(set_up, agreed);
+  keep_recovery(everyone);
   choose_network(answers);
   return {};
 }

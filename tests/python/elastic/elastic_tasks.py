@@ -50,6 +50,39 @@ def one_dies(worker="1", step="5"):
     return counts(lambda state: die() if (WORKER, state.step) == (int(worker), int(step)) else None)
 
 
+def one_dies_and_its_replacement_is_slow():
+    """Rank 1 dies in a step. Its replacement comes when the others have continued; they go on until it is there."""
+    farandole.init()
+    state = elastic.ObjectState(step=0, total=0, sizes=[])
+    flag = os.environ["FARANDOLE_RUN_ID"]
+    path = f"/tmp/farandole-continued-{flag}"
+
+    @elastic.run
+    def go_on(state):
+        size = farandole.size()
+        report(enters=state.step, rank=farandole.rank(), size=size)
+        while 3 not in state.sizes[3:]:
+            if (WORKER, state.step) == (1, 5):
+                die()
+            state.total += int(farandole.allreduce(np.ones(1, np.int64), name="one")[0])
+            state.step += 1
+            if state.step % 2 == 0:
+                state.sizes.append(size)
+                if size == 2:
+                    with open(path, "w"):
+                        pass
+                    time.sleep(0.01)
+                state.commit()
+
+    if WORKER == 3:
+        while not os.path.exists(path):
+            time.sleep(0.01)
+    go_on(state)
+    if farandole.rank() == 0:
+        os.unlink(path)
+    report(total=state.total, rank=farandole.rank(), sizes=state.sizes)
+
+
 def one_raises():
     def trouble(state):
         if WORKER == 1 and state.step == 5:
@@ -210,6 +243,7 @@ def spreads(folder, leaves="elsewhere"):
             rank=farandole.rank(),
             size=farandole.size(),
             local=[farandole.local_rank(), farandole.local_size()],
+            pid=os.getpid(),
         )
         is_over = False
         while not is_over:

@@ -12,6 +12,7 @@ import elastic_tasks
 import farandole
 import farandole.torch as hvd
 import horovod.torch.elastic as horovod_elastic
+import kill_ranks
 import pytest
 import torch
 from farandole import basics, elastic, elastic_client
@@ -48,7 +49,7 @@ class Done:
 
 
 def test_a_killed_rank_is_replaced_and_the_others_continue_from_the_commit():
-    job = Done("-np 3 --min-np 2", "one_dies")
+    job = Done("-np 3 --min-np 2 --wait-for-replacements", "one_dies")
     assert job.code == 0, job.report
     # 5 steps were made, 4 committed; no rank restarts at 0, not even the new one.
     assert sorted((one["worker"], one["enters"], one["rank"]) for one in job.all_with("enters")) == [
@@ -61,6 +62,19 @@ def test_a_killed_rank_is_replaced_and_the_others_continue_from_the_commit():
     assert "generation 2 begins with 3 ranks" in job.errors, job.report
 
 
+def test_survivors_continue_before_the_replacement_is_there_and_it_joins_at_a_commit():
+    job = Done("-np 3 --min-np 2 --reset-limit 1", "one_dies_and_its_replacement_is_slow")
+    assert job.code == 0, job.report
+    assert sorted((one["worker"], one["size"], one["rank"]) for one in job.all_with("enters")) == [
+        (0, 2, 0), (0, 3, 0), (0, 3, 0), (1, 3, 1), (2, 2, 1), (2, 3, 1), (2, 3, 2), (3, 3, 2)
+    ], job.report  # fmt: skip
+    ends = job.all_with("total")
+    # The sum is that of the sizes of all steps: none was lost, none was made twice.
+    assert [one["total"] for one in ends] == [sum(2 * size for size in ends[0]["sizes"])] * 3, job.report
+    assert ends[0]["sizes"][:3] == [3, 3, 2] and ends[0]["sizes"][-1] == 3, job.report
+    assert "generation 2 begins with 2 ranks" in job.errors and "generation 3 begins with 3 ranks" in job.errors
+
+
 def test_the_state_outlives_rank_0():
     job = Done("-np 3 --min-np 3", "one_dies", 0)
     assert job.code == 0, job.report
@@ -69,11 +83,15 @@ def test_the_state_outlives_rank_0():
 
 
 def test_several_losses_are_survived():
-    job = Done("-np 3 --min-np 2", "many_die")
+    job = Done("-np 3 --min-np 2 --wait-for-replacements", "many_die")
     assert job.code == 0, job.report
     ends = job.all_with("total")
     assert [one["total"] for one in ends] == [36] * 3 and all(one["equal"] for one in ends), job.report
     assert {one["worker"] for one in ends} == {2, 4, 5}, job.report
+
+
+def test_the_launcher_does_not_grow_with_the_ranks_that_are_killed():
+    kill_ranks.kill_ranks(4)
 
 
 def test_a_rank_may_die_before_it_joins_the_next_generation():
@@ -236,7 +254,7 @@ def test_invalid_elastic_options_are_rejected(flags, words):
 
 
 def test_training_continues_with_a_replacement_and_then_with_fewer_ranks():
-    job = Done("-np 3 --min-np 2 --replacements 1", "trains", timeout=240)
+    job = Done("-np 3 --min-np 2 --replacements 1 --wait-for-replacements", "trains", timeout=240)
     assert job.code == 0, job.report
     entered = {(one["worker"], *one["enters"], one["size"]) for one in job.all_with("enters")}
     assert entered == {(0, 0, 0, 3), (1, 0, 0, 3), (2, 0, 0, 3), (0, 0, 4, 3), (2, 0, 4, 3), (3, 0, 4, 3),

@@ -38,7 +38,7 @@ def task(flags, name, *arguments, **variables):
 
 
 def test_a_killed_rank_is_replaced_and_functions_are_compiled_for_the_new_ranks():
-    job = task("-np 3 --min-np 2", "elastic")
+    job = task("-np 3 --min-np 2 --wait-for-replacements", "elastic")
     assert job.code == 0, job.report
     assert sorted((one["worker"], one["enters"], one["rank"]) for one in job.all_with("enters")) == [
         (0, 0, 0), (0, 4, 0), (1, 0, 1), (2, 0, 2), (2, 4, 1), (3, 4, 2)

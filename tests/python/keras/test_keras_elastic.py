@@ -47,7 +47,8 @@ hvd.shutdown()
 @pytest.mark.parametrize("backend", keras_backends.INSTALLED)
 def test_a_model_goes_on_from_its_last_commit(backend, tmp_path):
     support = os.path.dirname(os.path.abspath(keras_backends.__file__))
-    command = [FARANDOLE, "run", "-np", "2", "--min-np", "1", "--", sys.executable, "-c", PROGRAM, tmp_path, support]
+    flags = ["-np", "2", "--min-np", "1", "--wait-for-replacements"]
+    command = [FARANDOLE, "run", *flags, "--", sys.executable, "-c", PROGRAM, tmp_path, support]
     done = subprocess.run(list(map(str, command)), env=keras_backends.environment(backend), capture_output=True,
                           text=True, timeout=keras_backends.DEADLINE_S)  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]

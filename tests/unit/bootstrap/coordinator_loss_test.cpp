@@ -521,6 +521,19 @@ TEST(SetUps, RankThatLeavesGivesTheOthersTimeToFinish) {
   EXPECT_EQ(watch->why().text(), "rank 1 (host-b) has shut down");
 }
 
+// The other ranks leave to make a world without the lost one. A rank that is later than they must report the loss.
+TEST(SetUps, ALossIsReportedAndNotARankThatLeftBecauseOfIt) {
+  RunningCoordinator coordinator(options_for(3));
+  auto ranks = join_all(coordinator->address(), 3);
+  ranks[2]->disconnect();
+  ASSERT_TRUE(ranks[0]->next_event());
+  (*ranks[1])->leave();
+  ASSERT_TRUE(ranks[0]->next_event());
+  const auto watch = (*ranks[0])->watch({1, 2}).take();
+  EXPECT_EQ(watch->why().text(), "rank 2 on host-c (process 102) was lost: its process ended or its connection broke");
+  EXPECT_LE(watch->interrupt().moment_ns.load(), now_ns());  // it gets no time to finish
+}
+
 TEST(Processes, LossOfTheServingRankZeroHasTheSameTextOnAllRanks) {
   const std::string rendezvous = fresh_name();
   Child server(0, 4, rendezvous, true);

@@ -209,6 +209,7 @@ CoordinatorMessage full_message() {
   message.value = std::string("v\0w", 3);
   message.why = kStuck.during("op", "phase", "group");
   message.members = {hello_of(0, 2), hello_of(1, 2)};
+  message.members[1].recovery = "unix:@recovery";
   return message;
 }
 
@@ -227,6 +228,7 @@ TEST(CoordinatorWire, MessagesRoundTrip) {
   EXPECT_EQ(back->why.error().culprit_rank, 2);
   EXPECT_EQ(back->members.size(), 2u);
   EXPECT_EQ(back->members[1].host_name, "host-b");
+  EXPECT_EQ(back->members[1].recovery, "unix:@recovery");
 }
 
 TEST(CoordinatorWire, RejectsUnknownKinds) {
@@ -236,7 +238,7 @@ TEST(CoordinatorWire, RejectsUnknownKinds) {
     message.kind = static_cast<CoordinatorMessage::Kind>(kind);
     known += decode(encode(message)).ok() ? 1 : 0;
   }
-  EXPECT_EQ(known, 19 + 25) << "kinds of ranks and nodes, and kinds of coordinators";
+  EXPECT_EQ(known, 23 + 25) << "kinds of ranks and nodes, and kinds of coordinators";
 }
 
 TEST(CoordinatorWire, FramesArriveInAnyFragmentsButOnlyInOrder) {

@@ -83,6 +83,52 @@ TEST(Generations, AWorkerLostBetweenGenerationsIsReplacedToo) {
   EXPECT_THAT(job.next(), ElementsAre(0, 3, 4));
 }
 
+TEST(Generations, EnoughMembersDoNotWaitForAReplacement) {
+  Job job({.ranks = 3, .fewest = 2, .most = 3, .enough = 2});
+  job.request_all({0, 1});
+  EXPECT_THAT(job.next(), IsEmpty());  // the first generation waits for all
+  job.requested(2);
+  job.next();
+  job.ended(1, false);
+  job.start_all();
+  job.requested(0);
+  EXPECT_THAT(job.next(), IsEmpty());  // a member is waited for
+  job.requested(2);
+  EXPECT_THAT(job.next(), ElementsAre(0, 2));
+  EXPECT_FALSE(job.has_waiting_newcomers());
+  job.requested(3);
+  EXPECT_TRUE(job.has_waiting_newcomers());
+  job.request_all({0, 2});
+  EXPECT_THAT(job.next(), ElementsAre(0, 2, 3));
+}
+
+TEST(Generations, TooFewMembersWaitForAReplacement) {
+  Job job({.ranks = 3, .fewest = 3, .most = 3, .enough = 3});
+  job.request_all({0, 1, 2});
+  job.next();
+  job.ended(1, false);
+  job.start_all();
+  job.request_all({0, 2});
+  EXPECT_THAT(job.next(), IsEmpty());
+  job.requested(3);
+  EXPECT_THAT(job.next(), ElementsAre(0, 2, 3));
+}
+
+TEST(Generations, AReplacementThatJoinsLaterIsNoFurtherReset) {
+  Job job({.ranks = 2, .fewest = 1, .most = 2, .resets = 1, .enough = 1});
+  job.request_all({0, 1});
+  job.next();
+  job.ended(1, false);
+  job.start_all();
+  job.requested(0);
+  EXPECT_THAT(job.next(), ElementsAre(0));
+  job.request_all({2, 0});
+  EXPECT_EQ(job.ends(), std::nullopt);
+  EXPECT_THAT(job.next(), ElementsAre(0, 2));
+  job.ended(2, false);
+  EXPECT_EQ(job.ends(), Reason::too_many_resets);
+}
+
 TEST(Generations, WithoutReplacementsTheJobShrinks) {
   Job job({.ranks = 3, .fewest = 2, .most = 3, .replacements = 0});
   job.request_all({0, 1, 2});

@@ -1,0 +1,79 @@
+// Meeting connects Survivors with sockets: the ranks that are left meet at each other's recovery listeners.
+//
+// One thread uses it. It drives the connections only in its calls.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bootstrap/recovery/recovery_point.h"
+#include "bootstrap/recovery/survivors.h"
+#include "bootstrap/rendezvous/framed_socket.h"
+#include "system/socket.h"
+
+namespace fdl {
+
+class Meeting {
+ public:
+  // `lost`: ranks of the first world that a failure decision names. `point` outlives the meeting.
+  Meeting(RecoveryPoint& point, const std::set<int>& lost, double timeout_s);
+
+  // Blocks until the members of the next world are decided; then the point has them. An error is final.
+  Status gather();
+  // The serving rank gives its word to all members; each returns it. Collective, after gather().
+  Result<std::string> share(const std::string& word);
+  // The world was not made, because these ranks are lost. gather() comes next.
+  void resume(const std::set<int>& lost);
+  // Whether a process still listens at the serving rank's address.
+  bool server_is_there();
+
+ private:
+  // A connection to another rank, over which this one sends.
+  struct Link {
+    std::vector<Address> addresses;
+    std::size_t next_address = 0;
+    bool was_refused = false;  // in this round over all addresses
+    UniqueFd connecting;
+    std::unique_ptr<FramedSocket> socket;
+    Deadline until = Deadline::never();  // while connecting
+    Deadline again = Deadline::at_ns(0);
+    int64_t pause_ns = kFirstPause_ns;
+  };
+  // A connection that another process has opened.
+  struct Guest {
+    std::unique_ptr<FramedSocket> socket;
+    bool has_spoken = false;  // it has sent a valid note
+  };
+  static constexpr int64_t kFirstPause_ns = 10'000'000;
+
+  void turn(Deadline deadline);
+  bool has_unsent() const;
+  void flush();
+  Deadline next(Deadline deadline) const;
+  void keep_links();
+  void begin(int rank, Link& link);
+  void finish(int rank, Link& link);
+  void fail_address(int rank, Link& link, bool refused);
+  void rest(int rank, Link& link);
+  void drive(int rank, Link& link);
+  void send_outgoing();
+  SurvivorNote word_for(int rank);
+  void hear_all();
+  void accept_all();
+  bool hear(Guest& guest);
+
+  RecoveryPoint& point_;
+  Survivors survivors_;
+  std::map<int, Link> links_;
+  std::list<Guest> guests_;
+  std::set<int> refused_;                  // since the last turn
+  std::map<uint64_t, std::string> words_;  // by round
+  std::vector<SurvivorNote> unsent_;       // to ranks without an open connection
+};
+
+}  // namespace fdl

@@ -1,0 +1,135 @@
+// Meeting over real sockets: ranks as threads meet at their recovery listeners, and strangers do not disturb them.
+#include "bootstrap/recovery/meeting.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <thread>
+
+#include "bootstrap/topology/topology.h"
+
+namespace fdl {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// The recovery points of all ranks of a world.
+std::vector<RecoveryPoint> points_of(int size, const std::string& rendezvous) {
+  std::vector<RecoveryPoint> points;
+  std::vector<CoordinatorClient::Hello> hellos;
+  for (int rank = 0; rank < size; ++rank) {
+    auto opened = open_recovery_point(rendezvous, Config());
+    EXPECT_TRUE(opened.ok()) << opened.status().text();
+    points.push_back(opened.take());
+    hellos.push_back(
+        {.rank = rank, .size = size, .host_name = "host", .process_id = 100 + rank, .recovery = points.back().address});
+  }
+  for (int rank = 0; rank < size; ++rank) {
+    RecoveryPoint& point = points[static_cast<std::size_t>(rank)];
+    point.me = rank;
+    point.ranks = hellos;
+    for (int member = 0; member < size; ++member) point.members.push_back(member);
+    point.key = "the key of these tests";
+  }
+  return points;
+}
+
+// The ranks in `calling` meet, and the lowest gives the others its word.
+void expect_to_meet(std::vector<RecoveryPoint>& points, const std::vector<int>& calling) {
+  std::vector<std::thread> threads;
+  for (const int rank : calling) {
+    threads.emplace_back([&, rank] {
+      RecoveryPoint& point = points[static_cast<std::size_t>(rank)];
+      Meeting meeting(point, {}, 30);
+      const Status met = meeting.gather();
+      ASSERT_TRUE(met.ok()) << met.text();
+      EXPECT_EQ(point.members, calling);
+      EXPECT_EQ(point.round, 1U);
+      const auto word = meeting.share(rank == calling.front() ? "the word" : "");
+      ASSERT_TRUE(word.ok()) << word.status().text();
+      EXPECT_EQ(*word, "the word");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+class Meetings : public testing::TestWithParam<const char*> {};
+
+TEST_P(Meetings, RanksWhoseListenersAreClosedAreLeftOut) {
+  auto points = points_of(4, GetParam());
+  points[0].listener.reset();
+  points[2].listener.reset();
+  expect_to_meet(points, {1, 3});
+}
+
+TEST_P(Meetings, StrangersAreIgnored) {
+  auto points = points_of(3, GetParam());
+  std::vector<UniqueFd> strangers;
+  for (const RecoveryPoint& point : points) {
+    const std::string address = point.address.substr(0, point.address.find(','));
+    for (int number = 0; number < 300; ++number) {  // more than are kept, and half of them silent
+      auto fd = begin_connect({address});
+      ASSERT_TRUE(fd.ok()) << fd.status().text();
+      if (number % 2 == 0) {
+        const std::string garbage(static_cast<std::size_t>(20 + number), static_cast<char>(number));
+        static_cast<void>(::send(fd->get(), garbage.data(), garbage.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+      }
+      strangers.push_back(fd.take());
+    }
+  }
+  expect_to_meet(points, {0, 1, 2});
+}
+
+// A rank of an earlier world, or of another job, has another key.
+TEST_P(Meetings, AMessageUnderAnotherKeyIsIgnored) {
+  auto points = points_of(2, GetParam());
+  auto others = points_of(2, GetParam());
+  others[0].ranks = points[0].ranks;
+  others[0].key = "another key";
+  std::thread stranger([&] {
+    Meeting meeting(others[0], {1}, 0.2);  // would exclude rank 1
+    static_cast<void>(meeting.gather());
+  });
+  stranger.join();
+  expect_to_meet(points, {0, 1});
+}
+
+TEST_P(Meetings, ARankThatCallsAfterTheOthersHaveGoneOnWithoutItGetsAnError) {
+  auto points = points_of(3, GetParam());
+  {
+    std::thread other([&] {
+      Meeting meeting(points[1], {0}, 30);
+      EXPECT_TRUE(meeting.gather().ok());
+    });
+    Meeting meeting(points[2], {0}, 30);
+    EXPECT_TRUE(meeting.gather().ok());
+    other.join();
+  }
+  points[1].listener.reset();
+  points[2].listener.reset();
+  Meeting late(points[0], {}, 30);
+  const Status status = late.gather();
+  EXPECT_EQ(status.code(), Code::peer_lost);
+  EXPECT_THAT(status.text(), HasSubstr("rank 0 on host (process 100) is not in the new world"));
+}
+
+TEST_P(Meetings, ARankThatCallsAfterTheTimeoutGetsTheSameError) {
+  auto points = points_of(3, GetParam());
+  std::vector<std::string> texts(3);
+  std::vector<std::thread> threads;
+  for (const std::size_t rank : {0, 2}) {
+    threads.emplace_back([&, rank] { texts[rank] = Meeting(points[rank], {}, 0.1).gather().text(); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  texts[1] = Meeting(points[1], {}, 30).gather().text();
+  EXPECT_THAT(texts[0], HasSubstr("rank 1 on host (process 101) did not take part within 0.1 s"));
+  EXPECT_THAT(texts, ElementsAre(texts[0], texts[0], texts[0]));
+}
+
+INSTANTIATE_TEST_SUITE_P(Recovery, Meetings, testing::Values("unix:@a-name", "tcp://127.0.0.1:1"),
+                         [](const auto& one) { return std::string(one.param).substr(0, 3) == "tcp" ? "Tcp" : "Unix"; });
+
+}  // namespace
+}  // namespace fdl
