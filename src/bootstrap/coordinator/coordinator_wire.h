@@ -46,13 +46,12 @@ struct CoordinatorMessage {
     job_query = 18,  // answered by a rank_state for each rank and a job_reply
     // from a rank
     state_reply = 19,  // id: the query; state
-    // from a rank to another one, without a coordinator (bootstrap/recovery): rank: the sender; number: the receiver;
-    // id:
-    // the round; ranks: its members, and -1-rank for each that is gone
+    // from a rank to another one, without a coordinator (bootstrap/recovery). rank: the sender; number: the receiver;
+    // id: the round; ranks: its members, and -1-rank for each that is gone
     shrink_here = 20,
     shrink_decided = 21,
-    shrink_word = 22,    // key: the address of the new world's coordinator
-    shrink_failed = 23,  // why
+    shrink_address = 22,  // key: the address of the new world's coordinator
+    shrink_failed = 23,   // why
     // from the coordinator
     welcome = 32,      // key: the name of the serving process
     refused = 33,      // why

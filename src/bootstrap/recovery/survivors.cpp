@@ -41,63 +41,65 @@ std::set<int> Survivors::wanted() const {
   return ranks;
 }
 
-SurvivorNote Survivors::note_to(int to, SurvivorNote::Kind kind) const {
-  SurvivorNote note{.kind = kind, .from = options_.me, .to = to, .round = round_, .members = members_, .gone = gone_};
-  return note;
+SurvivorMessage Survivors::message_to(int to, SurvivorMessage::Kind kind) const {
+  SurvivorMessage message{
+      .kind = kind, .from = options_.me, .to = to, .round = round_, .members = members_, .gone = gone_};
+  return message;
 }
 
-SurvivorNote Survivors::greeting(int rank) const {
-  return note_to(rank, has_decided() && is_member(rank) ? SurvivorNote::Kind::decided : SurvivorNote::Kind::here);
+SurvivorMessage Survivors::greeting(int rank) const {
+  return message_to(rank,
+                    has_decided() && is_member(rank) ? SurvivorMessage::Kind::decided : SurvivorMessage::Kind::here);
 }
 
-void Survivors::send(int to, SurvivorNote::Kind kind, Status why) {
-  SurvivorNote note = note_to(to, kind);
-  note.why = std::move(why);
-  outgoing_.push_back(std::move(note));
+void Survivors::send(int to, SurvivorMessage::Kind kind, Status why) {
+  SurvivorMessage message = message_to(to, kind);
+  message.why = std::move(why);
+  outgoing_.push_back(std::move(message));
 }
 
 // ---- Events ----
 
-void Survivors::hear(const SurvivorNote& note, int64_t now_ns) {
-  if (state_ == State::failed || note.to != options_.me) return;
-  if (note.kind == SurvivorNote::Kind::failed) {
+void Survivors::receive(const SurvivorMessage& message, int64_t now_ns) {
+  if (state_ == State::failed || message.to != options_.me) return;
+  if (message.kind == SurvivorMessage::Kind::failed) {
     // A failure of an earlier round is no news of this one.
-    if (note.round >= round_ && state_ == State::gathering) fail(note.why);
+    if (message.round >= round_ && state_ == State::gathering) fail(message.why);
     return;
   }
-  if (note.kind == SurvivorNote::Kind::word) return;  // the caller's
-  if (note.round < round_) {
+  if (message.kind == SurvivorMessage::Kind::address) return;  // the caller's
+  if (message.round < round_) {
     // The sender missed a decision. One that is no member any more learns from `here` that it is gone.
-    return send(note.from, is_member(note.from) ? SurvivorNote::Kind::decided : SurvivorNote::Kind::here);
+    return send(message.from, is_member(message.from) ? SurvivorMessage::Kind::decided : SurvivorMessage::Kind::here);
   }
-  if (note.round > round_) return adopt(note, now_ns);
-  if (note.kind != SurvivorNote::Kind::here) return;
-  if (note.gone.contains(options_.me)) return fail(excluded());
-  add_gone(note.gone);
-  if (gone_.contains(note.from)) {
-    send(note.from, SurvivorNote::Kind::here);
-  } else if (is_member(note.from) && here_.insert(note.from).second && note.from == server()) {
+  if (message.round > round_) return adopt(message, now_ns);
+  if (message.kind != SurvivorMessage::Kind::here) return;
+  if (message.gone.contains(options_.me)) return fail(excluded());
+  add_gone(message.gone);
+  if (gone_.contains(message.from)) {
+    send(message.from, SurvivorMessage::Kind::here);
+  } else if (is_member(message.from) && here_.insert(message.from).second && message.from == server()) {
     since_ns_ = now_ns;  // from now on the serving rank's deadline counts, whose text names those that are missing
   }
   decide_if_complete(now_ns);
 }
 
 // The rank that has decided makes the world. A decision that another rank passes on is one whose world has failed.
-void Survivors::adopt(const SurvivorNote& note, int64_t now_ns) {
-  std::vector<int> members = note.members;
+void Survivors::adopt(const SurvivorMessage& message, int64_t now_ns) {
+  std::vector<int> members = message.members;
   std::ranges::sort(members);
-  if (!std::ranges::binary_search(members, options_.me) || note.gone.contains(options_.me)) return fail(excluded());
-  round_ = note.round;
+  if (!std::ranges::binary_search(members, options_.me) || message.gone.contains(options_.me)) return fail(excluded());
+  round_ = message.round;
   members_ = std::move(members);
   here_.clear();
   since_ns_ = now_ns;
   state_ = State::gathering;
-  add_gone(note.gone);
-  if (note.kind == SurvivorNote::Kind::decided && note.from == members_.front()) {
+  add_gone(message.gone);
+  if (message.kind == SurvivorMessage::Kind::decided && message.from == members_.front()) {
     state_ = State::decided;
     return;
   }
-  if (note.kind == SurvivorNote::Kind::here && is_member(note.from)) here_.insert(note.from);
+  if (message.kind == SurvivorMessage::Kind::here && is_member(message.from)) here_.insert(message.from);
   decide_if_complete(now_ns);
 }
 
@@ -121,7 +123,7 @@ void Survivors::tick(int64_t now_ns) {
   if (state_ != State::gathering || now_ns < until_ns()) return;
   fail(missing());
   for (const int rank : wanted()) {
-    if (!gone_.contains(rank)) send(rank, SurvivorNote::Kind::failed, why_);
+    if (!gone_.contains(rank)) send(rank, SurvivorMessage::Kind::failed, why_);
   }
 }
 
@@ -152,7 +154,7 @@ void Survivors::announce_if_changed() {
   const std::pair now(round_, server());
   if (std::exchange(announced_, now) == now) return;
   for (const int rank : server() == options_.me ? members_ : std::vector<int>{server()}) {
-    if (rank != options_.me && !gone_.contains(rank)) send(rank, SurvivorNote::Kind::here);
+    if (rank != options_.me && !gone_.contains(rank)) send(rank, SurvivorMessage::Kind::here);
   }
 }
 
@@ -172,7 +174,7 @@ void Survivors::decide_if_complete(int64_t now_ns) {
   since_ns_ = now_ns;
   state_ = State::decided;
   for (const int rank : members_) {
-    if (rank != options_.me) send(rank, SurvivorNote::Kind::decided);
+    if (rank != options_.me) send(rank, SurvivorMessage::Kind::decided);
   }
 }
 

@@ -19,15 +19,15 @@
 
 namespace fdl {
 
-struct SurvivorNote {
-  enum class Kind { here, decided, word, failed };
+struct SurvivorMessage {
+  enum class Kind { here, decided, address, failed };
   Kind kind = Kind::here;
   int from = -1;
   int to = -1;
   uint64_t round = 0;
-  std::vector<int> members;  // of the round; empty in word and failed
+  std::vector<int> members;  // of the round; empty in address and failed
   std::set<int> gone;        // of here
-  std::string word;
+  std::string address;
   Status why;  // of failed
 };
 
@@ -51,8 +51,8 @@ class Survivors {
   Survivors(Options options, int64_t now_ns);
 
   // ---- events ----
-  // `note` was sent to this rank by a member of the first world.
-  void hear(const SurvivorNote& note, int64_t now_ns);
+  // `message` was sent to this rank by a member of the first world.
+  void receive(const SurvivorMessage& message, int64_t now_ns);
   // Nothing listens at the rank's address: its process has ended or has left.
   void refused(int rank, int64_t now_ns);
   void tick(int64_t now_ns);
@@ -68,12 +68,12 @@ class Survivors {
   // The member that decides, or has decided.
   int server() const;
   // The ranks to which a connection is kept open. Each gets the greeting when it opens: the decision of this rank if
-  // there is one, since a note over the connection before may be lost; else what this rank knows.
+  // there is one, since a message over the connection before may be lost; else what this rank knows.
   std::set<int> wanted() const;
-  SurvivorNote greeting(int rank) const;
+  SurvivorMessage greeting(int rank) const;
   bool has_decided() const { return state_ == State::decided && members_.front() == options_.me; }
-  // Notes to ranks of wanted(), and to others that need an answer.
-  std::vector<SurvivorNote> take_outgoing() { return std::exchange(outgoing_, {}); }
+  // Messages to ranks of wanted(), and to others that need an answer.
+  std::vector<SurvivorMessage> take_outgoing() { return std::exchange(outgoing_, {}); }
   Deadline next() const { return state_ == State::gathering ? Deadline::at_ns(until_ns()) : Deadline::never(); }
 
  private:
@@ -81,9 +81,9 @@ class Survivors {
   int64_t until_ns() const {
     return since_ns_ + options_.timeout_ns + (server() == options_.me ? 0 : options_.grace_ns);
   }
-  SurvivorNote note_to(int to, SurvivorNote::Kind kind) const;
-  void send(int to, SurvivorNote::Kind kind, Status why = {});
-  void adopt(const SurvivorNote& note, int64_t now_ns);
+  SurvivorMessage message_to(int to, SurvivorMessage::Kind kind) const;
+  void send(int to, SurvivorMessage::Kind kind, Status why = {});
+  void adopt(const SurvivorMessage& message, int64_t now_ns);
   void add_gone(const std::set<int>& ranks);
   void announce_if_changed();
   void decide_if_complete(int64_t now_ns);
@@ -99,9 +99,9 @@ class Survivors {
   std::vector<int> members_;
   std::set<int> gone_;
   std::set<int> here_;  // in this round
-  int64_t since_ns_;    // when this rank began to gather for this round, or heard from the serving rank
+  int64_t since_ns_;    // when this rank began to gather for this round, or received a message of the serving rank
   std::pair<uint64_t, int> announced_{0, -1};  // the round and its serving rank that this rank has last sent `here` for
-  std::vector<SurvivorNote> outgoing_;
+  std::vector<SurvivorMessage> outgoing_;
 };
 
 }  // namespace fdl

@@ -1,13 +1,13 @@
 // Runtime, part 8: recovery in place. The survivors of a loss make a world of themselves, without a launcher.
 //
-// The ranks meet at their recovery listeners (bootstrap/recovery/meeting.h) and decide who is left. The lowest of them
-// then serves the coordinator of the new world, which starts as any other. If ranks are lost meanwhile, they meet
-// again.
+// The ranks connect to each other's recovery listeners (bootstrap/recovery/survivor_connections.h) and decide who is
+// left. The lowest of them then serves the coordinator of the new world, which starts as any other. If ranks are lost
+// meanwhile, they decide again.
 #include <algorithm>
 #include <span>
 
 #include "base/log.h"
-#include "bootstrap/recovery/meeting.h"
+#include "bootstrap/recovery/survivor_connections.h"
 #include "runtime/lifecycle/runtime.h"
 #include "system/handshake.h"
 #include "system/seal.h"
@@ -98,7 +98,8 @@ Result<std::unique_ptr<Runtime>> Runtime::shrink(Runtime& old, double timeout_s)
   old.leave(Status(Code::shut_down, "rank " + std::to_string(old.identity_.rank) +
                                         " has left this world to make another one of the ranks that are left"),
             0);
-  auto made = meet_survivors(old, point, std::move(gone), timeout_s > 0 ? timeout_s : old.config_.start_timeout_s);
+  auto made =
+      agree_with_survivors(old, point, std::move(gone), timeout_s > 0 ? timeout_s : old.config_.start_timeout_s);
   // It served until here, so that ranks that called later got its decisions.
   old.end_coordinator();
   if (!made.ok()) return made.status().while_doing("making a world of the ranks that are left");
@@ -106,19 +107,19 @@ Result<std::unique_ptr<Runtime>> Runtime::shrink(Runtime& old, double timeout_s)
   return made;
 }
 
-Result<std::unique_ptr<Runtime>> Runtime::meet_survivors(const Runtime& old, RecoveryPoint& point, std::set<int> lost,
-                                                         double timeout_s) {
-  Meeting meeting(point, lost, timeout_s);
+Result<std::unique_ptr<Runtime>> Runtime::agree_with_survivors(const Runtime& old, RecoveryPoint& point,
+                                                               std::set<int> lost, double timeout_s) {
+  SurvivorConnections connections(point, lost, timeout_s);
   double arrival_s = std::min(kFirstArrival_s, old.config_.start_timeout_s);
   const int64_t began_ns = now_ns();
   for (std::size_t attempt = 0;; ++attempt) {
-    FDL_RETURN_IF_ERROR(meeting.gather());
+    FDL_RETURN_IF_ERROR(connections.gather());
     RuntimeOptions options = old.successor_options(point, arrival_s);
-    options.share = [&](const std::string& word) { return meeting.share(word); };
-    options.succession->server_is_there = [&] { return meeting.server_is_there(); };
+    options.share = [&](const std::string& address) { return connections.share(address); };
+    options.succession->server_is_there = [&] { return connections.server_is_there(); };
     auto made = create(options);
     if (made.ok()) {
-      (*made)->options_.share = {};  // refers to the meeting
+      (*made)->options_.share = {};  // refers to the connections
       (*made)->options_.succession->server_is_there = {};
       log_info("rank {}: rank {} of {} in a world of the ranks that are left, after {:.3f} s", old.identity_.rank,
                options.rank, options.size, static_cast<double>(now_ns() - began_ns) / 1e9);
@@ -128,7 +129,7 @@ Result<std::unique_ptr<Runtime>> Runtime::meet_survivors(const Runtime& old, Rec
     if (!may_be_a_loss(made.status().code()) || attempt == point.ranks.size()) return made;
     lost.clear();
     for (const int rank : options.succession->lost) lost.insert(point.members[static_cast<std::size_t>(rank)]);
-    meeting.resume(lost);
+    connections.resume(lost);
     arrival_s = std::min(2 * arrival_s, old.config_.start_timeout_s);
   }
 }

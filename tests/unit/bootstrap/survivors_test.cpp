@@ -15,7 +15,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using State = Survivors::State;
-using Kind = SurvivorNote::Kind;
+using Kind = SurvivorMessage::Kind;
 
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kTimeout = 30 * kSecond;
@@ -33,8 +33,8 @@ Survivors rank_of(int me, std::vector<int> members, std::set<int> gone = {}) {
                    0);
 }
 
-SurvivorNote here(int from, int to, std::set<int> gone = {}, uint64_t round = 0,
-                  std::vector<int> members = {0, 1, 2, 3}) {
+SurvivorMessage here(int from, int to, std::set<int> gone = {}, uint64_t round = 0,
+                     std::vector<int> members = {0, 1, 2, 3}) {
   return {.kind = Kind::here,
           .from = from,
           .to = to,
@@ -45,8 +45,8 @@ SurvivorNote here(int from, int to, std::set<int> gone = {}, uint64_t round = 0,
 
 std::vector<int> decided_for(Survivors& rank) {
   std::vector<int> told;
-  for (const SurvivorNote& note : rank.take_outgoing()) {
-    if (note.kind == Kind::decided) told.push_back(note.to);
+  for (const SurvivorMessage& message : rank.take_outgoing()) {
+    if (message.kind == Kind::decided) told.push_back(message.to);
   }
   return told;
 }
@@ -55,9 +55,9 @@ TEST(Survivors, TheLowestRankThatIsLeftDecidesWhenAllOthersAreHere) {
   Survivors one = rank_of(1, {0, 1, 2, 3}, {0});
   EXPECT_EQ(one.server(), 1);
   EXPECT_THAT(one.wanted(), ElementsAre(0, 2, 3));  // rank 0 finds there that it is excluded
-  one.hear(here(2, 1, {0}), 0);
+  one.receive(here(2, 1, {0}), 0);
   EXPECT_EQ(one.state(), State::gathering);
-  one.hear(here(3, 1), 0);
+  one.receive(here(3, 1), 0);
   EXPECT_EQ(one.state(), State::decided);
   EXPECT_EQ(one.round(), 1U);
   EXPECT_THAT(one.members(), ElementsAre(1, 2, 3));
@@ -66,7 +66,7 @@ TEST(Survivors, TheLowestRankThatIsLeftDecidesWhenAllOthersAreHere) {
 
 TEST(Survivors, ARankThatEndsIsNotWaitedFor) {
   Survivors zero = rank_of(0, {0, 1, 2});
-  zero.hear(here(1, 0), 0);
+  zero.receive(here(1, 0), 0);
   zero.refused(2, 0);
   EXPECT_EQ(zero.state(), State::decided);
   EXPECT_THAT(zero.members(), ElementsAre(0, 1));
@@ -74,9 +74,9 @@ TEST(Survivors, ARankThatEndsIsNotWaitedFor) {
 
 TEST(Survivors, ARankThatWasHereAndEndedIsLeftOut) {
   Survivors zero = rank_of(0, {0, 1, 2});
-  zero.hear(here(1, 0), 0);
+  zero.receive(here(1, 0), 0);
   zero.refused(1, 0);
-  zero.hear(here(2, 0), 0);
+  zero.receive(here(2, 0), 0);
   EXPECT_THAT(zero.members(), ElementsAre(0, 2));
 }
 
@@ -85,20 +85,20 @@ TEST(Survivors, TheNextRankServesWhenTheServingOneEnds) {
   EXPECT_THAT(two.wanted(), ElementsAre(1));
   two.refused(1, 0);
   EXPECT_EQ(two.server(), 2);
-  two.hear(here(3, 2), 0);
+  two.receive(here(3, 2), 0);
   EXPECT_THAT(two.members(), ElementsAre(2, 3));
 }
 
 TEST(Survivors, ALossThatAnotherRankKnowsCounts) {
   Survivors two = rank_of(2, {0, 1, 2, 3});
   EXPECT_EQ(two.server(), 0);
-  two.hear(here(1, 2, {0}), 0);
+  two.receive(here(1, 2, {0}), 0);
   EXPECT_EQ(two.server(), 1);
 }
 
 TEST(Survivors, ARankThatIsGoneForAnotherOneFails) {
   Survivors three = rank_of(3, {0, 1, 2, 3});
-  three.hear(here(0, 3, {3}), 0);
+  three.receive(here(0, 3, {3}), 0);
   EXPECT_EQ(three.state(), State::failed);
   EXPECT_EQ(three.why().code(), Code::peer_lost);
   EXPECT_EQ(three.why().error().culprit_rank, 3);
@@ -107,7 +107,7 @@ TEST(Survivors, ARankThatIsGoneForAnotherOneFails) {
 
 TEST(Survivors, ARankThatIsNoMemberOfALaterRoundFails) {
   Survivors three = rank_of(3, {0, 1, 2, 3});
-  three.hear(here(0, 3, {}, 1, {0, 1, 2}), 0);
+  three.receive(here(0, 3, {}, 1, {0, 1, 2}), 0);
   EXPECT_EQ(three.why().code(), Code::peer_lost);
 }
 
@@ -115,24 +115,24 @@ TEST(Survivors, ARankThatKnowsThatItIsLostFails) { EXPECT_EQ(rank_of(1, {0, 1}, 
 
 TEST(Survivors, ANoteToAnotherRankIsIgnored) {
   Survivors zero = rank_of(0, {0, 1});
-  zero.hear(here(1, 1), 0);
+  zero.receive(here(1, 1), 0);
   EXPECT_EQ(zero.state(), State::gathering);
 }
 
 TEST(Survivors, ADecisionOfTheServingRankMakesAWorld) {
   Survivors two = rank_of(2, {0, 1, 2, 3});
-  SurvivorNote note = here(0, 2, {1}, 1, {0, 2, 3});
-  note.kind = Kind::decided;
-  two.hear(note, 0);
+  SurvivorMessage message = here(0, 2, {1}, 1, {0, 2, 3});
+  message.kind = Kind::decided;
+  two.receive(message, 0);
   EXPECT_EQ(two.state(), State::decided);
   EXPECT_THAT(two.members(), ElementsAre(0, 2, 3));
 }
 
 TEST(Survivors, ADecisionThatAnotherRankPassesOnIsOneWhoseWorldHasFailed) {
   Survivors two = rank_of(2, {0, 1, 2, 3});
-  SurvivorNote note = here(3, 2, {0}, 1, {0, 2, 3});
-  note.kind = Kind::decided;
-  two.hear(note, 0);
+  SurvivorMessage message = here(3, 2, {0}, 1, {0, 2, 3});
+  message.kind = Kind::decided;
+  two.receive(message, 0);
   EXPECT_EQ(two.state(), State::gathering);
   EXPECT_EQ(two.round(), 1U);
   EXPECT_EQ(two.server(), 2);
@@ -140,12 +140,12 @@ TEST(Survivors, ADecisionThatAnotherRankPassesOnIsOneWhoseWorldHasFailed) {
 
 TEST(Survivors, ARankThatMissedADecisionGetsIt) {
   Survivors one = rank_of(1, {0, 1, 2, 3});
-  SurvivorNote note = here(0, 1, {}, 1);
-  note.kind = Kind::decided;
-  one.hear(note, 0);
+  SurvivorMessage message = here(0, 1, {}, 1);
+  message.kind = Kind::decided;
+  one.receive(message, 0);
   one.resume({0}, 0);
   static_cast<void>(one.take_outgoing());
-  one.hear(here(2, 1), 0);
+  one.receive(here(2, 1), 0);
   const auto answers = one.take_outgoing();
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0].kind, Kind::decided);
@@ -155,7 +155,7 @@ TEST(Survivors, ARankThatMissedADecisionGetsIt) {
 TEST(Survivors, ADecisionIsRepeatedOverANewConnection) {
   Survivors zero = rank_of(0, {0, 1});
   EXPECT_EQ(zero.greeting(1).kind, Kind::here);
-  zero.hear(here(1, 0), 0);
+  zero.receive(here(1, 0), 0);
   EXPECT_EQ(zero.greeting(1).kind, Kind::decided);
   zero.resume({}, 0);
   EXPECT_EQ(zero.greeting(1).kind, Kind::here);
@@ -163,7 +163,7 @@ TEST(Survivors, ADecisionIsRepeatedOverANewConnection) {
 
 TEST(Survivors, TheServingRankNamesAllThatAreMissing) {
   Survivors zero = rank_of(0, {0, 1, 2, 3});
-  zero.hear(here(2, 0), 0);
+  zero.receive(here(2, 0), 0);
   zero.tick(kTimeout - 1);
   EXPECT_EQ(zero.state(), State::gathering);
   static_cast<void>(zero.take_outgoing());
@@ -184,25 +184,25 @@ TEST(Survivors, OtherRanksNameAServingRankThatDoesNotCall) {
 
 TEST(Survivors, ARankThatHasHeardTheServingOneLeavesTheErrorToIt) {
   Survivors two = rank_of(2, {0, 1, 2});
-  two.hear(here(0, 2), 20 * kSecond);
+  two.receive(here(0, 2), 20 * kSecond);
   two.tick(kTimeout + 2 * kSecond);
   EXPECT_EQ(two.state(), State::gathering);
 }
 
 TEST(Survivors, AFailureOfAnotherRankIsTheFailureOfAll) {
   Survivors two = rank_of(2, {0, 1, 2});
-  SurvivorNote note = here(0, 2);
-  note.kind = Kind::failed;
-  note.why = Status(Code::timeout, "rank 1 did not take part");
-  two.hear(note, 0);
+  SurvivorMessage message = here(0, 2);
+  message.kind = Kind::failed;
+  message.why = Status(Code::timeout, "rank 1 did not take part");
+  two.receive(message, 0);
   EXPECT_EQ(two.state(), State::failed);
   EXPECT_EQ(two.why().text(), "rank 1 did not take part");
 }
 
 // ---- Histories ----
 
-// Ranks as processes: each calls at some moment, and some end. Notes travel in order over connections, which lose what
-// is in flight when they close. A world is made if all members have joined it; if one has ended, it fails for the
+// Ranks as processes: each calls at some moment, and some end. Messages travel in order over connections, which lose
+// what is in flight when they close. A world is made if all members have joined it; if one has ended, it fails for the
 // others, each at its own moment.
 class History {
  public:
@@ -246,9 +246,9 @@ class History {
     bool is_done = false;
     bool joined = false;  // the world of its round
     int dies_at = -1;
-    std::optional<Survivors> rank;                        // once it has called
-    std::map<int, std::deque<SurvivorNote>> connections;  // open ones, by receiver: what is on its way
-    std::map<int, std::deque<SurvivorNote>> unsent;
+    std::optional<Survivors> rank;                           // once it has called
+    std::map<int, std::deque<SurvivorMessage>> connections;  // open ones, by receiver: what is on its way
+    std::map<int, std::deque<SurvivorMessage>> unsent;
   };
   struct World {
     std::set<int> joined;
@@ -274,13 +274,13 @@ class History {
       return;
     }
     connect(rank);
-    for (const SurvivorNote& note : one.rank->take_outgoing()) one.unsent[note.to].push_back(note);
-    for (auto& [to, notes] : one.unsent) {
+    for (const SurvivorMessage& message : one.rank->take_outgoing()) one.unsent[message.to].push_back(message);
+    for (auto& [to, messages] : one.unsent) {
       if (!one.connections.contains(to)) continue;
-      for (; !notes.empty(); notes.pop_front()) one.connections[to].push_back(notes.front());
+      for (; !messages.empty(); messages.pop_front()) one.connections[to].push_back(messages.front());
     }
-    // A rank reads while it gathers and while it waits for the word, and not while its world starts.
-    if (!one.joined) hear(rank, roll(size_));
+    // A rank reads while it gathers and while it waits for the address, and not while its world starts.
+    if (!one.joined) receive(rank, roll(size_));
     if (one.rank->state() == State::decided) join(rank);
   }
 
@@ -297,8 +297,8 @@ class History {
   void connect(int rank) {
     Process& one = processes_[at(rank)];
     std::set<int> wanted = one.rank->wanted();
-    for (const auto& [to, notes] : one.unsent) {
-      if (!notes.empty()) wanted.insert(to);
+    for (const auto& [to, messages] : one.unsent) {
+      if (!messages.empty()) wanted.insert(to);
     }
     for (const int to : wanted) {
       if (!processes_[at(to)].is_alive) {
@@ -312,13 +312,13 @@ class History {
     }
   }
 
-  void hear(int rank, int from) {
+  void receive(int rank, int from) {
     Process& sender = processes_[at(from)];
     const auto found = sender.connections.find(rank);
     if (!sender.is_alive || found == sender.connections.end() || found->second.empty()) return;
-    const SurvivorNote note = found->second.front();
+    const SurvivorMessage message = found->second.front();
     found->second.pop_front();
-    processes_[at(rank)].rank->hear(note, 0);
+    processes_[at(rank)].rank->receive(message, 0);
   }
 
   void join(int rank) {

@@ -1,5 +1,5 @@
-// Meeting over real sockets: ranks as threads meet at their recovery listeners, and strangers do not disturb them.
-#include "bootstrap/recovery/meeting.h"
+// SurvivorConnections over real sockets: ranks as threads decide who is left, and strangers do not disturb them.
+#include "bootstrap/recovery/survivor_connections.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,20 +36,20 @@ std::vector<RecoveryPoint> points_of(int size, const std::string& rendezvous) {
   return points;
 }
 
-// The ranks in `calling` meet, and the lowest gives the others its word.
+// The ranks in `calling` meet, and the lowest gives the others its address.
 void expect_to_meet(std::vector<RecoveryPoint>& points, const std::vector<int>& calling) {
   std::vector<std::thread> threads;
   for (const int rank : calling) {
     threads.emplace_back([&, rank] {
       RecoveryPoint& point = points[static_cast<std::size_t>(rank)];
-      Meeting meeting(point, {}, 30);
-      const Status met = meeting.gather();
+      SurvivorConnections connections(point, {}, 30);
+      const Status met = connections.gather();
       ASSERT_TRUE(met.ok()) << met.text();
       EXPECT_EQ(point.members, calling);
       EXPECT_EQ(point.round, 1U);
-      const auto word = meeting.share(rank == calling.front() ? "the word" : "");
-      ASSERT_TRUE(word.ok()) << word.status().text();
-      EXPECT_EQ(*word, "the word");
+      const auto address = connections.share(rank == calling.front() ? "the address" : "");
+      ASSERT_TRUE(address.ok()) << address.status().text();
+      EXPECT_EQ(*address, "the address");
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -89,8 +89,8 @@ TEST_P(Meetings, AMessageUnderAnotherKeyIsIgnored) {
   others[0].ranks = points[0].ranks;
   others[0].key = "another key";
   std::thread stranger([&] {
-    Meeting meeting(others[0], {1}, 0.2);  // would exclude rank 1
-    static_cast<void>(meeting.gather());
+    SurvivorConnections connections(others[0], {1}, 0.2);  // would exclude rank 1
+    static_cast<void>(connections.gather());
   });
   stranger.join();
   expect_to_meet(points, {0, 1});
@@ -100,16 +100,16 @@ TEST_P(Meetings, ARankThatCallsAfterTheOthersHaveGoneOnWithoutItGetsAnError) {
   auto points = points_of(3, GetParam());
   {
     std::thread other([&] {
-      Meeting meeting(points[1], {0}, 30);
-      EXPECT_TRUE(meeting.gather().ok());
+      SurvivorConnections connections(points[1], {0}, 30);
+      EXPECT_TRUE(connections.gather().ok());
     });
-    Meeting meeting(points[2], {0}, 30);
-    EXPECT_TRUE(meeting.gather().ok());
+    SurvivorConnections connections(points[2], {0}, 30);
+    EXPECT_TRUE(connections.gather().ok());
     other.join();
   }
   points[1].listener.reset();
   points[2].listener.reset();
-  Meeting late(points[0], {}, 30);
+  SurvivorConnections late(points[0], {}, 30);
   const Status status = late.gather();
   EXPECT_EQ(status.code(), Code::peer_lost);
   EXPECT_THAT(status.text(), HasSubstr("rank 0 on host (process 100) is not in the new world"));
@@ -120,10 +120,10 @@ TEST_P(Meetings, ARankThatCallsAfterTheTimeoutGetsTheSameError) {
   std::vector<std::string> texts(3);
   std::vector<std::thread> threads;
   for (const std::size_t rank : {0, 2}) {
-    threads.emplace_back([&, rank] { texts[rank] = Meeting(points[rank], {}, 0.1).gather().text(); });
+    threads.emplace_back([&, rank] { texts[rank] = SurvivorConnections(points[rank], {}, 0.1).gather().text(); });
   }
   for (std::thread& thread : threads) thread.join();
-  texts[1] = Meeting(points[1], {}, 30).gather().text();
+  texts[1] = SurvivorConnections(points[1], {}, 30).gather().text();
   EXPECT_THAT(texts[0], HasSubstr("rank 1 on host (process 101) did not take part within 0.1 s"));
   EXPECT_THAT(texts, ElementsAre(texts[0], texts[0], texts[0]));
 }

@@ -1,4 +1,5 @@
-// Meeting connects Survivors with sockets: the ranks that are left meet at each other's recovery listeners.
+// SurvivorConnections carries the messages of Survivors: the ranks that are left connect to each other's recovery
+// listeners.
 //
 // One thread uses it. It drives the connections only in its calls.
 #pragma once
@@ -18,15 +19,15 @@
 
 namespace fdl {
 
-class Meeting {
+class SurvivorConnections {
  public:
-  // `lost`: ranks of the first world that a failure decision names. `point` outlives the meeting.
-  Meeting(RecoveryPoint& point, const std::set<int>& lost, double timeout_s);
+  // `lost`: ranks of the first world that a failure decision names. `point` outlives this object.
+  SurvivorConnections(RecoveryPoint& point, const std::set<int>& lost, double timeout_s);
 
   // Blocks until the members of the next world are decided; then the point has them. An error is final.
   Status gather();
-  // The serving rank gives its word to all members; each returns it. Collective, after gather().
-  Result<std::string> share(const std::string& word);
+  // The serving rank sends the address of its coordinator to all members; each returns it. Collective, after gather().
+  Result<std::string> share(const std::string& address);
   // The world was not made, because these ranks are lost. gather() comes next.
   void resume(const std::set<int>& lost);
   // Whether a process still listens at the serving rank's address.
@@ -45,9 +46,9 @@ class Meeting {
     int64_t pause_ns = kFirstPause_ns;
   };
   // A connection that another process has opened.
-  struct Guest {
+  struct Incoming {
     std::unique_ptr<FramedSocket> socket;
-    bool has_spoken = false;  // it has sent a valid note
+    bool has_sent = false;  // it has sent a valid message
   };
   static constexpr int64_t kFirstPause_ns = 10'000'000;
 
@@ -59,21 +60,21 @@ class Meeting {
   void begin(int rank, Link& link);
   void finish(int rank, Link& link);
   void fail_address(int rank, Link& link, bool refused);
-  void rest(int rank, Link& link);
+  void pause(int rank, Link& link);
   void drive(int rank, Link& link);
   void send_outgoing();
-  SurvivorNote word_for(int rank);
-  void hear_all();
+  SurvivorMessage address_for(int rank);
+  void receive_all();
   void accept_all();
-  bool hear(Guest& guest);
+  bool receive(Incoming& incoming);
 
   RecoveryPoint& point_;
   Survivors survivors_;
   std::map<int, Link> links_;
-  std::list<Guest> guests_;
-  std::set<int> refused_;                  // since the last turn
-  std::map<uint64_t, std::string> words_;  // by round
-  std::vector<SurvivorNote> unsent_;       // to ranks without an open connection
+  std::list<Incoming> incoming_;
+  std::set<int> refused_;                      // since the last turn
+  std::map<uint64_t, std::string> addresses_;  // by round
+  std::vector<SurvivorMessage> unsent_;        // to ranks without an open connection
 };
 
 }  // namespace fdl
