@@ -47,13 +47,13 @@ def number_of(op):
         ) from None
 
 
-COMPRESSIONS = _codes["compression"]
+COMPRESSIONS = {name.lower(): number for name, number in _codes["compression"].items()}
 
 
 def number_of_compression(compression):
     """The number of a compression, given by its name or None. InvalidArgumentError for anything else."""
     if compression is None:
-        return 0
+        return COMPRESSIONS["none"]
     number = COMPRESSIONS.get(compression) if isinstance(compression, str) else None
     if number is None:
         raise errors.InvalidArgumentError(

@@ -62,12 +62,12 @@ py::dict codes() {
                         {"BOOL", FDL_BOOL},
                         {"FLOAT8_E4M3", FDL_FLOAT8_E4M3},
                         {"FLOAT8_E5M2", FDL_FLOAT8_E5M2}});
-  all["compression"] = named({{"none", FDL_COMPRESSION_NONE},
-                              {"int8", FDL_COMPRESSION_INT8},
-                              {"int4", FDL_COMPRESSION_INT4},
-                              {"float8_e4m3", FDL_COMPRESSION_FLOAT8_E4M3},
-                              {"float8_e5m2", FDL_COMPRESSION_FLOAT8_E5M2},
-                              {"bfloat16", FDL_COMPRESSION_BFLOAT16}});
+  all["compression"] = named({{"NONE", FDL_COMPRESSION_NONE},
+                              {"INT8", FDL_COMPRESSION_INT8},
+                              {"INT4", FDL_COMPRESSION_INT4},
+                              {"FLOAT8_E4M3", FDL_COMPRESSION_FLOAT8_E4M3},
+                              {"FLOAT8_E5M2", FDL_COMPRESSION_FLOAT8_E5M2},
+                              {"BFLOAT16", FDL_COMPRESSION_BFLOAT16}});
   all["reduce_op"] = named({{"SUM", FDL_SUM},
                             {"AVERAGE", FDL_AVERAGE},
                             {"MIN", FDL_MIN},

@@ -20,6 +20,7 @@ PREFIXES = {
     "collective": "FDL_",
     "kind": "FDL_NAMED_",
     "device_kind": "FDL_DEVICE_",
+    "compression": "FDL_COMPRESSION_",
 }
 
 
