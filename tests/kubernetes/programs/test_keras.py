@@ -102,7 +102,7 @@ def test_h18_another_backend_is_refused_with_the_remedy():
 
 
 def test_h18_k19_an_elastic_model_goes_on_from_its_last_commit(tmp_path):
-    rows = rows_of(run("-np 2 --min-np 1", RANK, "elastic", tmp_path))
+    rows = rows_of(run("-np 2 --min-np 1 --wait-for-replacements", RANK, "elastic", tmp_path))
     entered = sorted((one["epoch"], one["iterations"]) for one in rows if one["check"] == "enters")
     # In epoch 1 both ranks had committed two of four batches; the new rank gets them from the remaining one.
     assert entered == [(0, 0), (0, 0), (1, 6), (1, 6)], rows

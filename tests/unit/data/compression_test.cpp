@@ -14,6 +14,7 @@
 
 #include "data/half.h"
 #include "hwy/targets.h"
+#include "tests/unit/data/each_target.h"
 
 namespace fdl {
 namespace {
@@ -87,16 +88,7 @@ TEST(Compression, BlocksAreAsSmallAsPromised) {
 
 // ---- Kernels, on each instruction set ----
 
-class CompressionKernels : public ::testing::TestWithParam<int64_t> {
- protected:
-  void SetUp() override { use(GetParam()); }
-  void TearDown() override { use(0); }
-
-  static void use(int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-};
+class CompressionKernels : public test::OnEachTarget {};
 
 // One value at a time, as compression.h describes the formats.
 Blocks reference(Compression compression, const std::vector<float>& values, float factor) {

@@ -21,6 +21,7 @@
 #include "data/kernels.h"
 #include "data/reduce.h"
 #include "hwy/targets.h"
+#include "tests/unit/data/each_target.h"
 
 namespace fdl {
 namespace {
@@ -310,17 +311,8 @@ bool same(Dtype dtype, const uint8_t* a, const uint8_t* b) {
 
 constexpr uint64_t kSeed = 20260117;
 
-// Each test runs on each instruction set that is compiled and available on this machine.
-class Kernels : public ::testing::TestWithParam<int64_t> {
+class Kernels : public test::OnEachTarget {
  protected:
-  void SetUp() override { use(GetParam()); }
-  void TearDown() override { use(0); }
-
-  static void use(int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-
   std::mt19937_64 random_{kSeed};
 
   std::size_t pick(std::size_t below) { return random_() % below; }

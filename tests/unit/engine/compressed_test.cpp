@@ -5,35 +5,14 @@
 
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <mutex>
-#include <new>
 #include <numeric>
 #include <random>
 
 #include "tests/support/thread_ranks.h"
-
-namespace {
-
-thread_local int allocations = 0;
-
-void* counted(std::size_t bytes) {
-  ++allocations;
-  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return counted(bytes); }
-void* operator new[](std::size_t bytes) { return counted(bytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+#include "tests/unit/engine/counted_allocations.h"
 
 namespace fdl::test {
 namespace {
