@@ -198,8 +198,8 @@ class Runtime {
   void keep_recovery(const std::vector<CoordinatorClient::Hello>& everyone);
   Status may_shrink() const;
   RuntimeOptions successor_options(const RecoveryPoint& point, double timeout_s) const;
-  static Result<std::unique_ptr<Runtime>> agree_with_survivors(const Runtime& old, RecoveryPoint& point, std::set<int> lost,
-                                                         double timeout_s);
+  static Result<std::unique_ptr<Runtime>> agree_with_survivors(const Runtime& old, RecoveryPoint& point,
+                                                               std::set<int> lost, double timeout_s);
   void leave(const Status& why, int64_t farewell_ns);
   void end_coordinator();
   Status agree_on_session_key(Exchange& exchange, Deadline deadline);
