@@ -5,6 +5,7 @@
 
 #include <charconv>
 
+#include "base/split_list.h"
 #include "bootstrap/topology/topology.h"
 
 namespace fdl {
@@ -20,16 +21,13 @@ std::vector<int> in_blocks(int ranks, int nodes) {
 // Parses "0,0,1,-"; "-" becomes -1, a rank that is bound to no node.
 Result<std::vector<int>> nodes_from(const std::string& text, int ranks) {
   std::vector<int> node_of_rank;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string word = text.substr(begin, end - begin);
+  for (const std::string& word : split_list(text)) {
     int node = -1;
     const auto [last, error] = std::from_chars(word.data(), word.data() + word.size(), node);
     if (word != "-" && (error != std::errc() || last != word.data() + word.size() || node < 0)) {
       return Status(Code::invalid_argument, "--nodes: '" + word + "' is not a NUMA node; try 0,0,1,1, or - for none");
     }
     node_of_rank.push_back(node);
-    begin = end + 1;
   }
   if (static_cast<int>(node_of_rank.size()) == ranks) return node_of_rank;
   return Status(Code::invalid_argument, fmt::format("--nodes names {} ranks, but a host has {}; one number for each",

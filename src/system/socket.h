@@ -18,6 +18,9 @@ namespace fdl {
 struct Address {
   std::string text;
 };
+inline bool is_loopback_address(const Address& address) {
+  return address.text.starts_with("127.") || address.text.starts_with("[::1]");
+}
 
 struct Listening {
   UniqueFd fd;                     // non-blocking, close-on-exec

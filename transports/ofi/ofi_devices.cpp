@@ -12,6 +12,7 @@
 #include <map>
 #include <set>
 
+#include "base/split_list.h"
 #include "system/addresses.h"
 #include "system/rdma_devices.h"
 
@@ -77,12 +78,8 @@ bool is_provider(std::string_view name, std::string_view wanted) {
 bool is_direct(const fi_info* info) { return info->fabric_attr->name != nullptr && kDirect == info->fabric_attr->name; }
 
 std::vector<std::string> words_of(const std::string& list) {
-  std::vector<std::string> words;
-  for (std::size_t begin = 0; begin <= list.size();) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    if (end > begin) words.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  std::vector<std::string> words = split_list(list);
+  std::erase(words, "");
   return words;
 }
 

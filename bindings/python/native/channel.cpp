@@ -186,15 +186,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
     arguments.give_to(*job);
     fill_counts(*job, counts, recv_counts);
     fill_place(*job, place);
-    job->keep = std::move(keep);
-    auto pending = std::make_shared<Pending>(*collectives_, job, shared_from_this());
-    if (collects_ && job->call.device_kind != FDL_DEVICE_CPU) {
-      collected_.push_back(std::move(job));
-      return pending;
-    }
-    py::gil_scoped_release release;
-    collectives_->submit(std::move(job));
-    return pending;
+    return submit_job(std::move(job), std::move(keep));
   }
 
   // The same for memory of the CPU, with a compression.
@@ -204,11 +196,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
     auto job = std::make_shared<Kept<CollectiveJob>>();
     arguments.give_to(*job);
     job->compression = static_cast<fdl_compression>(compression);
-    job->keep = std::move(keep);
-    auto pending = std::make_shared<Pending>(*collectives_, job, shared_from_this());
-    py::gil_scoped_release release;
-    collectives_->submit(std::move(job));
-    return pending;
+    return submit_job(std::move(job), std::move(keep));
   }
 
   // Between the two, submit() keeps collectives on devices back; launch() submits them, to be launched together.
@@ -277,6 +265,18 @@ class Channel : public std::enable_shared_from_this<Channel> {
   }
 
  private:
+  std::shared_ptr<Pending> submit_job(std::shared_ptr<Kept<CollectiveJob>> job, py::object keep) {
+    job->keep = std::move(keep);
+    auto pending = std::make_shared<Pending>(*collectives_, job, shared_from_this());
+    if (collects_ && job->call.device_kind != FDL_DEVICE_CPU) {
+      collected_.push_back(std::move(job));
+      return pending;
+    }
+    py::gil_scoped_release release;
+    collectives_->submit(std::move(job));
+    return pending;
+  }
+
   void check_open() const {
     check_process();
     if (!ordered_) raise_error(FDL_SHUT_DOWN, "this process group has been destroyed; create a new one");

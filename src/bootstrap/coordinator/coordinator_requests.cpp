@@ -28,8 +28,8 @@ void SocketClient::send_and_wake(const CoordinatorMessage& message) {
   if (socket_.unsent_bytes() > 0) sender_.ring();
 }
 
-// Returns why one of these ranks was lost, else why the first one has left; null if all are present. A loss is the
-// cause of what other ranks do: they may have left to make a world without the lost rank.
+// Returns why one of these ranks was lost, else why the first one has left; null if all are present. A loss comes
+// first because ranks may leave on account of it, to make a world without the lost rank.
 const Status* SocketClient::first_gone_of(const std::vector<int>& ranks) const {
   const Status* first = nullptr;
   for (const int rank : ranks) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/split_list.h"
 
 namespace fdl {
 namespace {
@@ -23,21 +24,13 @@ constexpr int64_t kExcluded_ns = 200'000'000;  // to connect to a rank that is g
 constexpr double kAddress_s = 10;              // for the serving rank to open its coordinator
 constexpr std::size_t kMostSilent = 64;        // each may hold an incomplete frame
 
-bool is_loopback_address(const std::string& address) {
-  return address.starts_with("127.") || address.starts_with("[::1]");
-}
-
 // At a loopback address of another host a process of this one listens. It counts only where there is no other.
 std::vector<Address> addresses_in(const std::string& text) {
   std::vector<Address> addresses;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    addresses.push_back({text.substr(begin, end - begin)});
-    begin = end + 1;
+  for (std::string& one : split_list(text)) {
+    if (!one.empty()) addresses.push_back({std::move(one)});
   }
-  if (!std::ranges::all_of(addresses, [](const Address& one) { return is_loopback_address(one.text); })) {
-    std::erase_if(addresses, [](const Address& one) { return is_loopback_address(one.text); });
-  }
+  if (!std::ranges::all_of(addresses, is_loopback_address)) std::erase_if(addresses, is_loopback_address);
   return addresses;
 }
 
@@ -283,7 +276,7 @@ void SurvivorConnections::finish(int rank, Link& link) {
   link.was_refused = false;
   link.pause_ns = kFirstPause_ns;
   link.socket->send(to_wire(survivors_.greeting(rank)));
-  // A address that was sent over the connection before may be lost.
+  // An address that was sent over the connection before may be lost.
   if (survivors_.has_decided() && addresses_.contains(survivors_.round()))
     link.socket->send(to_wire(address_for(rank)));
   link.socket->flush();

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/config.h"
+#include "base/split_list.h"
 #include "cli/bench/bench_rank.h"
 #include "cli/local_ranks.h"
 #include "cli/subcommands.h"
@@ -56,12 +57,10 @@ Result<BenchOptions> parse(const BenchArguments& arguments) {
                                               "' is none of int8, int4, float8_e4m3, float8_e5m2, bfloat16, none");
   }
   options.compression = static_cast<fdl_compression>(*compression);
-  for (std::size_t begin = 0; begin <= arguments.sizes.size();) {
-    const std::size_t end = std::min(arguments.sizes.find(',', begin), arguments.sizes.size());
-    auto bytes = parse_bytes(arguments.sizes.substr(begin, end - begin));
+  for (const std::string& size : split_list(arguments.sizes)) {
+    auto bytes = parse_bytes(size);
     if (!bytes.ok()) return bytes.status().while_doing("reading --sizes " + arguments.sizes);
     options.sizes.push_back(*bytes);
-    begin = end + 1;
   }
   return options;
 }

@@ -67,7 +67,7 @@ Result<bool> is_own_address(const std::string& rendezvous) {
   FDL_ASSIGN_OR_RETURN(const auto named, resolve(parsed.endpoints.front().host, 1));
   FDL_ASSIGN_OR_RETURN(const auto own, addresses_of_interfaces("", 1, true));
   return std::any_of(named.begin(), named.end(), [&](const Address& one) {
-    return host_of(one).starts_with("127.") || host_of(one) == "[::1]" ||
+    return is_loopback_address(one) ||
            std::any_of(own.begin(), own.end(), [&](const Address& mine) { return host_of(mine) == host_of(one); });
   });
 }

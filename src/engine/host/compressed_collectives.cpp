@@ -27,7 +27,7 @@ constexpr std::size_t kSumElements = 4096;
 static_assert(kSegmentElements % kPieceElements == 0 && kPieceElements % kSumElements == 0);
 static_assert(kSumElements % kBlockElements == 0);
 
-// Bounds of what float32 adds to the errors. A correctly rounded operation is off by at most 2^-24 of its result.
+// Bounds of the errors of float32 arithmetic. A rounded operation is off by at most 2^-24 of its result.
 // A factor that was rounded to float32 and a product with it: 2^-23 of the exact product, or so much more below 2^-126.
 constexpr double kScaling = 0x1p-22;
 constexpr double kSubnormal = 0x1p-149;

@@ -113,7 +113,7 @@ class CompressedCollectives final : public Collectives {
   // Inner collectives that have been started; those before the one in flight have ended.
   std::size_t exchanges_ = 0;
   std::size_t gathers_ = 0;
-  double bound_ = 0;  // of what this rank has folded, or quantised in an allgather
+  double bound_ = 0;  // the largest error of the blocks that this rank has folded, or has quantised for an allgather
 
   Inner kind_ = Inner::none;
   Collectives* inner_ = nullptr;

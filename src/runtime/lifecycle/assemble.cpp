@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "base/split_list.h"
 #include "bootstrap/topology/topology.h"
 #include "engine/host/hierarchical_collectives.h"
 #include "engine/host/link_probe.h"
@@ -84,14 +85,9 @@ std::string option_names() {
 }
 
 std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> words;
-  for (std::size_t begin = 0; begin <= list.size();) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    std::string word = list.substr(begin, end - begin);
-    std::erase(word, ' ');
-    if (!word.empty()) words.push_back(std::move(word));
-    begin = end + 1;
-  }
+  std::vector<std::string> words = split_list(list);
+  for (std::string& word : words) std::erase(word, ' ');
+  std::erase(words, "");
   return words;
 }
 

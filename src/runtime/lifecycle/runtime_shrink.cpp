@@ -1,8 +1,8 @@
 // Runtime, part 8: recovery in place. The survivors of a loss make a world of themselves, without a launcher.
 //
-// The ranks connect to each other's recovery listeners (bootstrap/recovery/survivor_connections.h) and decide who is
-// left. The lowest of them then serves the coordinator of the new world, which starts as any other. If ranks are lost
-// meanwhile, they decide again.
+// The ranks connect to each other's recovery listeners (bootstrap/recovery/survivor_connections.h) and agree on the
+// members of the new world. The lowest member serves its coordinator, and the world starts as any other. If ranks are
+// lost meanwhile, the others agree again.
 #include <algorithm>
 #include <span>
 

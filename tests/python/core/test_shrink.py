@@ -275,7 +275,7 @@ def test_wrong_calls_are_refused(monkeypatch):
         farandole.shrink(timeout=0)
     farandole.init(rank=0, size=1)
     try:
-        monkeypatch.setenv("FARANDOLE_ELASTIC", "unix:@nobody")
+        monkeypatch.setenv("FARANDOLE_ELASTIC", "unix:@unused")
         monkeypatch.setenv("FARANDOLE_WORKER", "0")
         with pytest.raises(farandole.UnsupportedError, match=r"farandole\.elastic\.run"):
             farandole.shrink()

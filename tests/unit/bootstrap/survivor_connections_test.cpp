@@ -1,4 +1,5 @@
-// SurvivorConnections over real sockets: ranks as threads decide who is left, and strangers do not disturb them.
+// SurvivorConnections over real sockets: ranks as threads agree on the members of a new world, and strangers do not
+// disturb them.
 #include "bootstrap/recovery/survivor_connections.h"
 
 #include <gmock/gmock.h>

@@ -113,7 +113,7 @@ TEST(Survivors, ARankThatIsNoMemberOfALaterRoundFails) {
 
 TEST(Survivors, ARankThatKnowsThatItIsLostFails) { EXPECT_EQ(rank_of(1, {0, 1}, {1}).state(), State::failed); }
 
-TEST(Survivors, ANoteToAnotherRankIsIgnored) {
+TEST(Survivors, AMessageToAnotherRankIsIgnored) {
   Survivors zero = rank_of(0, {0, 1});
   zero.receive(here(1, 1), 0);
   EXPECT_EQ(zero.state(), State::gathering);
