@@ -10,6 +10,7 @@ option(FARANDOLE_LOOPBACK   "Transport between threads of one process"          
 option(FARANDOLE_SHM        "Transport through shared memory on one host"              ON)
 option(FARANDOLE_TCP        "Transport over TCP"                                       ON)
 option(FARANDOLE_MPI        "Transport over MPI, opened at run time; one adaptor for each ABI whose header is found" ON)
+option(FARANDOLE_MPI_PRELOAD "Libraries for LD_PRELOAD that give MPI programs the shared memory (needs FARANDOLE_MPI)" ${PROJECT_IS_TOP_LEVEL})
 option(FARANDOLE_OFI        "Transport over libfabric, opened at run time, where its headers are found" ON)
 option(FARANDOLE_CUDA       "CUDA devices: the driver is opened when first used, nvcc compiles kernels where found" ON)
 option(FARANDOLE_NCCL       "Collectives on GPUs by NCCL, opened at run time"          ON)

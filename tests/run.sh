@@ -192,7 +192,7 @@ build_sanitized() {
   local -n tests="$1_tests"
   only=$(IFS=';'; echo "${tests[*]}")
   build_tests "build/$kind" "${tests[@]}" -- -DFARANDOLE_SANITIZE="$kind" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-    -DFARANDOLE_WERROR=OFF -DFARANDOLE_PROGRAM=OFF -DCMAKE_UNITY_BUILD_BATCH_SIZE=0 \
+    -DFARANDOLE_WERROR=OFF -DFARANDOLE_PROGRAM=OFF -DFARANDOLE_MPI_PRELOAD=OFF -DCMAKE_UNITY_BUILD_BATCH_SIZE=0 \
     -DFARANDOLE_PYTHON=$([ "$kind" = address ] && echo ON || echo OFF) \
     "-DFARANDOLE_TESTS_ONLY=$only" "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1 -UNDEBUG"
 }

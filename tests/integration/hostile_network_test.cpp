@@ -11,6 +11,7 @@
 #include <random>
 
 #include "tests/fakes/ofi/hostile_provider.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/worlds.h"
 
 namespace world_test {
@@ -76,7 +77,7 @@ void compute(World& me, uint64_t seed) {
 // How many seeds to run: HOSTILE_SEEDS, from HOSTILE_FIRST_SEED on. tests/hostile_network.sh sets them.
 struct Seeds {
   uint64_t first = 1;
-  uint64_t count = 12;
+  uint64_t count = static_cast<uint64_t>(fdl::test::unless_sanitized(12, 5));
 };
 Seeds seeds() {
   Seeds chosen;
@@ -122,7 +123,7 @@ TEST(HostileNetwork, CollectivesAreExactWhateverTheOrder) {
 }
 
 TEST(HostileNetwork, NamedOperationsComeInAnyOrder) {
-  for (uint64_t seed = 20; seed < 26; ++seed) {
+  for (uint64_t seed = 20; seed < 20 + static_cast<uint64_t>(fdl::test::unless_sanitized(6, 2)); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     hostile().begin(seed, 2);
     run_ranks(3, over_all(2), [&](World& me) {

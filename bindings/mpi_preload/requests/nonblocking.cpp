@@ -16,22 +16,23 @@ namespace {
 constexpr std::size_t kLeastBytes = 64 << 10;
 
 // What all functions here have in common.
-struct Wish {
+struct Submission {
   MPI_Comm comm;
   MPI_Request* request;
   bool is_persistent;
 };
 
 // The communicator's entry if farandole runs a collective of that many bytes; the root must be one of its ranks.
-Communicator* taken(const Wish& wish, std::size_t bytes, int root = 0) {
+Communicator* taken(const Submission& submission, std::size_t bytes, int root = 0) {
   if (bytes < kLeastBytes) return nullptr;
-  Communicator* entry = wish.is_persistent ? ours_persistent(wish.comm) : ours_nonblocking(wish.comm, bytes);
+  Communicator* entry =
+      submission.is_persistent ? ours_persistent(submission.comm) : ours_nonblocking(submission.comm, bytes);
   return entry != nullptr && root >= 0 && root < entry->size ? entry : nullptr;
 }
 
-int run(const Communicator& entry, Plan plan, const Wish& wish) {
-  return wish.is_persistent ? keep(entry.submitted, std::move(plan), wish.comm, wish.request)
-                            : submit(entry.submitted, std::move(plan), wish.comm, wish.request);
+int run(const Communicator& entry, Plan plan, const Submission& submission) {
+  return submission.is_persistent ? keep(entry.submitted, std::move(plan), submission.comm, submission.request)
+                                  : submit(entry.submitted, std::move(plan), submission.comm, submission.request);
 }
 
 // `elements` of each rank, or counts by rank: what an allreduce, reduce or reduce_scatter has.
@@ -41,17 +42,18 @@ struct Reduction {
   MPI_Datatype datatype;
   MPI_Op op;
 };
-Outcome run_reduction(fdl_collective collective, const Reduction& given, MPI_Count count, int root, const Wish& wish) {
+Outcome run_reduction(fdl_collective collective, const Reduction& given, MPI_Count count, int root,
+                      const Submission& submission) {
   const auto fold = fold_of(given.datatype, given.op);
   if (count <= 0 || !fold) return std::nullopt;
   const auto elements = static_cast<std::size_t>(count);
-  const Communicator* entry = taken(wish, elements * fdl_dtype_size(fold->dtype), root);
+  const Communicator* entry = taken(submission, elements * fdl_dtype_size(fold->dtype), root);
   if (entry == nullptr) return std::nullopt;
   Plan plan(collective, elements, fold->dtype, root);
   plan.call.op = fold->op;
   plan.call.input = given.input == MPI_IN_PLACE ? given.output : given.input;
   plan.call.output = given.output;
-  return run(*entry, std::move(plan), wish);
+  return run(*entry, std::move(plan), submission);
 }
 
 // The counts of all ranks as bytes, or nothing if one is negative.
@@ -96,26 +98,26 @@ Outcome start_reduce_scatter(const void* input, void* output, Counts counts, MPI
   if (!fold || size == 0) return std::nullopt;
   auto each = bytes_of(counts, size, 1, elements);
   if (!each) return std::nullopt;
-  const Wish wish{comm, request, is_persistent};
-  const Communicator* entry = taken(wish, elements * fdl_dtype_size(fold->dtype));
+  const Submission submission{comm, request, is_persistent};
+  const Communicator* entry = taken(submission, elements * fdl_dtype_size(fold->dtype));
   if (entry == nullptr) return std::nullopt;
   Plan plan(FDL_REDUCE_SCATTER, 0, fold->dtype, 0);
   plan.call.op = fold->op;
   plan.call.input = input == MPI_IN_PLACE ? output : input;
   plan.call.output = output;
   plan.set_counts(std::move(*each));
-  return run(*entry, std::move(plan), wish);
+  return run(*entry, std::move(plan), submission);
 }
 
 Outcome start_broadcast(void* buffer, MPI_Count count, MPI_Datatype datatype, int root, MPI_Comm comm,
                         MPI_Request* request, bool is_persistent) {
   const Elements elements(buffer, count, datatype);
-  const Wish wish{comm, request, is_persistent};
-  const Communicator* entry = taken(wish, elements.bytes, root);
+  const Submission submission{comm, request, is_persistent};
+  const Communicator* entry = taken(submission, elements.bytes, root);
   if (entry == nullptr) return std::nullopt;
   Plan plan(FDL_BROADCAST, elements.bytes, FDL_UINT8, root);
   plan.set_both(elements, entry->rank == root);
-  return run(*entry, std::move(plan), wish);
+  return run(*entry, std::move(plan), submission);
 }
 
 Outcome start_gather(const void* given, MPI_Count send_count, MPI_Datatype send_type, void* taken_to,
@@ -123,14 +125,14 @@ Outcome start_gather(const void* given, MPI_Count send_count, MPI_Datatype send_
                      bool is_persistent) {
   const bool in_place = given == MPI_IN_PLACE;  // on the root alone
   Elements own = in_place ? Elements(taken_to, recv_count, recv_type) : Elements(given, send_count, send_type);
-  const Wish wish{comm, request, is_persistent};
-  const Communicator* entry = taken(wish, own.bytes, root);
+  const Submission submission{comm, request, is_persistent};
+  const Communicator* entry = taken(submission, own.bytes, root);
   if (entry == nullptr) return std::nullopt;
   if (in_place) own.data = own.at(root * static_cast<std::ptrdiff_t>(recv_count));
   Plan plan(FDL_GATHER, own.bytes, FDL_UINT8, root);
   plan.set_input(own);
   if (entry->rank == root) plan.set_output(Elements(taken_to, recv_count * entry->size, recv_type));
-  return run(*entry, std::move(plan), wish);
+  return run(*entry, std::move(plan), submission);
 }
 
 Outcome start_scatter(const void* given, MPI_Count send_count, MPI_Datatype send_type, void* taken_to,
@@ -138,8 +140,8 @@ Outcome start_scatter(const void* given, MPI_Count send_count, MPI_Datatype send
                       bool is_persistent) {
   const bool in_place = taken_to == MPI_IN_PLACE;  // on the root alone: its block stays where it is
   const Elements own = in_place ? Elements(given, send_count, send_type) : Elements(taken_to, recv_count, recv_type);
-  const Wish wish{comm, request, is_persistent};
-  const Communicator* entry = taken(wish, own.bytes, root);
+  const Submission submission{comm, request, is_persistent};
+  const Communicator* entry = taken(submission, own.bytes, root);
   if (entry == nullptr) return std::nullopt;
   Plan plan(FDL_SCATTER, own.bytes, FDL_UINT8, root);
   if (entry->rank == root) plan.set_input(Elements(given, send_count * entry->size, send_type));
@@ -149,7 +151,7 @@ Outcome start_scatter(const void* given, MPI_Count send_count, MPI_Datatype send
   } else {
     plan.set_output(own);
   }
-  return run(*entry, std::move(plan), wish);
+  return run(*entry, std::move(plan), submission);
 }
 
 Outcome start_allgather(const void* given, MPI_Count send_count, MPI_Datatype send_type, void* taken_to,
@@ -157,14 +159,14 @@ Outcome start_allgather(const void* given, MPI_Count send_count, MPI_Datatype se
                         bool is_persistent) {
   const bool in_place = given == MPI_IN_PLACE;
   Elements own = in_place ? Elements(taken_to, recv_count, recv_type) : Elements(given, send_count, send_type);
-  const Wish wish{comm, request, is_persistent};
-  const Communicator* entry = taken(wish, own.bytes);
+  const Submission submission{comm, request, is_persistent};
+  const Communicator* entry = taken(submission, own.bytes);
   if (entry == nullptr) return std::nullopt;
   if (in_place) own.data = own.at(entry->rank * static_cast<std::ptrdiff_t>(recv_count));
   Plan plan(FDL_ALLGATHER, own.bytes, FDL_UINT8, 0);
   plan.set_input(own);
   plan.set_output(Elements(taken_to, recv_count * entry->size, recv_type));
-  return run(*entry, std::move(plan), wish);
+  return run(*entry, std::move(plan), submission);
 }
 
 Outcome start_allgatherv(const void* given, MPI_Count send_count, MPI_Datatype send_type, void* taken_to,
@@ -176,8 +178,8 @@ Outcome start_allgatherv(const void* given, MPI_Count send_count, MPI_Datatype s
   std::size_t all = 0;
   auto bytes = bytes_of(recv_counts, size, one.bytes, all);
   if (!bytes) return std::nullopt;
-  const Wish wish{comm, request, is_persistent};
-  const Communicator* entry = taken(wish, all);
+  const Submission submission{comm, request, is_persistent};
+  const Communicator* entry = taken(submission, all);
   if (entry == nullptr) return std::nullopt;
   std::vector<Elements> blocks;
   for (int rank = 0; rank < size; ++rank) blocks.emplace_back(one.at(places[rank]), recv_counts[rank], recv_type);
@@ -186,7 +188,7 @@ Outcome start_allgatherv(const void* given, MPI_Count send_count, MPI_Datatype s
   plan.set_input(given == MPI_IN_PLACE ? blocks[static_cast<std::size_t>(entry->rank)]
                                        : Elements(given, send_count, send_type));
   plan.set_output(blocks);
-  return run(*entry, std::move(plan), wish);
+  return run(*entry, std::move(plan), submission);
 }
 
 Outcome start_alltoall(const void* given, MPI_Count send_count, MPI_Datatype send_type, void* taken_to,
@@ -194,14 +196,14 @@ Outcome start_alltoall(const void* given, MPI_Count send_count, MPI_Datatype sen
                        bool is_persistent) {
   const bool in_place = given == MPI_IN_PLACE;
   const Elements own(taken_to, recv_count, recv_type);
-  const Wish wish{comm, request, is_persistent};
-  const Communicator* entry = taken(wish, own.bytes);
+  const Submission submission{comm, request, is_persistent};
+  const Communicator* entry = taken(submission, own.bytes);
   if (entry == nullptr) return std::nullopt;
   const Elements received(taken_to, recv_count * entry->size, recv_type);
   Plan plan(FDL_ALLTOALL, own.bytes, FDL_UINT8, 0);
   plan.set_input(in_place ? received : Elements(given, send_count * entry->size, send_type));
   plan.set_output(received);
-  return run(*entry, std::move(plan), wish);
+  return run(*entry, std::move(plan), submission);
 }
 
 }  // namespace fdl::mpi_preload

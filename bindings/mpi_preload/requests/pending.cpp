@@ -30,7 +30,7 @@ struct Call {
   Call& operator=(const Call&) = delete;
 };
 
-std::mutex mutex;
+std::mutex pending_mutex;
 std::vector<std::shared_ptr<Call>> calls;
 std::atomic<int> in_flight{0};
 
@@ -49,14 +49,14 @@ int on_free(void* state) {
 int on_cancel(void*, int) { return MPI_SUCCESS; }
 
 std::shared_ptr<Call> find(MPI_Request request) {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(pending_mutex);
   const auto found = std::ranges::find_if(calls, [&](const auto& call) { return call->request == request; });
   return found == calls.end() ? nullptr : *found;
 }
 
 // Takes it from the list if it is still there, so that one thread alone completes it.
 bool take(const std::shared_ptr<Call>& call) {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(pending_mutex);
   return std::erase(calls, call) > 0;
 }
 
@@ -88,7 +88,7 @@ int submit_to(MPI_Request request, const std::shared_ptr<SubmittedComm>& comm, s
     return code;
   }
   in_flight.fetch_add(1, std::memory_order_relaxed);
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(pending_mutex);
   calls.push_back(std::move(made));
   return MPI_SUCCESS;
 }
@@ -123,7 +123,7 @@ void wait_shortly(MPI_Request request) {
 void poll_pending() {
   std::vector<std::shared_ptr<Call>> now;
   {
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(pending_mutex);
     now = calls;
   }
   for (const auto& call : now) complete_if_done(call);

@@ -24,7 +24,7 @@ struct Kept {
   int tag = kFirstTag;
 };
 
-std::mutex mutex;
+std::mutex persistent_mutex;
 std::vector<Kept> all;  // ordered by tag
 std::atomic<int> count{0};
 
@@ -48,7 +48,7 @@ void complete(int tag, int code) {
 
 int keep(const std::shared_ptr<SubmittedComm>& comm, Plan plan, MPI_Comm mpi, MPI_Request* request) {
   static char nothing;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(persistent_mutex);
   Kept kept;
   kept.tag = free_tag();
   if (kept.tag == 0) return MPI_ERR_NO_MEM;
@@ -71,7 +71,7 @@ bool has_persistent() { return count.load(std::memory_order_acquire) > 0; }
 bool start_if_ours(MPI_Request* request, int& code) {
   Kept started;
   {
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(persistent_mutex);
     const auto found = std::ranges::find(all, *request, &Kept::request);
     if (found == all.end()) return false;
     started = *found;
@@ -84,7 +84,7 @@ bool start_if_ours(MPI_Request* request, int& code) {
 }
 
 void forget(MPI_Request request) {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(persistent_mutex);
   const auto found = std::ranges::find(all, request, &Kept::request);
   if (found == all.end()) return;
   all.erase(found);
@@ -92,7 +92,7 @@ void forget(MPI_Request request) {
 }
 
 void forget_all() {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(persistent_mutex);
   all.clear();
   count.store(0, std::memory_order_release);
 }

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "data/dtype.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/trace_events.h"
 
 namespace fdl {
@@ -279,7 +280,7 @@ TEST(TimelineEvents, EscapesAnyBytesInNames) {
 
 // Drops each record with a probability of one in five.
 TEST(TimelineEvents, EventsStayNestedIfRecordsAreDropped) {
-  for (uint64_t seed = 0; seed < 300; ++seed) {
+  for (uint64_t seed = 0; seed < static_cast<uint64_t>(test::unless_sanitized(300, 20)); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
     Recorder recorder(static_cast<int>(seed % 2));
