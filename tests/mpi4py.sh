@@ -18,7 +18,7 @@ ranks=${RANKS:-1 2}
 modules=()
 classes=""
 case "${1:-}" in
-  --quick) ranks=2 modules=(test_cco_buf test_cco_pr_buf) classes=World. ;;
+  --quick) ranks=2 modules=(test_cco_buf) classes=World. ;;
   -*) sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//' >&2 && exit 64 ;;
   *) modules=("$@") ;;
 esac

@@ -91,7 +91,7 @@ def test_another_project_contains_the_sources(tmp_path):
     folder = Path(ROOT) / "build/around"
     write(folder, **{"CMakeLists.txt": FETCH})
     shutil.rmtree(folder / "installed", ignore_errors=True)
-    without = [f"-DFARANDOLE_{name}=OFF" for name in ("LOOPBACK", "SHM", "CUDA", "NCCL", "METRICS")]
+    without = [f"-DFARANDOLE_{name}=OFF" for name in ("LOOPBACK", "SHM", "MPI", "OFI", "CUDA", "NCCL", "METRICS")]
     run("cmake", "-G", "Ninja", "-S", folder, "-B", folder / "build", f"-DFARANDOLE_SOURCES={ROOT}", *without,
         "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O0 -DHWY_COMPILE_ONLY_STATIC",
         "-DCMAKE_UNITY_BUILD_BATCH_SIZE=0")  # fmt: skip

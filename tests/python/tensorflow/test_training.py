@@ -249,6 +249,6 @@ def check_sync_batch_normalization():
 
 
 @pytest.mark.parametrize("check", checks_of(sys.modules[__name__]))
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [3])
 def test_on_ranks(check, size):
     require(sys.modules[__name__], size, check)

@@ -152,6 +152,6 @@ def check_other_optimizers_are_not_affected():
 
 
 @pytest.mark.parametrize("check", checks_of(sys.modules[__name__]))
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [3])
 def test_on_ranks(check, size):
     require(sys.modules[__name__], size, check)

@@ -200,6 +200,6 @@ def check_pickles_restore_process_sets():
 
 
 @pytest.mark.parametrize("check", checks_of(sys.modules[__name__]))
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [3])
 def test_on_ranks(check, size):
     require(sys.modules[__name__], size, check)
