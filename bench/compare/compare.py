@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 
+import beside
 import cases
 import ordered
 from launch import CORES, Programs, end_all_at_exit
 from results import Target, print_table
 
-TARGETS = ("P1", "P2", "P3", "P4", "P6", "P8", "P9", "P10")
+TARGETS = ("P1", "P2", "P3", "P4", "P6", "P8", "P9", "P10", "P12")
 
 
 class Depth:
@@ -91,6 +92,14 @@ def measure_kernels(programs, depth, selected, results):
         results.rows += rows
 
 
+def measure_beside_other_work(programs, depth, selected, results):
+    if "P12" in selected:
+        measured = beside.Beside(programs, depth.quick)
+        measured.measure(depth.timeout_s)
+        results.runs.append(measured)
+        results.targets.append(beside.check_p12(measured))
+
+
 class Results:
     def __init__(self):
         self.runs = []
@@ -150,6 +159,7 @@ def main():
         measure_named_and_python,
         measure_start,
         measure_kernels,
+        measure_beside_other_work,
     )
     for measure in parts:
         measure(programs, depth, selected, results)

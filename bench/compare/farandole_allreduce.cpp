@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   if (options.mode == "start") return start_and_end(options, rendezvous);
   return fork_ranks(options.ranks, [&](int rank) {
     Farandole library(options, rank, rendezvous);
-    pin(rank, options.ranks);
+    if (options.bound) pin(rank, options.ranks);
     measure_sizes(library, options);
     return 0;
   });

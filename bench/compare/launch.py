@@ -32,10 +32,12 @@ class Programs:
     def limits(self, ranks, *arguments):
         return [f"{self.built}/limits", "--ranks", ranks, *arguments]
 
-    def openmpi(self, ranks, parameters, *arguments):
+    def openmpi(self, ranks, parameters, *arguments, bound=True):
         """As its manual recommends: bound to cores if each rank can have one; else --oversubscribe, which
         makes it yield."""
-        place = ["--bind-to", "core"] if ranks <= CORES else ["--bind-to", "none", "--oversubscribe"]
+        place = (
+            ["--bind-to", "core" if bound else "none"] if ranks <= CORES else ["--bind-to", "none", "--oversubscribe"]
+        )
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         set_to = [word for name, value in parameters.items() for word in ("--mca", name, value)]
         program = f"{self.built}/openmpi_allreduce"

@@ -39,6 +39,8 @@ struct Options {
   std::vector<std::size_t> sizes = {4, 1024, 1 << 20};  // --sizes 4,1024: bytes
   std::vector<std::size_t> tensors;                     // --tensors 64,9408: elements of each
   double seconds = 0.1;                                 // --seconds: for each size
+  bool calls = false;                                   // --calls 1: the time of each call, for percentiles
+  bool bound = true;                                    // --bound 0: ranks are not bound to cores
   int ranks = 2;                                        // --ranks: if the program starts them itself
   std::string mode;                                     // --mode: each program has its own modes
   std::string transport;                                // --transport
@@ -60,6 +62,8 @@ inline Options read_options(int argc, char** argv) {
     char* text = argv[i + 1];
     if (name == "--seconds") options.seconds = std::atof(text);
     if (name == "--ranks") options.ranks = std::max(1, std::atoi(text));
+    if (name == "--calls") options.calls = std::atoi(text) != 0;
+    if (name == "--bound") options.bound = std::atoi(text) != 0;
     if (name == "--mode") options.mode = text;
     if (name == "--transport") options.transport = text;
     if (name == "--sizes") options.sizes = read_list(text);
@@ -185,7 +189,39 @@ inline void measure_size(Library& library, const Pool& pool, std::size_t bytes, 
   if (library.rank() == 0) print_samples("\"bytes\": " + std::to_string(bytes), samples);
 }
 
+// Prints the percentiles of rank 0's calls, each timed by itself, with warm buffers. Ranks agree on the end once in 100
+// calls, which is not timed.
+inline void measure_calls(Library& library, std::size_t bytes, double seconds) {
+  const std::size_t count = bytes / sizeof(float);
+  const Pool pool = {library.allocate(count), library.allocate(count), bytes};
+  check_sum(library, pool, count);
+  Samples samples;
+  library.barrier();
+  const double end = now_us() + seconds * 1e6;
+  for (double goes_on = 1; goes_on != 0;) {
+    for (int i = 0; i < 100; ++i) {
+      const double begin = now_us();
+      library.allreduce(pool.input, pool.output, count);
+      samples.push_back(now_us() - begin);
+    }
+    goes_on = now_us() < end ? 1 : 0;
+    library.from_first_rank(goes_on);
+  }
+  if (library.rank() != 0) return;
+  std::sort(samples.begin(), samples.end());
+  const auto at = [&](double part) {
+    return samples[static_cast<std::size_t>(part * static_cast<double>(samples.size()))];
+  };
+  std::printf("{\"bytes\": %zu, \"calls\": %zu, \"median_us\": %.3f, \"p90_us\": %.3f, \"p99_us\": %.3f}\n", bytes,
+              samples.size(), at(0.5), at(0.9), at(0.99));
+  std::fflush(stdout);
+}
+
 inline void measure_sizes(Library& library, const Options& options) {
+  if (options.calls) {
+    for (const std::size_t bytes : options.sizes) measure_calls(library, bytes, options.seconds);
+    return;
+  }
   const Pool pool = make_pool(library, options);
   for (const std::size_t bytes : options.sizes) measure_size(library, pool, bytes, options.seconds);
 }

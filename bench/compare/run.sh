@@ -6,7 +6,7 @@
 # loopback TCP, named operations with the gradients of two networks, Python, start and end, reduction kernels. Prints a
 # table for each target of the project with ours, the peers, the limit and the ratio, and at the end which targets hold.
 #   --quick            fewer sizes and launches: under 3 minutes instead of under 15
-#   --only P1,P4       only these targets: P1 P2 P3 P4 P6 P8 P9 P10
+#   --only P1,P4       only these targets: P1 P2 P3 P4 P6 P8 P9 P10 P12
 #   --json FILE        every cell as one JSON object a line
 #   --prepare          install and build, measure nothing
 #   --pictures FOLDER  where shm.png and tcp.png go (default: build/compare)

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "bootstrap/topology/binding.h"
 #include "bootstrap/topology/efa.h"
 #include "bootstrap/topology/topology.h"
 #include "cli/json_line.h"
@@ -62,7 +63,7 @@ int print_config(bool json) {
   if (fabric.is_there) fmt::print("; {}", fabric.providers.empty() ? "no provider that fits" : fabric.providers);
   fmt::print("\nEFA: {}", fabric.has_efa ? "its devices can be used" : why_no_efa(efa_facts(*config), fabric.efa));
   fmt::print("\nbuilt with: {}\nthis machine: {}, {} usable\n", built_transports(), describe_machine(), usable_cores());
-  fmt::print("NUMA nodes: {}\n", numa_nodes_line());
+  fmt::print("binding: {}\nNUMA nodes: {}\n", describe_binding(usable_processors()), numa_nodes_line());
   return kExitOk;
 }
 

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sched.h>
 
-#include "base/relax.h"
 #include "engine/communicator_state.h"
 #include "engine/device/device_failure.h"
 #include "engine/host/part_transport.h"
@@ -24,11 +23,6 @@ Status check_configured(const std::string& name) {
 // How often a thread without a core of its own yields before it sleeps. A peer usually needs the core, and yielding
 // costs less than a sleep and a wake-up. With no other runnable thread, more yields would only use up the time slice.
 constexpr int kYields = 4;
-
-// How long a thread of a program with Parts::waiting spins before it yields between two looks. Ranks of MPI programs
-// are often not bound to cores, and the kernel may keep two of them on one core: without the yields each would wait for
-// the whole spin of the other.
-constexpr int64_t kSpinAlone_ns = 3'000;
 
 // Between two calls of Parts::waiting, while a thread spins and while it sleeps.
 constexpr int64_t kSpinInterval_ns = 20'000;
@@ -246,6 +240,19 @@ void Communicator::finish_sleep() {
   s.has_slept = true;
 }
 
+PeerActivity Communicator::peer_activity() {
+  State& s = *state_;
+  const DriverLock lock(s);
+  PeerActivity all;
+  for (Waitable* waitable : s.waitables) {
+    const PeerActivity one = waitable->peer_activity();
+    all.on_this_processor |= one.on_this_processor;
+    all.should_leave |= one.should_leave;
+    all.wake_up_ns = std::max(all.wake_up_ns, one.wake_up_ns);
+  }
+  return all;
+}
+
 Status Communicator::wait(Completion& completion, Deadline deadline) {
   drive_until([&] { return completion.done; }, deadline);
   return completion.status;
@@ -285,13 +292,22 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
   State& s = *state_;
   const int64_t spin_ns = s.parts.config->spin_us * 1000;
   const int64_t suspect_ns = std::max<int64_t>(seconds_to_ns(s.parts.config->suspect_after_s), 1'000'000);
+  const auto activity = [&] {
+    PeerActivity peers = peer_activity();
+    // A program with Parts::waiting spins for long and may run beside ranks that know nothing of farandole.
+    peers.on_this_processor |= s.parts.waiting != nullptr;
+    return peers;
+  };
   int64_t still_ns = 0;         // since when nothing has moved; 0: something moved in the last pass
   int64_t next_suspect_ns = 0;  // when suspect() is due
   int64_t next_waiting_ns = 0;  // when waiting() is due
+  int64_t slept_ns = 0;         // since then
   int yields = 0;               // since something last moved
   while (!ready()) {
     if (progress()) {
+      if (still_ns != 0) s.spin.moved(slept_ns);
       still_ns = 0;
+      slept_ns = 0;
       yields = 0;
       continue;
     }
@@ -311,14 +327,10 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
       time_out();
       break;
     }
-    if (now - still_ns < spin_ns) {
-      if (!s.parts.waiting || now - still_ns <= kSpinAlone_ns) {
-        relax();
-      } else if (now >= next_waiting_ns) {
+    if (s.spin.wait(now - still_ns, spin_ns, activity)) {
+      if (s.parts.waiting && now >= next_waiting_ns) {
         s.parts.waiting();
         next_waiting_ns = now + kSpinInterval_ns;
-      } else {
-        ::sched_yield();
       }
       continue;
     }
@@ -333,6 +345,7 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
       awake_ns = std::min(awake_ns, now + kWaitingInterval_ns);
     }
     sleep_until_ready(deadline.earlier(Deadline::at_ns(awake_ns)));
+    slept_ns += now_ns() - now;
     // interrupt() and wake() set a flag before they ring, so clearing loses nothing. A ring left over would end the
     // next sleep at once.
     s.wake_event.clear();

@@ -159,6 +159,7 @@ class Communicator final : public Waitable {
   int wake_fd() const override;
   bool prepare_to_sleep() override;
   void finish_sleep() override;
+  PeerActivity peer_activity() override;
   // For a thread that drives with progress() and sleeps itself. answer_late_query() answers query_late_ranks() when
   // nothing has moved; `still_since_ns`: since when, 0: unknown. clear_wake() discards the rings and wake() requests of
   // other threads after a sleep; progress() must follow it. time_out() ends the communicator with TIMEOUT, because a

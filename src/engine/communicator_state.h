@@ -17,6 +17,7 @@
 #include "engine/host/messages.h"
 #include "engine/host/scheduled_collectives.h"
 #include "engine/late_ranks.h"
+#include "engine/spin.h"
 
 namespace fdl {
 
@@ -117,6 +118,7 @@ struct Communicator::State {
   Messages messages;
   std::unique_ptr<StagedMessages> transfers;  // from the first message on a device on
   std::vector<Waitable*> waitables;           // everything whose wake_fd() is in `poller`; empty after a failure
+  Spin spin;
   std::size_t sleeps_announced = 0;  // how many waitables, from the first on, have had prepare_to_sleep() called
   bool has_slept = false;            // a sleep has ended since the transport was last driven
 

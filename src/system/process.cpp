@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -13,6 +14,7 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <utility>
 
 #include "system/poller.h"
@@ -85,6 +87,30 @@ struct Launch {
   int input, output, errors, report;
   bool die_with_parent;
   pid_t parent;
+  const cpu_set_t* processors;  // null: those of the parent
+  std::size_t processor_bytes;
+};
+
+// An affinity mask that holds these processors.
+class ProcessorSet {
+ public:
+  explicit ProcessorSet(const std::vector<int>& processors) {
+    if (processors.empty()) return;
+    const auto count = static_cast<std::size_t>(*std::max_element(processors.begin(), processors.end())) + 1;
+    set_.reset(CPU_ALLOC(count));
+    bytes_ = CPU_ALLOC_SIZE(count);
+    CPU_ZERO_S(bytes_, set_.get());
+    for (const int processor : processors) CPU_SET_S(static_cast<std::size_t>(processor), bytes_, set_.get());
+  }
+  const cpu_set_t* get() const { return set_.get(); }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(cpu_set_t* set) const { CPU_FREE(set); }
+  };
+  std::unique_ptr<cpu_set_t, Free> set_;
+  std::size_t bytes_ = 0;
 };
 
 // Runs in the child: sets it up and executes the program. A failure is reported through the pipe as an errno value.
@@ -111,6 +137,7 @@ struct Launch {
       ::dup2(launch.errors, STDERR_FILENO) < 0) {
     give_up();
   }
+  if (launch.processors != nullptr && ::sched_setaffinity(0, launch.processor_bytes, launch.processors) != 0) give_up();
   if (launch.directory[0] != '\0' && ::chdir(launch.directory) != 0) give_up();
   ::execve(launch.program, launch.arguments, launch.environment);
   give_up();
@@ -166,9 +193,10 @@ Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& argumen
   FDL_ASSIGN_OR_RETURN(Pipe output, make_pipe());
   FDL_ASSIGN_OR_RETURN(Pipe errors, make_pipe());
   FDL_ASSIGN_OR_RETURN(Pipe report, make_pipe());
-  const Launch launch{
-      program.c_str(),      argument_list.data(), variable_list.data(), options.directory.c_str(), nothing.get(),
-      output.writing.get(), errors.writing.get(), report.writing.get(), options.die_with_parent,   ::getpid()};
+  const ProcessorSet processors(options.processors);
+  const Launch launch{program.c_str(),         argument_list.data(), variable_list.data(), options.directory.c_str(),
+                      nothing.get(),           output.writing.get(), errors.writing.get(), report.writing.get(),
+                      options.die_with_parent, ::getpid(),           processors.get(),     processors.bytes()};
   const pid_t pid = ::fork();
   if (pid < 0) return Status::from_errno("starting " + program);
   if (pid == 0) become(launch);

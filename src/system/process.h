@@ -31,6 +31,7 @@ class ChildProcess {
     std::string directory;  // working directory of the child; empty: that of this process
     // The child gets SIGKILL when the thread that started it ends, so a crashed parent leaves no orphan.
     bool die_with_parent = false;
+    std::vector<int> processors;  // the only ones on which the child may run; empty: those of this process
   };
 
   // Starts a child. The first argument is a path, or a name that is looked up in PATH of `environment`. `environment`

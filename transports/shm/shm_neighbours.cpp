@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
+
+#include "system/processor.h"
 
 namespace fdl {
 namespace {
@@ -37,11 +40,14 @@ void put_text(std::array<char, N>& target, std::string_view text) {
 // only by the owner of the block.
 struct Neighbours::Control {
   alignas(128) std::atomic<RankMask> sleeps_for;
-  alignas(128) std::atomic<uint32_t> state;  // the owner writes the fields below before it stores kFailed
+  std::atomic<int64_t> rung_ns;                 // written by the rank that rings, before it rings
+  alignas(128) std::atomic<int32_t> processor;  // as of the owner's last activity(), plus 1; 0: unknown
+  std::atomic<int64_t> wake_up_ns;              // from a ring to the end of the owner's sleep, smoothed; 0: unknown
+  std::atomic<uint32_t> state;                  // the owner writes the fields below before it stores kFailed
   int32_t code;
   int32_t culprit_rank;
   std::array<char, 64> culprit_host;
-  std::array<char, 816> text;
+  std::array<char, 800> text;
 };
 
 std::size_t Neighbours::control_bytes(int size) { return sizeof(Control) * static_cast<std::size_t>(size); }
@@ -113,7 +119,15 @@ bool Neighbours::cancel_sleep() {
 }
 
 void Neighbours::end_sleep() {
-  if (!cancel_sleep()) find_ended();  // no doorbell rang: the wake-up may come from a process that ended
+  if (!cancel_sleep()) {
+    find_ended();  // no doorbell rang: the wake-up may come from a process that ended
+    return;
+  }
+  // Only this rank writes its estimate. One long wake-up changes it by a quarter, and short ones lower it again.
+  Control& mine = control(rank());
+  const int64_t took = now_ns() - mine.rung_ns.load(std::memory_order_relaxed);
+  const int64_t before = mine.wake_up_ns.load(std::memory_order_relaxed);
+  mine.wake_up_ns.store(before == 0 ? took : (3 * before + took) / 4, std::memory_order_relaxed);
 }
 
 void Neighbours::wake_waiters(RankMask ranks) {
@@ -123,8 +137,32 @@ void Neighbours::wake_waiters(RankMask ranks) {
     // Most ranks do not sleep for this one: they cost one load.
     if ((word.load(std::memory_order_relaxed) & bit_of(rank())) == 0) continue;
     // Only the rank that clears the word rings, so that concurrent wakers write one event.
-    if (word.exchange(0, std::memory_order_relaxed) != 0) share_.doorbells[static_cast<std::size_t>(other)].ring();
+    if (word.exchange(0, std::memory_order_relaxed) != 0) ring(other);
   }
+}
+
+void Neighbours::ring(int other) {
+  rung_ |= bit_of(other);
+  control(other).rung_ns.store(now_ns(), std::memory_order_relaxed);
+  share_.doorbells[static_cast<std::size_t>(other)].ring();
+}
+
+PeerActivity Neighbours::activity(RankMask ranks) {
+  const int32_t here = this_processor() + 1;
+  // A store of the same value would take the line away from ranks that read it.
+  if (control(rank()).processor.load(std::memory_order_relaxed) != here) {
+    control(rank()).processor.store(here, std::memory_order_relaxed);
+  }
+  PeerActivity activity;
+  for (const int other : each_of(ranks & others())) {
+    if (control(other).processor.load(std::memory_order_relaxed) != here) continue;
+    activity.on_this_processor = true;
+    activity.should_leave |= other < rank();
+  }
+  for (const int other : each_of(std::exchange(rung_, 0))) {
+    activity.wake_up_ns = std::max(activity.wake_up_ns, control(other).wake_up_ns.load(std::memory_order_relaxed));
+  }
+  return activity;
 }
 
 bool Neighbours::find_ended() {
@@ -191,9 +229,7 @@ void Neighbours::set_state(uint32_t state) {
 void Neighbours::wake_all() {
   full_fence();
   for (const int other : each_of(others())) {
-    if (control(other).sleeps_for.exchange(0, std::memory_order_relaxed) != 0) {
-      share_.doorbells[static_cast<std::size_t>(other)].ring();
-    }
+    if (control(other).sleeps_for.exchange(0, std::memory_order_relaxed) != 0) ring(other);
   }
 }
 

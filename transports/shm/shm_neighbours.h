@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "contract/waitable.h"
 #include "system/poller.h"
 #include "transports/shm/shm_segment.h"
 
@@ -76,6 +77,11 @@ class Neighbours {
   // Rings every rank that sleeps, for whichever ranks.
   void wake_all();
 
+  // Publishes the processor that the caller runs on, and returns what is known of these ranks: whether one of them has
+  // published the same processor, and how long the slowest needs to wake up of those that this rank has rung since the
+  // previous call.
+  PeerActivity activity(RankMask ranks);
+
   // ---- Lost ranks ----
   // Polls for processes that have ended; costs a system call. True if there are new ones.
   bool find_ended();
@@ -92,6 +98,7 @@ class Neighbours {
   struct Control;
   Neighbours(ShmShare share, Poller poller);
   Control& control(int rank) const;
+  void ring(int other);
   void set_state(uint32_t state);
   bool are_on_several_nodes() const;
 
@@ -101,6 +108,7 @@ class Neighbours {
   RankMask ended_ = 0;  // processes that find_ended() has found ended
   bool sleeping_ = false;
   RankMask sleeps_for_ = 0;  // what this rank last wrote to its sleep word
+  RankMask rung_ = 0;        // the ranks that this rank has rung since activity() was last called
 };
 
 }  // namespace fdl

@@ -69,6 +69,7 @@ class ShmTransport final : public Transport {
 
   int wake_fd() const override { return neighbours_->wake_fd(); }
   bool prepare_to_sleep() override;
+  PeerActivity peer_activity() override;
   void finish_sleep() override;
 
  private:
@@ -256,6 +257,8 @@ bool ShmTransport::prepare_to_sleep() {
   check_soon_ = true;
   return false;
 }
+
+PeerActivity ShmTransport::peer_activity() { return neighbours_->activity(waited_for()); }
 
 void ShmTransport::finish_sleep() {
   neighbours_->end_sleep();

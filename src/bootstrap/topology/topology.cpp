@@ -60,6 +60,43 @@ hwloc_topology_t machine() {
   return loaded.get();
 }
 
+using Bitmap = std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)>;
+
+// Returns the processors in this thread's affinity mask; none if it cannot be read.
+Bitmap affinity() {
+  Bitmap usable(hwloc_bitmap_alloc(), hwloc_bitmap_free);
+  const std::size_t width = width_of_affinity();
+  if (width == 0) return usable;
+  const std::size_t bytes = CPU_ALLOC_SIZE(width);
+  const CpuSet set = make_cpu_set(width);
+  if (::sched_getaffinity(0, bytes, set.get()) != 0) return usable;
+  for (std::size_t processor = 0; processor < width; ++processor) {
+    if (CPU_ISSET_S(processor, bytes, set.get()) != 0) hwloc_bitmap_set(usable.get(), static_cast<unsigned>(processor));
+  }
+  return usable;
+}
+
+std::vector<int> numbers_in(hwloc_const_bitmap_t set) {
+  std::vector<int> numbers;
+  for (int number = hwloc_bitmap_first(set); number >= 0; number = hwloc_bitmap_next(set, number)) {
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+// Returns which of these processors each object of this type has, without objects that have none.
+std::vector<std::vector<int>> grouped_by(hwloc_obj_type_t type, hwloc_const_bitmap_t processors) {
+  const Bitmap both(hwloc_bitmap_alloc(), hwloc_bitmap_free);
+  std::vector<std::vector<int>> groups;
+  const hwloc_topology_t topology = machine();
+  for (hwloc_obj_t object = nullptr;
+       topology != nullptr && (object = hwloc_get_next_obj_by_type(topology, type, object)) != nullptr;) {
+    hwloc_bitmap_and(both.get(), processors, object->cpuset);
+    if (hwloc_bitmap_iszero(both.get()) == 0) groups.push_back(numbers_in(both.get()));
+  }
+  return groups;
+}
+
 // Returns the number of cores in the masks of these processes together (0: the calling thread).
 int cores_in_affinity(std::span<const int> processes) {
   const std::size_t width = width_of_affinity();
@@ -154,15 +191,8 @@ std::string host_identity() {
 int numa_node() {
   const hwloc_topology_t topology = machine();
   if (topology == nullptr || hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE) < 2) return -1;
-  const std::size_t width = width_of_affinity();
-  if (width == 0) return -1;
-  const std::size_t bytes = CPU_ALLOC_SIZE(width);
-  const CpuSet cores = make_cpu_set(width);
-  if (::sched_getaffinity(0, bytes, cores.get()) != 0) return -1;
-  const std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)> mine(hwloc_bitmap_alloc(), hwloc_bitmap_free);
-  for (std::size_t core = 0; core < width; ++core) {
-    if (CPU_ISSET_S(core, bytes, cores.get()) != 0) hwloc_bitmap_set(mine.get(), static_cast<unsigned>(core));
-  }
+  const Bitmap mine = affinity();
+  if (hwloc_bitmap_iszero(mine.get()) != 0) return -1;
   for (hwloc_obj_t node = nullptr;
        (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
     if (hwloc_bitmap_isincluded(mine.get(), node->cpuset) != 0) return static_cast<int>(node->os_index);
@@ -179,6 +209,20 @@ std::vector<NumaNode> numa_nodes() {
     nodes.push_back({static_cast<int>(node->os_index), cores > 0 ? cores : hwloc_bitmap_weight(node->cpuset)});
   }
   return nodes;
+}
+
+UsableProcessors usable_processors() {
+  const Bitmap mine = affinity();
+  UsableProcessors usable{.by_core = grouped_by(HWLOC_OBJ_CORE, mine.get()),
+                          .by_node = grouped_by(HWLOC_OBJ_NUMANODE, mine.get()),
+                          .is_restricted = hwloc_bitmap_weight(mine.get()) < ::sysconf(_SC_NPROCESSORS_ONLN),
+                          .quota = cpu_quota()};
+  const std::vector<int> all = numbers_in(mine.get());
+  if (usable.by_node.empty()) usable.by_node.push_back(all);
+  if (usable.by_core.empty()) {
+    for (const int processor : all) usable.by_core.push_back({processor});
+  }
+  return usable;
 }
 
 int usable_cores() {

@@ -30,6 +30,16 @@ struct NumaNode {
 };
 std::vector<NumaNode> numa_nodes();
 
+// The processors that this process may use. A processor is a hardware thread, with the system's number.
+struct UsableProcessors {
+  // Grouped, in the order of the machine. Without hwloc each processor counts as a core, and all are on one node.
+  std::vector<std::vector<int>> by_core;
+  std::vector<std::vector<int>> by_node;
+  bool is_restricted = false;  // the affinity leaves out processors of the machine
+  double quota = 0;            // of cpu_quota()
+};
+UsableProcessors usable_processors();
+
 // Returns how many cores this process may use, by affinity and cgroup quota (rounded down, at least 1).
 int usable_cores();
 // Returns the cgroup's quota in cores, not rounded (0.5); 0 if there is none.

@@ -11,6 +11,7 @@
 
 #include <fstream>
 
+#include "bootstrap/topology/binding.h"
 #include "bootstrap/topology/efa.h"
 #include "bootstrap/topology/topology.h"
 #include "cli/doctor/fabric_checks.h"
@@ -46,7 +47,7 @@ Finding check_cores() {
             "ranks do not spin with less than a core each, and every step waits for "
             "the quota's next period: raise resources.limits.cpu, or leave it out"};
   }
-  return {Severity::good, "cores", text, ""};
+  return {Severity::good, "cores", text + "; " + describe_binding(usable_processors()), ""};
 }
 
 Finding check_shared_memory(const std::string& root) {

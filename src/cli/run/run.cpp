@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "bootstrap/topology/binding.h"
 #include "bootstrap/topology/topology.h"
 #include "cli/elastic/elastic_job.h"
 #include "cli/elastic/node_workers.h"
@@ -44,7 +45,7 @@ std::optional<std::string> fault_of(const RunOptions& options, const RunPlan& pl
 }
 
 std::vector<Supervisor::Rank> ranks_of(const RunPlan& plan, const std::string& rendezvous, const std::string& key,
-                                       int restart, double grace_s) {
+                                       int restart, double grace_s, const Binding& binding) {
   std::vector<Supervisor::Rank> ranks;
   for (int local = 0; local < plan.ranks_per_node; ++local) {
     const int rank = plan.node_rank * plan.ranks_per_node + local;
@@ -61,7 +62,9 @@ std::vector<Supervisor::Rank> ranks_of(const RunPlan& plan, const std::string& r
                       {"FARANDOLE_TERM_GRACE_S", fmt::format("{:g}", grace_s)},
                       {"FARANDOLE_ELASTIC", ""},  // not inherited: this job may run inside an elastic one
                       {"PYTHONUNBUFFERED", "1"}});
-    ranks.push_back({rank, std::move(variables)});
+    const bool is_bound = !binding.processors.empty();
+    ranks.push_back({rank, std::move(variables),
+                     is_bound ? binding.processors[static_cast<std::size_t>(local)] : std::vector<int>()});
   }
   return ranks;
 }
@@ -134,6 +137,7 @@ struct Job {
   const RunPlan& plan;
   const Config& config;
   std::string key;
+  const Binding& binding;
   const Guardian* guardian;  // null: there is none
 
   Supervisor::Options supervised() const {
@@ -179,7 +183,7 @@ Outcome run_once(const Job& job, int restart) {
     if (coordinator_thread) coordinator_thread->query_states();
     return coordinator_thread != nullptr;
   };
-  supervised.ranks = ranks_of(plan, rendezvous, job.key, restart, job.config.term_grace_s);
+  supervised.ranks = ranks_of(plan, rendezvous, job.key, restart, job.config.term_grace_s, job.binding);
   return supervise(std::move(supervised));
 }
 
@@ -231,6 +235,15 @@ int run_elastic(const Job& job) {
   return supervise(std::move(supervised)).code;
 }
 
+// The number of ranks of an elastic job changes, and with it the share of each.
+Result<Binding> bind(const RunOptions& options, const RunPlan& plan) {
+  const BindTo to = bind_to_from(options.bind_to).value_or(BindTo::automatic);
+  if (!plan.is_elastic) return bind_ranks(to, plan.ranks_per_node, usable_processors());
+  if (to == BindTo::automatic || to == BindTo::none) return Binding();
+  return Status(Code::invalid_argument,
+                "--bind-to " + options.bind_to + ": the ranks of an elastic job cannot be bound; use none");
+}
+
 int run(const RunOptions& options) {
   const Environment environment = Environment::of_process();
   const Platform platform = Platform::of_this_host();
@@ -245,11 +258,15 @@ int run(const RunOptions& options) {
     for (const std::string& note : plan->notes) log_line("note", note);
   }
 
+  auto binding = bind(options, *plan);
+  if (!binding.ok()) return fail(binding.status().text());
+
   Supervisor::block_signals();  // before the coordinator's thread starts
   const auto guardian = Guardian::start(environment.get(Guardian::kVariable).value_or(""));
   if (!guardian.ok()) log_line("note", guardian.status().while_doing("starting the guardian of the ranks").text());
-  const Job job{options, *plan, *config, plan->key.empty() ? random_hex(32) : plan->key,
-                guardian.ok() ? &*guardian : nullptr};
+  const Job job{options,  *plan,
+                *config,  plan->key.empty() ? random_hex(32) : plan->key,
+                *binding, guardian.ok() ? &*guardian : nullptr};
   const int code = plan->is_elastic ? run_elastic(job) : run_steady(job);
   const std::string folder = history_folder(*plan, *config);
   if (!folder.empty() && job.guardian != nullptr) end_histories(folder, job.guardian->mark(), code == kExitOk);

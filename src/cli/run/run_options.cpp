@@ -21,6 +21,13 @@ void declare_world(CLI::App& command, RunOptions& o) {
   command.add_option("--master-port", o.master_port, "The port of --rendezvous, as torchrun has it")
       ->check(CLI::Range(1, 65535));
   command.add_option("--rdzv-id", o.job_id, "Name of the job: nodes with different ones do not meet");
+  command
+      .add_option(
+          "--bind-to", o.bind_to,
+          "What each rank is bound to: core, an equal share of this host's cores; numa, a node; none; auto, core "
+          "if there are two ranks or more, each can have a core, and no affinity or quota is set")
+      ->check(CLI::IsMember({"auto", "core", "numa", "none"}))
+      ->capture_default_str();
   command.add_flag("--standalone", o.standalone, "One host, whatever the launcher's variables are");
   command.add_option("--max-restarts", o.restarts, "How often all ranks are started again")
       ->check(CLI::NonNegativeNumber);

@@ -18,6 +18,7 @@ struct RunOptions {
   std::string master_host;
   int master_port = 0;
   std::string job_id;
+  std::string bind_to = "auto";
   bool standalone = false;  // one node; the launcher's variables are ignored
   int restarts = 0;
   bool is_module = false;

@@ -89,7 +89,8 @@ Status Supervisor::start(const Rank& rank, int width) {
   if (!options_.mark.empty()) environment[Guardian::kVariable] = options_.mark;
   environment.insert(inherited.all().begin(), inherited.all().end());  // the rank's own variables win
   FDL_ASSIGN_OR_RETURN(RankOutput output, RankOutput::open(options_.output, rank.rank, width));
-  auto process = ChildProcess::start(options_.command, environment, {.directory = {}, .die_with_parent = true});
+  auto process = ChildProcess::start(options_.command, environment,
+                                     {.directory = {}, .die_with_parent = true, .processors = rank.processors});
   if (!process.ok()) return process.status().while_doing("starting rank " + std::to_string(rank.rank));
   children_.push_back({.rank = rank.rank, .process = process.take(), .output = std::move(output)});
   return watch(children_.back());
@@ -265,7 +266,7 @@ Status Supervisor::run_job_actions() {
     switch (action.kind) {
       case WorkerGroup::Action::Kind::start:
         FDL_CHECK(action.worker == static_cast<int>(children_.size()));
-        FDL_RETURN_IF_ERROR(start({action.rank, action.variables}, 1));
+        FDL_RETURN_IF_ERROR(start({action.rank, action.variables, {}}, 1));
         break;
       case WorkerGroup::Action::Kind::rename: {
         Child& child = children_[static_cast<std::size_t>(action.worker)];

@@ -20,6 +20,7 @@ class Supervisor {
   struct Rank {
     int rank = 0;
     std::map<std::string, std::string> variables;
+    std::vector<int> processors;  // to which it is bound; empty: to none
   };
   struct Options {
     std::vector<std::string> command;

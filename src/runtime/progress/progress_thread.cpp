@@ -8,7 +8,6 @@
 #include <exception>
 
 #include "base/check.h"
-#include "base/relax.h"
 #include "base/thread_role.h"
 
 namespace fdl {
@@ -235,14 +234,17 @@ void ProgressThread::run() {
   for (ProgressToken::Task& task : progress_token_.close()) run_task(task);
 }
 
-// Requires the token, and gives it back. Spins for config.spin_us after the last change, then sleeps.
+// Requires the token, and gives it back. Spins as Spin decides after the last change, then sleeps.
 void ProgressThread::drive_until_done(Turn& turn, const Handle& handle, Deadline deadline) {
-  const int64_t spin_ns = config_.spin_us * 1000;
   int64_t still_since = 0;  // when the rounds in which nothing moved began; 0: the last round moved something
+  int64_t slept_ns = 0;     // since then
   while (!handle.done()) {
     bool moved = do_tasks();
     moved |= drive_all();
-    if (moved) still_since = 0;
+    if (moved && still_since != 0) {
+      spin_.moved(slept_ns);
+      still_since = slept_ns = 0;
+    }
     if (moved && ++rounds_ % kRoundsPerClock != 0) continue;
     const int64_t now = now_ns();
     if (now - polled_coordinator_ns_ >= kPollCoordinatorNs) {
@@ -253,16 +255,25 @@ void ProgressThread::drive_until_done(Turn& turn, const Handle& handle, Deadline
     if (now >= deadline.moment_ns()) break;
     if (moved) continue;
     if (still_since == 0) still_since = now;
-    if (now - still_since < spin_ns) {
-      relax();
-      continue;
-    }
+    if (spin_.wait(now - still_since, config_.spin_us * 1000, [this] { return peer_activity(); })) continue;
     watch_all(now);
     keep_watch(now);
     sleep(deadline);
+    slept_ns += now_ns() - now;
     poll_coordinator();
   }
   turn.end(undone());
+}
+
+PeerActivity ProgressThread::peer_activity() {
+  PeerActivity all;
+  for (Driven* driven : active_) {
+    const PeerActivity one = driven->comm().peer_activity();
+    all.on_this_processor |= one.on_this_processor;
+    all.should_leave |= one.should_leave;
+    all.wake_up_ns = std::max(all.wake_up_ns, one.wake_up_ns);
+  }
+  return all;
 }
 
 bool ProgressThread::undone() const {

@@ -15,6 +15,7 @@
 
 #include "base/config.h"
 #include "bootstrap/coordinator/coordinator_client.h"
+#include "engine/spin.h"
 #include "runtime/lifecycle/group.h"
 #include "runtime/progress/ordered_calls.h"
 #include "runtime/progress/progress_token.h"
@@ -81,6 +82,7 @@ class ProgressThread {
   void run();
   bool submit_and_wait(ProgressToken::Task task, Handle& handle, Deadline deadline);
   void drive_until_done(Turn& turn, const Handle& handle, Deadline deadline);
+  PeerActivity peer_activity();
   bool undone() const;
   // Runs `work`. An exception ends `driven`, or everything that is driven if it is null.
   template <typename Work>
@@ -114,6 +116,7 @@ class ProgressThread {
   std::size_t prepared_ = 0;     // communicators that are prepared for a sleep: the first of active_
   int64_t polled_coordinator_ns_ = 0;
   uint32_t rounds_ = 0;
+  Spin spin_;
   int64_t next_watch_ns_ = std::numeric_limits<int64_t>::max();
 };
 

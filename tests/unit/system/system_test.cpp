@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -695,6 +696,19 @@ TEST(ChildProcess, ReportsWhyItCannotStart) {
 TEST(ChildProcess, RunsInItsDirectory) {
   ChildProcess child = shell("pwd", {}, {.directory = "/"});
   EXPECT_EQ(read_to_end(child.output_fd()), "/\n");
+}
+
+TEST(ChildProcess, RunsOnItsProcessors) {
+  const std::string own = "grep Cpus_allowed_list /proc/self/status";
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  ASSERT_EQ(::sched_getaffinity(0, sizeof set, &set), 0);
+  int last = CPU_SETSIZE - 1;
+  while (!CPU_ISSET(static_cast<std::size_t>(last), &set)) --last;
+  ChildProcess child = shell(own, {}, {.processors = {last}});
+  EXPECT_EQ(read_to_end(child.output_fd()), "Cpus_allowed_list:\t" + std::to_string(last) + "\n");
+  const auto elsewhere = ChildProcess::start({"sh"}, {}, {.processors = {CPU_SETSIZE + 100'000}});
+  EXPECT_THAT(elsewhere.status().text(), HasSubstr("Invalid argument")) << "the machine has no such processor";
 }
 
 TEST(ChildProcess, SignalsReachItsWholeGroup) {

@@ -70,6 +70,8 @@ class ShmCollectives final : public Collectives {
   int wake_fd() const override { return neighbours_->wake_fd(); }
   bool prepare_to_sleep() override;
   void finish_sleep() override;
+  // A rank that one of the awaited ranks waits for may be the one that needs this processor.
+  PeerActivity peer_activity() override { return neighbours_->activity(neighbours_->others()); }
 
  private:
   // `opening` waits for a free line; `choosing` waits for the lines of the voters of a direct operation.

@@ -1,0 +1,144 @@
+"""P12: small allreduces of two ranks beside other work on the same cores, each call timed, beside Open MPI."""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+from launch import CORES, end_marked, launch
+from results import Target, print_table, short, size
+
+FULL_SIZES = [4, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10]
+QUICK_SIZES = [4, 4 << 10, 64 << 10]
+OURS, MPI = "farandole", "Open MPI"
+FREE = ", not bound"
+SPIN = "while True: pass"
+# A worker that prepares a batch and waits for its queue, again and again.
+LOADER = "import time\nwhile True:\n    sum(range(100_000))\n    time.sleep(0.002)"
+QUOTA_CORES = 1.5
+CGROUP = f"/sys/fs/cgroup/farandole-compare-{os.getpid()}"
+
+
+class Surroundings:
+    """Other processes that run meanwhile, or a quota for the ranks."""
+
+    def __init__(self, name, programs=(), nice=0, quota=False):
+        self.name = name
+        self.programs = programs
+        self.nice = nice
+        self.quota = quota
+
+    def __enter__(self):
+        self.processes = [
+            subprocess.Popen(["nice", "-n", str(self.nice), sys.executable, "-c", program]) for program in self.programs
+        ]
+        time.sleep(0.3 if self.processes else 0)
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+ALL = (
+    Surroundings("quiet"),
+    Surroundings("1 busy process", [SPIN]),
+    Surroundings("2 busy processes", [SPIN] * 2),
+    Surroundings("1 of low priority", [SPIN], nice=19),
+    Surroundings("2 of low priority", [SPIN] * 2, nice=19),
+    Surroundings("2 data loaders", [LOADER] * 2),
+    Surroundings(f"quota of {QUOTA_CORES} cores", quota=True),
+)
+
+
+def within_quota(command):
+    """The command in a control group of its own, or None where none can be made."""
+    try:
+        os.makedirs(CGROUP, exist_ok=True)
+        with open(f"{CGROUP}/cpu.max", "w") as file:
+            file.write(f"{int(QUOTA_CORES * 100_000)} 100000")
+    except OSError:
+        return None
+    return ["sh", "-c", f'echo $$ >{CGROUP}/cgroup.procs && exec "$@"', "sh", *command]
+
+
+class Beside:
+    """Medians over launches, by surroundings, library and size: of the median call and of the call at 99 %."""
+
+    ranks = 2
+    transport = "shm"
+
+    def __init__(self, programs, quick):
+        self.sizes = QUICK_SIZES if quick else FULL_SIZES
+        self.rounds = 2 if quick else 5
+        how = ["--sizes", ",".join(map(str, self.sizes)), "--seconds", 0.2 if quick else 0.4, "--calls", 1]
+        ours = [*how, "--transport", "shm"]
+        self.commands = {
+            OURS: programs.farandole(2, *ours),
+            MPI: programs.openmpi(2, {}, *how),
+            OURS + FREE: programs.farandole(2, *ours, "--bound", 0),
+            MPI + FREE: programs.openmpi(2, {}, *how, bound=False),
+        }
+        self.rows = {}
+        self.failures = []
+
+    def measure(self, timeout_s):
+        for surroundings in ALL:
+            with surroundings:
+                for _ in range(self.rounds):
+                    for name, command in self.commands.items():
+                        self._launch(surroundings, name, command, timeout_s)
+        end_marked()
+        if os.path.isdir(CGROUP):
+            os.rmdir(CGROUP)
+
+    def _launch(self, surroundings, name, command, timeout_s):
+        if surroundings.quota:
+            command = within_quota(command)
+            if command is None:
+                if not any(surroundings.name in why for _, why in self.failures):
+                    self.failures.append((name, f"{surroundings.name}: no control group can be made here"))
+                return
+        done = launch(command, timeout_s, {"FARANDOLE_LOG_LEVEL": "error"})
+        if done.failure:
+            self.failures.append((name, f"{surroundings.name}: {done.failure}"))
+        for row in done.rows:
+            self.rows.setdefault((surroundings.name, name, row["bytes"]), []).append(row)
+
+    def value(self, surroundings, name, bytes_, what):
+        rows = self.rows.get((surroundings, name, bytes_))
+        return statistics.median(row[what] for row in rows) if rows else None
+
+    def json_rows(self):
+        for (surroundings, name, bytes_), rows in self.rows.items():
+            yield {
+                "collective": "allreduce", "library": name, "transport": "beside", "algorithm": "auto", "ranks": 2,
+                "bytes": bytes_, "dtype": "float32", "surroundings": surroundings,
+                "time_us_median": self.value(surroundings, name, bytes_, "median_us"),
+                "time_us_p99": self.value(surroundings, name, bytes_, "p99_us"), "launches": len(rows),
+            }  # fmt: skip
+
+
+def check_p12(measured):
+    target = Target("P12", f"2 ranks on {CORES} cores beside other work: not slower than Open MPI, median and p99")
+    for surroundings in ALL:
+        rows = []
+        for bytes_ in measured.sizes:
+            cells, words = [], []
+            for free in ("", FREE):
+                for what in ("median_us", "p99_us"):
+                    ours = measured.value(surroundings.name, OURS + free, bytes_, what)
+                    theirs = measured.value(surroundings.name, MPI + free, bytes_, what)
+                    cells += [f"{short(ours)} / {short(theirs)}"]
+                    point = f"{surroundings.name}{free}, {size(bytes_)}, {what[:-3]}"
+                    words.append(target.check(point, ours / theirs if ours and theirs else None, 1, at_most=True))
+            rows.append([size(bytes_), *cells, "NO" if "NO" in words else words[0]])
+        print_table(
+            f"P12  {surroundings.name}",
+            ["bytes", "bound: median", "p99", "not bound: median", "p99", "holds"],
+            rows,
+            ["microseconds of one call on rank 0, farandole / Open MPI; median of the launches"],
+        )
+    return target
