@@ -141,6 +141,13 @@ std::string transport_line(const EfaFacts& facts, std::string_view transports, s
   return text + "; EFA not used: " + why_no_efa(facts, else_why);
 }
 
+std::string nccl_line(const NcclPlugin& plugin) {
+  if (!plugin.path.empty()) return "nccl: its network plugin is " + plugin.path;
+  return "nccl: no network plugin, so NCCL's bytes between hosts do not go over EFA (" + plugin.why +
+         "); install aws-ofi-nccl, which AWS's EFA installer has, and add its folder to LD_LIBRARY_PATH or name the "
+         "library in NCCL_NET_PLUGIN";
+}
+
 void log_efa(const EfaFacts& facts, std::string_view transports, std::string_view else_why) {
   const bool any = !facts.devices.efa.empty() || !facts.devices.others.empty();
   if (facts.expected == 0 && !any) return;

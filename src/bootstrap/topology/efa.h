@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "bootstrap/topology/nccl_plugin.h"
 #include "contract/membership.h"
 #include "system/rdma_devices.h"
 
@@ -38,6 +39,9 @@ std::string who_lacks_efa(std::span<const Member> members, std::span<const EfaAn
 
 // "transport: shm+tcp; 4 of 4 EFA devices (p4d.24xlarge); EFA not used: ...". `else_why`: if nothing is missing here.
 std::string transport_line(const EfaFacts& facts, std::string_view transports, std::string_view else_why);
+
+// "nccl: its network plugin is /opt/amazon/...", or that it has none although the host has EFA, and what to do.
+std::string nccl_line(const NcclPlugin& plugin);
 
 // Logs the transport line, once a host: as a warning if FARANDOLE_EXPECT_EFA is not fulfilled, as information if there
 // are devices or the instance type can have some, else not at all.

@@ -63,6 +63,15 @@ Finding check_nodes(const std::string& root) {
           nodes > 0 ? "" : "the pod must request vpc.amazonaws.com/efa; a device plugin gives the nodes"};
 }
 
+Finding check_nccl_plugin() {
+  const NcclPlugin plugin = find_nccl_plugin(Environment::of_process());
+  if (!plugin.path.empty()) return {Severity::good, "NCCL's plugin", plugin.path, ""};
+  return {
+      Severity::warning, "NCCL's plugin", "none: " + plugin.why,
+      "without it NCCL's bytes between hosts do not go over EFA: install aws-ofi-nccl, which AWS's EFA installer has, "
+      "and add its folder to LD_LIBRARY_PATH or name the library in NCCL_NET_PLUGIN"};
+}
+
 // A security group cannot be read from inside: only its symptoms show.
 Finding security_group() {
   return {Severity::note, "EFA packets", "a security group that stops them shows only when ranks connect",
@@ -88,6 +97,7 @@ std::vector<Finding> check_fabric(const Config& config, const EfaFacts& facts, c
   if (!has_devices(facts)) return findings;
   findings.push_back(check_nodes(root));
   findings.push_back(security_group());
+  findings.push_back(check_nccl_plugin());
   for (const std::string& device : facts.devices.efa) findings.push_back(check_counters(config.sysfs_root, device));
   return findings;
 }

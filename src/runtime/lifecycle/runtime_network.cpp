@@ -1,5 +1,7 @@
 // Runtime, part 5: whether `auto` means EFA, and what the log says about the network at the start and at the end.
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 #include "base/log.h"
 #include "runtime/lifecycle/assemble.h"
@@ -33,7 +35,14 @@ void Runtime::choose_network(const std::vector<EfaAnswer>& answers) {
 
 void Runtime::report_network() {
   efa_traffic_ = std::make_unique<EfaTraffic>(config_);
-  if (facts_.local_rank == 0) log_efa(efa_, facts_.transports, why_no_efa_);
+  if (facts_.local_rank != 0) return;
+  log_efa(efa_, facts_.transports, why_no_efa_);
+  // The driver of NVIDIA says that NCCL may be used; opening a device would take long.
+  std::error_code none;
+  const bool has_gpus = std::filesystem::exists(config_.sysfs_root + "/module/nvidia", none);
+  if (!has_gpus || efa_.devices.efa.empty() || facts_.cross_size < 2) return;
+  const NcclPlugin plugin = find_nccl_plugin(Environment::of_process());
+  log_at(plugin.path.empty() ? LogLevel::warning : LogLevel::info, "{}", nccl_line(plugin));
 }
 
 void Runtime::report_traffic() {

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import efa_devices
 from launch import FARANDOLE
 
 
@@ -100,6 +101,27 @@ def test_missing_efa_devices_are_counted_in_the_given_tree(tmp_path):
     result = findings({"FARANDOLE_SYSFS_ROOT": str(tmp_path), "FARANDOLE_EXPECT_EFA": "4"})
     assert result["EFA"]["verdict"] == "warning" and "1 of 4 EFA devices" in result["EFA"]["text"]
     assert "4096 bytes sent" in result["EFA rdmap16s27"]["text"]
+
+
+def test_the_network_plugin_of_nccl_is_looked_for_where_the_host_has_efa(tmp_path):
+    host = {"FARANDOLE_SYSFS_ROOT": str(efa_devices.make_tree(tmp_path, 1))}
+    assert "NCCL's plugin" not in findings(), "a host without EFA"
+    none = findings({**host, "NCCL_NET_PLUGIN": "none"})["NCCL's plugin"]
+    assert none["verdict"] == "warning" and none["text"] == "none: NCCL_NET_PLUGIN=none"
+    missing = findings({**host, "LD_LIBRARY_PATH": str(tmp_path)})["NCCL's plugin"]
+    assert (
+        missing["verdict"] == "warning" and "libnccl-net.so" in missing["text"] and "aws-ofi-nccl" in missing["remedy"]
+    )
+    path = efa_devices.make_nccl_plugin(tmp_path)
+    for given in ("ofi", str(path), "nothing,ofi"):
+        found = findings({**host, "LD_LIBRARY_PATH": str(tmp_path), "NCCL_NET_PLUGIN": given})["NCCL's plugin"]
+        assert found["verdict"] == "good" and found["text"] == str(path), (given, found)
+    path.rename(tmp_path / "libnccl-net.so")
+    found = findings({**host, "LD_LIBRARY_PATH": str(tmp_path)})["NCCL's plugin"]
+    assert found["verdict"] == "good" and found["text"] == str(tmp_path / "libnccl-net.so"), found
+    efa_devices.make_nccl_plugin(tmp_path, "libnccl-net.so", "something_else")
+    wrong = findings({**host, "LD_LIBRARY_PATH": str(tmp_path)})["NCCL's plugin"]
+    assert wrong["verdict"] == "warning" and "has no interface of a plugin" in wrong["text"], wrong
 
 
 # ---- Between ranks, and on a workstation -----------------------------------------------------------------------------

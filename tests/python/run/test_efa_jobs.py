@@ -9,7 +9,7 @@ import time
 import urllib.request
 
 import pytest
-from efa_devices import LEAST_OLD, PROVIDERS, count, efa, make_tree
+from efa_devices import LEAST_OLD, PROVIDERS, count, efa, make_nccl_plugin, make_tree
 from launch import FARANDOLE, SUPPORT, free_port
 from transport_programs import COLLECTIVES, NAMED, REPORT, START
 
@@ -94,6 +94,22 @@ def test_two_hosts_with_devices_choose_efa_by_themselves(tmp_path, algorithm):
     code, output = run_on_two_hosts(COLLECTIVES, FARANDOLE_ALGORITHM=algorithm, **environment)
     assert code == 0 and len(re.findall(r"rank \d of 2 over efa", output)) == 2, output
     assert "transport: efa; 1 of 1 EFA devices (c5n.18xlarge)" in output, output
+
+
+def test_hosts_with_gpus_say_at_the_start_whether_nccl_can_use_efa(tmp_path):
+    tree = make_tree(tmp_path, 1)
+    environment = {**efa(tree, 1), "LD_LIBRARY_PATH": str(tmp_path)}
+    code, output = run_on_two_hosts(START, NCCL_NET_PLUGIN="ofi", **environment)
+    assert code == 0 and "nccl: " not in output, "no driver of NVIDIA: " + output
+    (tree / "module" / "nvidia").mkdir(parents=True)
+    code, output = run_on_two_hosts(START, NCCL_NET_PLUGIN="ofi", **environment)
+    assert code == 0 and output.count("nccl: no network plugin, so NCCL's bytes between hosts do not go over EFA") == 2
+    assert "libnccl-net-ofi.so: cannot open shared object file" in output, output
+    path = make_nccl_plugin(tmp_path)
+    code, output = run_on_two_hosts(START, NCCL_NET_PLUGIN="ofi", **environment)
+    assert code == 0 and output.count(f"nccl: its network plugin is {path}") == 2, output
+    code, output = run(START, 2, NCCL_NET_PLUGIN="none", **environment)
+    assert code == 0 and "nccl: " not in output, "one host: " + output
 
 
 def test_one_host_without_devices_keeps_all_ranks_from_efa(tmp_path):

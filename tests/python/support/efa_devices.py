@@ -1,6 +1,7 @@
 """EFA devices for jobs of tests: a tree in place of /sys, and a provider of libfabric that has these devices."""
 
 import os
+import subprocess
 
 from launch import ROOT
 
@@ -35,3 +36,12 @@ def efa(root=None, devices=1, **more):
     """The variables of a rank whose host has so many devices."""
     tree = {} if root is None else {"FARANDOLE_SYSFS_ROOT": str(root)}
     return {"FI_PROVIDER_PATH": PROVIDERS, "FAKE_EFA_DEVICES": str(devices), **tree, **more}
+
+
+def make_nccl_plugin(folder, name="libnccl-net-ofi.so", symbol="ncclNetPlugin_v9"):
+    """A library that NCCL would take as its network plugin. Returns its path."""
+    source = folder / "plugin.c"
+    source.write_text(f"int {symbol};\n")
+    path = folder / name
+    subprocess.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(path)], check=True)
+    return path
