@@ -30,7 +30,7 @@
 #include "cli/subcommands.h"
 #include "system/fd.h"
 #include "system/poller.h"
-#include "system/process.h"
+#include "system/process/process.h"
 
 namespace fdl {
 namespace {

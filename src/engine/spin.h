@@ -15,7 +15,7 @@
 
 #include "base/relax.h"
 #include "contract/waitable.h"
-#include "system/processor.h"
+#include "system/process/processor.h"
 
 namespace fdl {
 

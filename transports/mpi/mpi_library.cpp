@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
-#include "system/process.h"
+#include "system/process/process.h"
 #include "transports/mpi/mpi_adaptor.h"
 
 namespace fdl {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "system/processor.h"
+#include "system/process/processor.h"
 
 namespace fdl {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "base/mutex.h"
 #include "bootstrap/launcher_service/pmix_abi.h"
-#include "system/process.h"
+#include "system/process/process.h"
 
 namespace fdl {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <array>
 
-#include "system/process.h"
+#include "system/process/process.h"
 
 namespace fdl {
 namespace {

@@ -11,7 +11,7 @@
 #include "cli/run/rank_output.h"
 #include "cli/run/worker_group.h"
 #include "system/poller.h"
-#include "system/process.h"
+#include "system/process/process.h"
 
 namespace fdl {
 

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "system/poller.h"
-#include "system/process.h"
+#include "system/process/process.h"
 
 namespace fdl {
 

@@ -169,13 +169,16 @@ TEST(MetricsPage, CountsErrorsAndStallsOnTheRightRank) {
   std::atomic<bool> warned{false};
   run_ranks(2, {{"metrics_port", std::to_string(port)}, {"stall_warning_s", "0.05"}}, [&](World& me) {
     EXPECT_EQ(sum_named(me, "two types", me.rank == 0 ? FDL_FLOAT32 : FDL_INT32, 10), FDL_MISMATCH);
-    // Rank 1 submits once the root has reported that it is missing.
-    while (me.rank == 1 && !warned) warned = value(page_of(port), "farandole_stalls_total{group=\"all\"}") == 1;
+    // Rank 1 submits once the root has reported that it is missing. On a busy machine the operation before may have
+    // been a stall too.
+    while (me.rank == 1 && !warned) warned = value(page_of(port), "farandole_stalls_total{group=\"all\"}") >= 1;
     FDL_EXPECT_OK(sum_named(me, "late", FDL_FLOAT32, 10));
     const std::string page = page_of(port + me.rank);
     EXPECT_EQ(value(page, row("farandole_errors_total", "allreduce")), 1) << page;
     EXPECT_EQ(value(page, row("farandole_operations_total", "allreduce")), 2);
-    EXPECT_EQ(value(page, "farandole_stalls_total{group=\"all\"}"), me.rank == 0 ? 1 : 0);
+    const double stalls = value(page, "farandole_stalls_total{group=\"all\"}");
+    if (me.rank == 0) EXPECT_GE(stalls, 1);
+    if (me.rank == 1) EXPECT_EQ(stalls, 0);
     EXPECT_EQ(value(page, row("farandole_wait_seconds_count", "allreduce")), 1);  // the mismatch never began
     FDL_EXPECT_OK(fdl_barrier(me.comm));
   });

@@ -22,7 +22,7 @@
 #include "system/event.h"
 #include "system/handshake.h"
 #include "system/poller.h"
-#include "system/process.h"
+#include "system/process/process.h"
 #include "system/shared_segment.h"
 #include "system/socket.h"
 #include "system/watched_file.h"

@@ -1,5 +1,5 @@
 // This file implements leave_processor() by an affinity that lacks the current processor for a moment.
-#include "system/processor.h"
+#include "system/process/processor.h"
 
 #include <sched.h>
 

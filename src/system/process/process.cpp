@@ -1,6 +1,6 @@
 // ChildProcess starts a child with fork and exec. All data is prepared before the fork, because the child of a process
 // with threads may only make async-signal-safe calls.
-#include "system/process.h"
+#include "system/process/process.h"
 
 #include <fcntl.h>
 #include <fmt/core.h>
