@@ -341,7 +341,7 @@ def run(trial, program, slow_switch):
     slow = slow_switch if trial.fault == "delay" else None
     with (
         tempfile.TemporaryDirectory(prefix="farandole-chaos-") as folder,
-        Network(len(trial.ranks), slow, trial.delay_s + 0.05) as network,
+        Network(len(trial.ranks), slow, trial.delay_s / 2 + 0.05) as network,
     ):
         job = (ElasticJob if trial.phase == "elastic" else Job)(trial, folder, program, network)
         try:
