@@ -307,8 +307,11 @@ class ElasticJob(Job):
     def reach_phase(self):
         if not self.wait(lambda: self.steps_of(RANKS) >= 3):
             return "the job has made no steps"
-        entered = [one for one in self.said() if "enters" in one]
-        os.kill(random.Random(self.trial.seed).choice(entered)["pid"], signal.SIGKILL)
+        # The side of host 0 goes on, so a rank that has the state is left there.
+        here = [host for host in range(RANKS) if not self.is_away(host)]
+        hosts = [host for host in range(RANKS) if len(here) > 1 or host != 0]
+        host = random.Random(self.trial.seed).choice(hosts)
+        os.kill([one for one in self.said(host) if "enters" in one][-1]["pid"], signal.SIGKILL)
         return None
 
     def wait_for_ranks(self):
