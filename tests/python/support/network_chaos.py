@@ -274,8 +274,9 @@ class Job(chaos.Job):
         texts = collections.defaultdict(set)
         for rank, fields in self.lines("FAILED").items():
             away = self.is_away(trial.host_of(rank))
-            # Of a communicator that is being made some ranks are ready, and begin the next one.
-            text = re.sub(r", while connecting all comm \d+$", "", fields[3])
+            # Of a communicator that is being made some ranks are ready, and begin the next one. An ordered call adds
+            # what became of its communicator, while other ranks may wait in an operation by name.
+            text = re.sub(r", while connecting all comm \d+$|; this communicator has ended.*$", "", fields[3])
             # A single rank that is told about itself stands alone.
             if int(fields[2]) != rank and trial.fault != "one way":
                 texts[away if 0 in {end for link in trial.links for end in link} else 0].add(text)
