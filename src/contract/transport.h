@@ -47,6 +47,11 @@ class Transport : public Waitable {
   // registers it once, instead of for each slice, and shares its ownership meanwhile; the others do nothing.
   virtual void keep(const std::shared_ptr<void>& /*memory*/, std::size_t /*bytes*/) {}
 
+  // The caller has waited for a while, and nothing has moved. Fails peers whose host has not acknowledged for
+  // lost_after_s what was sent to it, where the transport can detect that. Returns the error of the first such peer:
+  // this rank may wait for others only, while that peer waits for what was sent.
+  virtual Status check_connections() { return {}; }
+
   // Moves data without blocking. Returns true if anything moved or any peer's state changed.
   virtual bool progress() = 0;
 

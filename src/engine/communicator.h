@@ -167,6 +167,9 @@ class Communicator final : public Waitable {
   void answer_late_query(int64_t still_since_ns = 0);
   void clear_wake();
   void time_out();
+  // Ends the communicator if the host of a peer acknowledges nothing any more; see contract/transport.h. For the
+  // driving thread only.
+  void check_connections();
   // For the driving thread only: whether nothing is in flight; the error that query_late_ranks() returns, and the facts
   // in it; whether a message of this rank to itself in that direction waits for its counterpart.
   bool idle() const;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 
@@ -25,6 +26,9 @@ void set_option(int fd, int level, int option, int value) {
   // Failures are ignored: the connection works without the option.
   [[maybe_unused]] const int refused = ::setsockopt(fd, level, option, &value, sizeof value);
 }
+
+// TCP_RTO_MAX_MS of Linux 6.15, which older headers lack. Older kernels refuse it.
+constexpr int kRtoMaxOption = 44;
 
 // Before a connection is established it is unknown whether it leaves this host. An algorithm that paces (BBR) keeps its
 // timers even if it is replaced later. Therefore every connection begins with reno, which every kernel has.
@@ -237,6 +241,30 @@ void use_usual_congestion_control(int fd) {
   socklen_t length = name.size();
   if (!fresh || ::getsockopt(fresh.get(), IPPROTO_TCP, TCP_CONGESTION, name.data(), &length) != 0) return;
   [[maybe_unused]] const int refused = ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), length);
+}
+
+void survive_outages(int fd, double outage_s) {
+  constexpr double kLongest_s = 86'400;  // bounds the values below
+  const double bounded_s = std::min(outage_s, kLongest_s);
+  // The first keepalive follows after 5 s without traffic. The option counts at most 127 probes.
+  constexpr double kProbes = 60;
+  const double interval_s = std::ceil(std::max(2.0, bounded_s / kProbes));
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, static_cast<int>(interval_s));
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, std::max(3, static_cast<int>(bounded_s / interval_s) + 1));
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(1000 * std::max(15.0, bounded_s + 5)));
+  // The range of the option is 1 to 120 s. With an eighth, the 15 retransmissions after which the kernel gives up
+  // without TCP_USER_TIMEOUT take longer than the outage.
+  set_option(fd, IPPROTO_TCP, kRtoMaxOption, static_cast<int>(1000 * std::clamp(bounded_s / 8, 1.0, 120.0)));
+}
+
+Unacknowledged unacknowledged_of(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 || info.tcpi_unacked == 0) return {};
+  constexpr int64_t kMillisecond = 1'000'000;
+  return {.retransmissions = info.tcpi_retransmits,
+          .last_sent_ns = info.tcpi_last_data_sent * kMillisecond,
+          .last_ack_ns = info.tcpi_last_ack_recv * kMillisecond};
 }
 
 void let_peer_pause(int fd) { set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0); }

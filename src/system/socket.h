@@ -51,9 +51,21 @@ Result<UniqueFd> connect_any(std::span<const Address> addresses, Deadline deadli
 // has succeeded or failed; SO_ERROR has the result. `refused` is set to true if the failure is that nothing listens
 // there; a Unix socket fails at once.
 Result<UniqueFd> begin_connect(const Address& address, bool* refused = nullptr);
+// Adapts a TCP connection to outages of the network that last up to `outage_s`, which it must survive: keepalive and
+// TCP_USER_TIMEOUT end it only later. The kernel doubles its pause before each retransmission, so without a limit a
+// connection could be silent once more for as long as the outage has lasted. Kernels before Linux 6.15 have no limit.
+void survive_outages(int fd, double outage_s);
 // Disables TCP_USER_TIMEOUT, which also ends a connection whose other end reads nothing for 15 s. For connections on
 // which the peer may pause.
 void let_peer_pause(int fd);
+// What the kernel reports about data that was sent on a TCP connection and not acknowledged. The host of the peer
+// acknowledges data, also if its process is stopped or does not read.
+struct Unacknowledged {
+  int retransmissions = 0;   // since the last progress; 0: no acknowledgement is overdue
+  int64_t last_sent_ns = 0;  // how long ago data was last sent, or sent again
+  int64_t last_ack_ns = 0;   // how long ago the last acknowledgement arrived
+};
+Unacknowledged unacknowledged_of(int fd);
 // Returns whether both ends of a TCP connection have the same address, so its packets stay inside the host.
 bool stays_on_host(int fd);
 // Returns the shortest round-trip time of a TCP connection that the kernel has measured, in seconds; 0 if unknown.

@@ -25,6 +25,7 @@
 #include "contract/security.h"
 #include "system/fd.h"
 #include "system/seal.h"
+#include "transports/tcp/silent_host.h"
 
 namespace fdl {
 
@@ -103,6 +104,7 @@ class TcpStream {
   bool in_poller = false;
   bool hung_up = false;  // the poller has reported a hang-up and need not report it again
   bool peer_left = false;
+  SilentHost host;
 
  private:
   // A header as it travels; a plain one without the tag.

@@ -33,6 +33,7 @@ class TcpTransport final : public Transport {
   std::optional<Ticket> send(Channel channel, uint32_t tag, ConstBytes bytes) override;
   std::optional<Ticket> recv(Channel channel, uint32_t tag, Bytes bytes) override;
   bool done(Ticket ticket) const override;
+  Status check_connections() override;
   bool progress() override;
   Status peer_status(int peer) const override;
   Status channel_status(Channel channel) const override;
@@ -86,7 +87,8 @@ class TcpTransport final : public Transport {
   Status failure_of(std::size_t index, Outcome outcome) const;
   Status lost(int peer, std::string_view what) const;
 
-  const Membership membership_;           // a copy, for names in errors
+  const Membership membership_;  // a copy, for names in errors
+  const double lost_after_s_;
   const std::vector<int> stream_counts_;  // streams per channel, by peer
   const std::size_t places_;              // entries per peer in the vectors below: kChannelCount * largest stream count
   std::vector<TcpStream> streams_;
@@ -114,6 +116,7 @@ std::unique_ptr<StreamProtection> protect(const TcpConnection& connection, Secur
 TcpTransport::TcpTransport(const Membership& membership, std::vector<int> streams,
                            std::vector<TcpConnection> connections, Poller poller)
     : membership_(membership),
+      lost_after_s_(membership.config->lost_after_s),
       stream_counts_(std::move(streams)),
       places_(Assembly::place_count(stream_counts_)),
       failures_(connections.size()),
@@ -138,6 +141,7 @@ Status TcpTransport::watch_all() {
   for (std::size_t index = 0; index < streams_.size(); ++index) {
     TcpStream& stream = streams_[index];
     if (stream.fd() < 0) continue;
+    survive_outages(stream.fd(), lost_after_s_);
     // A peer that computes does not read, possibly for a long time; that must not end the connection.
     let_peer_pause(stream.fd());
     if (!stays_on_host(stream.fd())) use_usual_congestion_control(stream.fd());
@@ -251,6 +255,22 @@ bool TcpTransport::handle_outcome(std::size_t index, Outcome outcome) {
   if (outcome == Outcome::left) end_stream(index, failure_of(index, outcome));
   if (outcome != Outcome::moved && outcome != Outcome::left) fail(peer_of(index), failure_of(index, outcome));
   return true;
+}
+
+Status TcpTransport::check_connections() {
+  const int64_t limit_ns = seconds_to_ns(lost_after_s_);
+  const int64_t now = now_ns();
+  for (std::size_t index = 0; index < streams_.size(); ++index) {
+    TcpStream& stream = streams_[index];
+    if (stream.fd() < 0) continue;
+    if (!stream.host.is_silent_for(limit_ns, unacknowledged_of(stream.fd()), now)) continue;
+    const Status why = lost(peer_of(index), fmt::format("has acknowledged nothing for {:g} s (FARANDOLE_LOST_AFTER_S): "
+                                                        "the network between the two hosts is cut",
+                                                        lost_after_s_));
+    fail(peer_of(index), why);
+    return why;
+  }
+  return {};
 }
 
 // Streams with a posted receive find the end of their connection when they read; this checks the others.

@@ -256,6 +256,7 @@ bool CoordinatorServer::introduce(Peer peer, Connection& connection) {
   }
   watch(peer, connection, connection.introduction->has_output());
   if (!*through) return false;
+  survive_outages(connection.fd.get(), options_.lost_after_s);
   // From here on each frame is authenticated with the key of this session.
   connection.socket = std::make_unique<FramedSocket>(
       std::move(connection.fd), connection.introduction->introduced().session_key, Direction::to_coordinator);

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "bootstrap/coordinator/socket_client.h"
+#include "system/socket.h"
 
 namespace fdl {
 namespace {
@@ -42,6 +43,7 @@ SocketClient::~SocketClient() {
 // Sends the hello and waits for the welcome. The calling thread drives the connection meanwhile.
 Status SocketClient::start(Deadline deadline) {
   // Both descriptors are in one epoll set, whose descriptor is wake_fd(): the progress thread watches a single one.
+  survive_outages(socket_.fd(), limits_.lost_after_s);
   FDL_RETURN_IF_ERROR(poller_.add(socket_.fd(), kSocketToken));
   FDL_RETURN_IF_ERROR(poller_.add(sender_.fd(), kSenderToken));
   CoordinatorMessage hello{.kind = Kind::hello};

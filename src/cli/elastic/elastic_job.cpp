@@ -62,7 +62,8 @@ Result<std::unique_ptr<ElasticJob>> ElasticJob::open(const Options& options) {
                                                .interfaces = options.coordinator.interfaces,
                                                .port_base = options.several->port_base,
                                                .job_key = options.coordinator.job_key,
-                                               .name = options.coordinator.server_name}));
+                                               .name = options.coordinator.server_name,
+                                               .lost_after_s = options.coordinator.lost_after_s}));
   }
   std::optional<WatchedFile> count_file;
   if (!options.count_file.empty()) {

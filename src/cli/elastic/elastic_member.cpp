@@ -8,6 +8,7 @@
 #include "cli/elastic/node_port.h"
 #include "cli/run/run_log.h"
 #include "cli/subcommands.h"
+#include "system/socket.h"
 
 namespace fdl {
 namespace {
@@ -105,6 +106,7 @@ void ElasticMember::introduce() {
   search_.reset();
   if (!found->ok()) return end(kExitRendezvous, found->status().text(), false);
   leader_ = (*found)->introduced.peer;
+  survive_outages((*found)->fd.get(), options_.lost_after_s);
   link_ = std::make_unique<FramedSocket>(std::move((*found)->fd), (*found)->introduced.session_key,
                                          Direction::from_coordinator);
   if (Status status = poller_->add(link_->fd(), first_token_ + kLink); !status.ok()) {

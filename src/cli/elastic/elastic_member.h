@@ -52,6 +52,7 @@ class ElasticMember final : public WorkerGroup {
     std::string rendezvous;
     std::string job_key;
     double timeout_s = 30;                           // of the search for the node that leads
+    double lost_after_s = 10;                        // the longest outage that the connection to it survives
     std::map<std::string, std::string> variables{};  // for ranks, in addition to those that identify them
   };
 

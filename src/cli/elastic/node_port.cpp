@@ -90,6 +90,7 @@ bool NodePort::introduce(Peer peer, Connection& connection) {
     connection.watches_write = write;
   }
   if (!*through) return false;
+  survive_outages(connection.fd.get(), options_.lost_after_s);
   connection.socket = std::make_unique<FramedSocket>(
       std::move(connection.fd), connection.introduction->introduced().session_key, Direction::to_coordinator);
   connection.introduction.reset();

@@ -37,6 +37,7 @@ class NodePort {
     std::string job_key;
     std::string name;  // of this node, shown by the nodes that connect
     double stranger_timeout_s = 5;
+    double lost_after_s = 10;  // the longest outage of the network that connections survive
   };
 
   static Result<std::unique_ptr<NodePort>> open(const Options& options);

@@ -108,6 +108,7 @@ Result<std::unique_ptr<WorkerGroup>> make_node_workers(const RunPlan& plan, cons
   led.rendezvous = plan.rendezvous;
   led.job_key = leading.coordinator.job_key;
   led.timeout_s = timeout_s;
+  led.lost_after_s = config.lost_after_s;
   led.variables = leading.variables;
   FDL_ASSIGN_OR_RETURN(auto member, ElasticMember::open(led));
   return std::unique_ptr<WorkerGroup>(std::move(member));

@@ -24,6 +24,7 @@ class PartTransport final : public Transport {
   }
   bool done(Ticket ticket) const override { return whole_.done(ticket); }
   void keep(const std::shared_ptr<void>& memory, std::size_t bytes) override { whole_.keep(memory, bytes); }
+  Status check_connections() override { return whole_.check_connections(); }
   bool progress() override { return whole_.progress(); }
   Status peer_status(int peer) const override { return whole_.peer_status(in_whole(Channel{peer}).peer); }
   Status channel_status(Channel channel) const override { return whole_.channel_status(in_whole(channel)); }

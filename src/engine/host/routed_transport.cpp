@@ -50,6 +50,11 @@ bool RoutedTransport::progress() {
   return moved;
 }
 
+Status RoutedTransport::check_connections() {
+  for (const auto& one : parts_) FDL_RETURN_IF_ERROR(one->check_connections());
+  return {};
+}
+
 Status RoutedTransport::peer_status(int peer) const { return part(route(peer)).peer_status(route(peer).peer); }
 
 Status RoutedTransport::channel_status(Channel channel) const {

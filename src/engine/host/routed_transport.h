@@ -29,6 +29,7 @@ class RoutedTransport final : public Transport {
   void keep(const std::shared_ptr<void>& memory, std::size_t bytes) override {
     for (const auto& part : parts_) part->keep(memory, bytes);
   }
+  Status check_connections() override;
   bool progress() override;
   Status peer_status(int peer) const override;
   Status channel_status(Channel channel) const override;

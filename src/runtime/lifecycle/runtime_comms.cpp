@@ -166,6 +166,7 @@ void Runtime::on_suspect(Communicator& comm, int64_t waited_ns) {
   if (history_) history_->sample();  // a reader then sees for how long the operation was in flight
   if (!coordinator_client_) return;
   coordinator_client_->probe(others(comm.members()));
+  comm.check_connections();
   check_stall(comm, waited_ns);
 }
 

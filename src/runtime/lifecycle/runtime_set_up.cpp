@@ -10,6 +10,9 @@
 namespace fdl {
 namespace {
 
+// Ranks that have connected wait this much longer for the others: one that has not reports which rank it misses.
+constexpr int64_t kLaterReport_ns = 1'000'000'000;
+
 // The error of a wait for a word of another rank.
 Status in_time(const Status& wait, const std::string& who) {
   return wait.code() == Code::timeout ? Status(Code::timeout, who + " has not finished its part in time") : wait;
@@ -51,10 +54,12 @@ Status Runtime::commit(const SetUp& set_up, const Communicator& comm, const Stat
     FDL_RETURN_IF_ERROR(own);
     if (comm.rank() > 0) {
       FDL_RETURN_IF_ERROR(exchange.publish(std::to_string(comm.rank()), "1"));
-      return in_time(exchange.fetch("all", set_up.deadline).status(), "some rank");
+      const Deadline last = set_up.deadline.shifted_by_ns(2 * kLaterReport_ns);
+      return in_time(exchange.fetch("all", last).status(), "some rank");
     }
     for (int rank = 1; rank < comm.size(); ++rank) {
-      const Status other = exchange.fetch(std::to_string(rank), set_up.deadline).status();
+      const Deadline later = set_up.deadline.shifted_by_ns(kLaterReport_ns);
+      const Status other = exchange.fetch(std::to_string(rank), later).status();
       FDL_RETURN_IF_ERROR(in_time(other, name_of(comm.members()[static_cast<std::size_t>(rank)])));
     }
     return comm.size() == 1 ? ok_status() : exchange.publish("all", "1");
@@ -98,9 +103,20 @@ Status Runtime::outcome(const SetUp& set_up, const Status& failure) {
   do {
     wait_readable(set_up.watch->interrupt().fd, limit.earlier(Deadline::after_seconds(config_.suspect_after_s)));
   } while (set_up.watch->why().ok() && coordinator_client_->has_open_probe() && !limit.passed());
+  if (set_up.watch->why().ok() && !set_up.comm.empty() && failure.code() != Code::authentication) {
+    request_decision(set_up, failure, limit);
+  }
   const Status gone = set_up.watch->why();
   const bool is_told = gone.code() == Code::shut_down && failure.code() == Code::transport;
   return gone.ok() || is_told ? failure : gone;
+}
+
+// No rank is gone, but some members cannot connect. They run into the time limit, each with a text of its own, and
+// others find that these have closed their connections. All return the decision of the coordinator.
+void Runtime::request_decision(const SetUp& set_up, const Status& failure, Deadline limit) {
+  coordinator_client_->report(set_up.comm, failure);
+  progress_thread_->watch();
+  while (set_up.watch->why().ok() && !limit.passed()) wait_readable(set_up.watch->interrupt().fd, limit);
 }
 
 int64_t Runtime::watch_set_ups(int64_t now_ns) {

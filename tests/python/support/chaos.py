@@ -23,6 +23,7 @@ import threading
 import time
 
 RANKS = 3
+HERE = os.path.dirname(os.path.abspath(__file__))
 LOST_AFTER_S = 3
 START_TIMEOUT_S = 6
 DEADLINE_S = 60
@@ -105,6 +106,7 @@ def run_rank(phase):
     import numpy
 
     me = os.environ["FARANDOLE_RANK"]
+    every = int(os.environ.get("CHAOS_STEPS", 10))  # between two looks whether the job is over
     exits_after_s = os.environ.get("CHAOS_EXIT_AFTER_S") if os.environ["CHAOS_VICTIM"] == me else None
 
     def is_in_phase():
@@ -119,10 +121,10 @@ def run_rank(phase):
         step = _step_of(phase)
         for turn in range(10_000_000):
             step(turn)
-            if turn == 20 and phase != "start":
+            if turn == 2 * every and phase != "start":
                 is_in_phase()
-            over = os.path.exists(os.environ["CHAOS_END"]) or (phase == "shutdown" and turn == 40)
-            if turn % 10 == 0 and farandole.allreduce(numpy.array([over]), name="over", op=farandole.Op.MAX)[0]:
+            over = os.path.exists(os.environ["CHAOS_END"]) or (phase == "shutdown" and turn == 4 * every)
+            if turn % every == 0 and farandole.allreduce(numpy.array([over]), name="over", op=farandole.Op.MAX)[0]:
                 break
         farandole.shutdown()
         _say("DONE", me)
@@ -301,7 +303,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1, help="of the first trial; the others follow")
-    parser.add_argument("--program", default=os.path.join(os.path.dirname(__file__), "../../../build/bin/farandole"))
+    parser.add_argument("--program", default=os.path.join(HERE, "../../../build/bin/farandole"))
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     parser.add_argument("--mark", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -27,16 +27,18 @@ def remote_shell(words):
 
 
 def start_host(name):
+    """Returns the process that keeps a new host. It ends when this program does, and the host with it."""
     keeper = subprocess.Popen(
-        ["unshare", "--net", "--uts", "sh", "-c", f"hostname {name} && echo up && exec sleep 1000"],
-        stdout=subprocess.PIPE, text=True)  # fmt: skip
+        ["unshare", "--net", "--uts", "sh", "-c", f"hostname {name} && echo up && exec cat"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # fmt: skip
     if keeper.stdout.readline().strip() != "up":
         sys.exit(f"two_hosts: {name} did not start")
     return keeper
 
 
-def inside(keeper, *words):
-    subprocess.run(["nsenter", "--target", str(keeper.pid), "--net", *words], check=True)
+def inside(keeper, *words, text=None):
+    """Runs a command in the network of a host. `text` is its standard input."""
+    subprocess.run(["nsenter", "--target", str(keeper.pid), "--net", *words], input=text, text=True, check=True)
 
 
 def know_names():

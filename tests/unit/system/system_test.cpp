@@ -164,6 +164,36 @@ TEST(Socket, SendsKeepalivesWithinAMinute) {
   }
 }
 
+TEST(Socket, SurvivesOutagesUpToALimit) {
+  const Listening listening = require(listen_tcp("lo"));
+  const UniqueFd calling = require(connect_any(listening.addresses, late()));
+  const auto option = [&](int name) {
+    int value = 0;
+    socklen_t length = sizeof value;
+    EXPECT_EQ(::getsockopt(calling.get(), IPPROTO_TCP, name, &value, &length), 0);
+    return value;
+  };
+  for (const double outage_s : {0.1, 1.0, 10.0, 60.0, 600.0, 1e9}) {
+    survive_outages(calling.get(), outage_s);
+    const double expected_s = std::min(outage_s, 86'400.0);
+    EXPECT_GT(option(TCP_KEEPIDLE) + option(TCP_KEEPINTVL) * option(TCP_KEEPCNT), expected_s);
+    EXPECT_GT(option(TCP_USER_TIMEOUT), 1000 * expected_s);
+    EXPECT_LE(option(TCP_USER_TIMEOUT), 1000 * std::max(15.0, expected_s + 5));
+    let_peer_pause(calling.get());
+    EXPECT_EQ(option(TCP_USER_TIMEOUT), 0);
+  }
+}
+
+TEST(Socket, ReportsNothingOverdueOnAConnectionThatIsAnswered) {
+  const Listening listening = require(listen_tcp("lo"));
+  const UniqueFd calling = require(connect_any(listening.addresses, late()));
+  const UniqueFd called = accept_soon(listening.fd.get());
+  const std::array<std::byte, 100> bytes{};
+  require(write_all(calling.get(), bytes, late()));
+  // The peer does not read; its kernel acknowledges.
+  EXPECT_EQ(unacknowledged_of(calling.get()).retransmissions, 0);
+}
+
 TEST(Interfaces, HaveAReasonIfTheyAreNotOffered) {
   bool loopback = false;
   for (const InterfaceReport& one : describe_interfaces("")) {
