@@ -50,7 +50,16 @@ def run(arguments, **variables):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "times.json")
         environment = dict(os.environ, FARANDOLE_TRANSPORT=arguments.transport, FARANDOLE_TUNING="off", **variables)
-        command = [arguments.farandole, "run", "--standalone", "-np", str(arguments.ranks), "--", sys.executable, __file__]
+        command = [
+            arguments.farandole,
+            "run",
+            "--standalone",
+            "-np",
+            str(arguments.ranks),
+            "--",
+            sys.executable,
+            __file__,
+        ]
         command += ["--work", path, "--steps", str(arguments.steps)]
         job = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True)
         if job.returncode != 0:
@@ -95,7 +104,9 @@ def main():
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--transport", default="tcp")
     parser.add_argument("--fusion", default="64K", help="the bad start")
-    parser.add_argument("--farandole", default=os.path.join(os.path.dirname(__file__), "..", "build", "bin", "farandole"))
+    parser.add_argument(
+        "--farandole", default=os.path.join(os.path.dirname(__file__), "..", "build", "bin", "farandole")
+    )
     parser.add_argument("--picture", help="a file for Matplotlib")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -110,7 +121,9 @@ def main():
         ("from the usual cut, not tuned", {}),
     ):
         jobs[name], told = run(arguments, **variables)
-        print(f"{name}: {sum(jobs[name]) / 1e6:.2f} s for {arguments.steps} steps; median of a step over the job, in ms")
+        print(
+            f"{name}: {sum(jobs[name]) / 1e6:.2f} s for {arguments.steps} steps; median of a step over the job, in ms"
+        )
         print("  " + " ".join(f"{us / 1e3:.2f}" for us in course(jobs[name])))
         for line in told:
             print("  " + line)
