@@ -1,8 +1,8 @@
 """Shows what tuning while a job runs does to the time of a step, from a bad start and from the usual one.
 
-python bench/autotune.py [--ranks 2] [--steps 6000] [--transport tcp] [--fusion 64K] [--picture autotune.svg]
+python bench/autotune.py [--ranks 2] [--steps 3000] [--transport tcp] [--fusion 4K] [--picture autotune.svg]
 
-Each job sums the gradients of a small network in every step: 161 tensors, 4 KiB to 1 MiB, as named operations. It
+Each job sums the gradients of a small network in every step: 161 tensors, 1 to 16 KiB, as named operations. It
 prints the median time of a step over its course, with tuning, without it, and with tuning where nothing is to be
 gained; what the search cost; and the line that the tuner logs. --picture needs Matplotlib.
 """
@@ -26,7 +26,7 @@ def work(steps, path):
 
     farandole.init()
     rank, size = farandole.rank(), farandole.size()
-    tensors = [numpy.empty(1024 << (i * 5 % 9 if i % 3 else 0), numpy.float32) for i in range(161)]
+    tensors = [numpy.empty(256 << i % 5, numpy.float32) for i in range(161)]
     times = []
     for step in range(steps):
         for i, tensor in enumerate(tensors):
@@ -101,9 +101,9 @@ def draw(jobs, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--transport", default="tcp")
-    parser.add_argument("--fusion", default="64K", help="the bad start")
+    parser.add_argument("--fusion", default="4K", help="the bad start")
     parser.add_argument(
         "--farandole", default=os.path.join(os.path.dirname(__file__), "..", "build", "bin", "farandole")
     )

@@ -15,10 +15,10 @@ import farandole
 farandole.init()
 rank, size = farandole.rank(), farandole.size()
 comm = farandole.Communicator()
-tensors = [numpy.empty(256, numpy.float32) for _ in range(64)]
+tensors = [numpy.empty(256, numpy.float32) for _ in range(32)]
 step = 0
-quiet = 0
-while quiet < 2 and step < 15000:
+settled = False
+while not settled and step < 15000:  # without a message among so many steps, nothing is tried any more
     before = farandole.metrics()["control_messages"]
     for _ in range(250):
         step += 1
@@ -29,8 +29,8 @@ while quiet < 2 and step < 15000:
         for i, handle in enumerate(handles):
             assert (handle.wait() == sum(step % 8 + one + i % 5 for one in range(size))).all()
     still = rank == 0 and farandole.metrics()["control_messages"] == before
-    quiet = quiet + 1 if comm.allreduce(numpy.array([int(still)]))[0] else 0
-print("settled" if quiet == 2 else "still searching")
+    settled = comm.allreduce(numpy.array([int(still)]))[0] > 0
+print("settled" if settled else "still searching")
 """
 FINAL = re.compile(r"\[(\d)\].*the order has buckets of up to (\d+) bytes, and tensors above (\d+) bytes run alone")
 
