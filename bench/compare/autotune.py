@@ -1,6 +1,6 @@
 """Shows what tuning while a job runs does to the time of a step, from a bad start and from the usual one.
 
-python bench/autotune.py [--ranks 2] [--steps 3000] [--transport tcp] [--fusion 4K] [--picture autotune.svg]
+python bench/compare/autotune.py [--ranks 2] [--steps 3000] [--transport tcp] [--fusion 4K] [--picture autotune.svg]
 
 Each job sums the gradients of a small network in every step: 161 tensors, 1 to 16 KiB, as named operations. It
 prints the median time of a step over its course, with tuning, without it, and with tuning where nothing is to be
