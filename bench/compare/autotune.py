@@ -104,9 +104,7 @@ def main():
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--transport", default="tcp")
     parser.add_argument("--fusion", default="4K", help="the bad start")
-    parser.add_argument(
-        "--farandole", default=os.path.join(os.path.dirname(__file__), "..", "build", "bin", "farandole")
-    )
+    parser.add_argument("--farandole", default="build/bin/farandole", help="the program; build/bin/farandole")
     parser.add_argument("--picture", help="a file for Matplotlib")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
