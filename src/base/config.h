@@ -29,6 +29,15 @@
        "Every element is summed by its owner in rank order: the same bits for any transport, fusion and slice size.")  \
   KNOB(fusion_bytes,           Bytes,   "64M", "HOROVOD_FUSION_THRESHOLD",                                             \
        "Named tensors are fused into buckets up to this size. 0 turns fusion off.")                                    \
+  KNOB(autotune,               Flag,    "0", "HOROVOD_AUTOTUNE",                                                       \
+       "While a job runs, tries other sizes of the buckets of named tensors, and keeps those with which a step is "    \
+       "faster.")                                                                                                      \
+  KNOB(autotune_log,           Text,    "", "HOROVOD_AUTOTUNE_LOG",                                                    \
+       "CSV file that rank 0 writes while it tunes: a row for each block of steps.")                                   \
+  KNOB(autotune_steps,         Count,   "5", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",                                      \
+       "How many steps the tuner compares with as many of another setting.")                                           \
+  KNOB(autotune_warmup,        Count,   "3", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",                                        \
+       "How many times as many steps pass before the tuner tries anything.")                                           \
   KNOB(cache_capacity,         Count,   "1024", "HOROVOD_CACHE_CAPACITY",                                              \
        "How many named requests the cache holds; repeating one costs a bit instead of a message. 0 turns it off.")     \
   KNOB(lock_after,             Count,   "4", "",                                                                       \

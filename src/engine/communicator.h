@@ -123,6 +123,7 @@ class Communicator final : public Waitable {
   int rank() const;
   int size() const;
   const std::vector<Member>& members() const;
+  const GroupShape& shape() const;
   // The secret from which keys for messages with this peer are derived. Empty: they need no seal, because they stay in
   // memory that only the two ranks map.
   std::string_view session_key_with(int peer) const;

@@ -27,7 +27,7 @@ bool run(ConstBytes input) {
 std::vector<std::string> seeds() {
   return {"farandole tuning 1\n",
           "farandole tuning 1\n# collective\nallreduce tcp 4 65536 ring=210.5 halving_doubling=120.25\n"
-          "allreduce shm+tcp 2x4 65536 whole=90.1 ring=310\n"};
+          "allreduce shm+tcp 2x4 65536 whole=90.1 ring=310\nbuckets tcp 4 up_to=1048576 alone_above=65536\n"};
 }
 
 }  // namespace

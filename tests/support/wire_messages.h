@@ -67,6 +67,9 @@ inline PlanMessage some_plan() {
   message.cache_requests = {some_request(), allreduce("new")};
   message.plan.freeze = true;
   message.plan.frozen = {11, 12};
+  message.plan.rounds = 13;
+  message.plan.cut = {1 << 20, 1 << 16};
+  message.plan.order_ended = true;
   return message;
 }
 

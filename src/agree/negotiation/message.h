@@ -95,11 +95,25 @@ struct Frozen {
   bool operator==(const Frozen&) const = default;
 };
 
+// How the buckets of a locked order are cut out of larger ones.
+struct BucketCut {
+  std::size_t bucket_bytes = 0;  // small tensors share a bucket of up to so many bytes
+  std::size_t alone_bytes = 0;   // a larger tensor runs alone
+
+  bool operator==(const BucketCut&) const = default;
+};
+
 struct Plan {
   std::vector<Bucket> buckets;
   // If not empty: after `buckets`, these run in this order again and again, without another plan, until the order is
   // left (see locked_order.h). Requests that no plan has answered yet count as submitted to it.
   std::vector<Bucket> locked;
+  // How often they run at most; 0: until the order is left. And how they were cut, where a tuner has chosen that.
+  uint64_t rounds = 0;
+  std::optional<BucketCut> cut;
+  // The root has run all rounds of the order that is in force. Each rank ends that order after as many rounds, and only
+  // then applies this plan and those after it.
+  bool order_ended = false;
   // Of an optimistic order: all ranks are to freeze; and, once all have, the counts that decide how it is left.
   bool freeze = false;
   std::optional<Frozen> frozen;

@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "agree/negotiation/message.h"
+#include "agree/tuning/step_tuner.h"
 
 namespace fdl {
 
@@ -19,6 +21,8 @@ struct NegotiatorOptions {
   int64_t stall_shutdown_ns = 0;  // fail a name that has waited so long; 0: never
   int lock_after = 0;             // how often a step must repeat before RootSession locks its order; 0: never
   bool optimistic = false;        // lock an optimistic order: ranks cannot read each other's readiness
+  std::optional<TunerOptions> tune = std::nullopt;  // RootSession tunes the cut of the locked order
+  std::optional<BucketCut> cut = std::nullopt;      // of the locked order, or where tuning begins; else the default one
   // rank_names[r] names rank r of the group in texts, such as "rank 3 (host-b)".
   std::vector<std::string> rank_names;
 };

@@ -50,12 +50,13 @@ bool fits_bucket(const Request& request, const Bucket& bucket, std::size_t index
 }  // namespace
 
 LockedOrder::LockedOrder(uint32_t epoch, int rank, int size, std::vector<Bucket> buckets, const CachedRequest& cached,
-                         bool optimistic)
+                         bool optimistic, uint64_t rounds)
     : epoch_(epoch % kReadinessEpochs),
       rank_(rank),
       size_(size),
       departed_(static_cast<std::size_t>(size), false),
-      optimistic_(optimistic) {
+      optimistic_(optimistic),
+      limit_(rounds * buckets.size()) {
   std::unordered_map<std::string_view, uint32_t> last;
   // The tensors of one name form a ring through next_of_name; `last` is the ring's end so far.
   for (Bucket& bucket : buckets) {
@@ -122,6 +123,7 @@ void LockedOrder::publish_ready() {
     const uint32_t behind = behind_group(publish_bucket_);
     const uint64_t published = published_ + (behind - publish_bucket_);
     if (published > kMaxReadinessCount) return freeze();
+    if (limit_ > 0 && published > limit_) return;
     for (uint32_t bucket = publish_bucket_; bucket < behind; ++bucket) {
       if (missing_[bucket] > 0) return;
     }
@@ -172,6 +174,13 @@ bool LockedOrder::resume(Frozen counts) {
   all_frozen_ = true;
   real_ = counts.least;
   ready_ = counts.greatest;
+  return true;
+}
+
+bool LockedOrder::conclude() {
+  if (limit_ == 0 || published_ != limit_ || (optimistic_ && next_ != limit_)) return false;
+  frozen_ = all_frozen_ = concluded_ = true;
+  ready_ = real_ = limit_;
   return true;
 }
 

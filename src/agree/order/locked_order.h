@@ -11,7 +11,10 @@
 //                     compute the same least count m: the positions below m run everywhere. Positions from m on were
 //                     begun nowhere, and their tensors are negotiated as usual. A departed rank counts as frozen.
 //
-// No rank decides and no message is sent, so any number of ranks may freeze at the same time. The class is pure: the
+//   Ending.         An order may have a number of rounds, after which it ends. The root then sends a plan that says so.
+//                   Each rank ends the order after the same position, and applies the plan afterwards.
+//
+// Leaving needs no decision and no message, so any number of ranks may freeze at the same time. The class is pure: the
 // caller publishes word() whenever it changes, and passes the words of the other ranks to read_words(). One thread
 // calls it.
 //
@@ -58,8 +61,9 @@ class LockedOrder {
   enum class Fate { real, open, dropped };
 
   // `buckets` has at least one bucket; none is empty and none is an error. The epoch identifies the order to readers.
+  // `rounds`: how often the buckets run at most; 0: without end.
   LockedOrder(uint32_t epoch, int rank, int size, std::vector<Bucket> buckets, const CachedRequest& cached,
-              bool optimistic = false);
+              bool optimistic = false, uint64_t rounds = 0);
 
   // Returns the tensor's place, or nothing if the order does not contain it; the caller must then leave the order.
   std::optional<Place> submit(const Request& request);
@@ -68,7 +72,7 @@ class LockedOrder {
   void depart(int rank);
 
   // The word that this rank publishes for the others to read.
-  uint64_t word() const { return to_word({epoch_, published_, frozen_}); }
+  uint64_t word() const { return to_word({epoch_, published_, frozen_ && !concluded_}); }
   // Reads the published words of all ranks, word_of(rank), this rank's own included: only what other ranks can read
   // counts as promised or as final.
   template <typename WordOf>
@@ -88,6 +92,14 @@ class LockedOrder {
   // All ranks are frozen with these counts. Returns false if this rank's own count contradicts them.
   [[nodiscard]] bool resume(Frozen counts);
 
+  // ---- Only for an order with a number of rounds ----
+  // Whether all rounds have begun on this rank (optimistic: finished), and no rank leaves the order.
+  bool is_complete() const { return limit_ > 0 && next_ == limit_ && !frozen_ && (!optimistic_ || finished_ == next_); }
+  // The root has completed the order, so all ranks have promised all rounds (optimistic: begun them). Returns false if
+  // this rank has not.
+  [[nodiscard]] bool conclude();
+  bool concluded() const { return concluded_; }
+
   const std::vector<std::shared_ptr<const Bucket>>& buckets() const { return buckets_; }
   bool frozen() const { return frozen_; }
   // Whether no position will begin any more. The entries that are still in their places were begun on no rank.
@@ -95,6 +107,7 @@ class LockedOrder {
   // Whether the rank that published `word` keeps the next position from beginning.
   bool is_behind(uint64_t word) const {
     const Readiness other = readiness_of(word);
+    if (is_next_epoch(other)) return false;
     return other.epoch != epoch_ || other.count <= next_;
   }
   // Whether this rank has published the next position (optimistic: begun it) and other ranks are not as far.
@@ -114,6 +127,10 @@ class LockedOrder {
 
   const std::string& name_of(const Tensor& tensor) const {
     return buckets_[tensor.place.bucket]->names[tensor.place.index];
+  }
+  // Whether a rank is in the order that follows this one, so that it has published all rounds of this one.
+  bool is_next_epoch(const Readiness& other) const {
+    return limit_ > 0 && other.epoch == (epoch_ + 1) % kReadinessEpochs;
   }
   std::optional<uint32_t> find(const std::string& name) const;
   bool fits(Tensor& tensor, const Request& request) const;
@@ -141,6 +158,8 @@ class LockedOrder {
   std::size_t waiting_ = 0;
   bool frozen_ = false;
   bool all_frozen_ = false;  // the counts of all ranks are final
+  uint64_t limit_ = 0;       // the number of positions of all rounds; 0: without end
+  bool concluded_ = false;
 };
 
 template <typename WordOf>
@@ -152,7 +171,7 @@ void LockedOrder::read_words(const WordOf& word_of) {
     const Readiness there = readiness_of(word_of(rank));
     const bool here = there.epoch == epoch_;  // otherwise the rank has not locked this order yet
     const bool frozen = here && there.frozen;
-    ready_ = std::min(ready_, here ? there.count : 0);
+    ready_ = std::min(ready_, here ? there.count : is_next_epoch(there) ? limit_ : 0);
     all_frozen_ = all_frozen_ && (frozen || departed_[static_cast<std::size_t>(rank)]);
     if (frozen) freeze();
   }

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
-#include <map>
-#include <tuple>
+
+#include "agree/order/bucket_cut.h"
 
 namespace fdl {
 namespace {
@@ -14,17 +14,6 @@ constexpr int kLongestPeriod = 16;          // sequences
 constexpr std::size_t kSequencesKept = 64;  // each with its buckets
 constexpr uint64_t kHardlyUsedRounds = 16;  // an order that ran fewer rounds cost more than it gained
 constexpr int kMostRepeats = 1024;
-// Limits of the parts into which a fused bucket is cut. A tensor above alone_bytes runs alone, because copying it into
-// a shared buffer and back takes longer than starting a collective. Starting one costs more between hosts, where each
-// pays the network's delay, so the limits are higher there.
-struct Cut {
-  std::size_t alone_bytes;
-  std::size_t part_bytes;
-};
-constexpr Cut kCutInMemory{64 * 1024, 512 * 1024};
-constexpr Cut kCutOnWires{512 * 1024, 8 * 1024 * 1024};
-// A device packs a hundred times faster than it launches the next collective: 4 MiB in about 5 us, there and back.
-constexpr Cut kCutOnDevices{4 * 1024 * 1024, 16 * 1024 * 1024};
 
 uint64_t mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
@@ -40,62 +29,6 @@ uint64_t hash_of(const Bucket& bucket, std::size_t index) {
   if (!bucket.element_counts.empty()) hash = mix(hash, static_cast<uint64_t>(bucket.element_counts[index]));
   for (const int64_t rows : bucket.rows) hash = mix(hash, static_cast<uint64_t>(rows));
   return hash;
-}
-
-// The fields that all tensors of the bucket share; the caller appends the tensors.
-Bucket without_tensors(const Bucket& bucket) {
-  Bucket copy;
-  copy.kind = bucket.kind;
-  copy.dtype = bucket.dtype;
-  copy.op = bucket.op;
-  copy.root = bucket.root;
-  copy.prescale = bucket.prescale;
-  copy.postscale = bucket.postscale;
-  copy.device = bucket.device;
-  copy.compression = bucket.compression;
-  copy.rows = bucket.rows;
-  return copy;
-}
-
-void append_tensor(Bucket& to, const Bucket& from, std::size_t index) {
-  to.names.push_back(from.names[index]);
-  if (!from.element_counts.empty()) to.element_counts.push_back(from.element_counts[index]);
-}
-
-// A run of tensors cut out of one bucket.
-struct Part {
-  Bucket bucket;
-  int32_t priority = 0;
-  std::size_t last = 0;  // index of its last tensor in the bucket that was cut
-  std::size_t bytes = 0;
-};
-
-// Cuts a bucket into parts: small tensors of one priority share a part of up to part_bytes, larger tensors are alone.
-// A part is placed where its last tensor stood, so it delays no tensor that was ready before.
-void cut(const Bucket& bucket, Cut limits, const FindRequest& find, std::vector<Bucket>& order) {
-  if (bucket.names.size() == 1) {
-    order.push_back(bucket);
-    order.back().launch_with_next = false;
-    return;
-  }
-  std::vector<Part> parts;
-  std::map<int32_t, std::size_t> open;  // by priority: the index of the part that takes small tensors
-  for (std::size_t i = 0; i < bucket.names.size(); ++i) {
-    const std::size_t bytes = bucket.place_bytes(i);
-    const Request* request = find(bucket.names[i]);
-    const int32_t priority = request == nullptr ? 0 : request->priority;
-    const auto found = open.find(priority);
-    const bool alone = bytes > limits.alone_bytes;
-    const bool fits = !alone && found != open.end() && parts[found->second].bytes + bytes <= limits.part_bytes;
-    if (!fits) parts.push_back({.bucket = without_tensors(bucket), .priority = priority});
-    if (!fits && !alone) open[priority] = parts.size() - 1;
-    Part& part = fits ? parts[found->second] : parts.back();
-    append_tensor(part.bucket, bucket, i);
-    part.last = i;
-    part.bytes += bytes;
-  }
-  std::ranges::sort(parts, {}, [](const Part& part) { return std::tuple(-int64_t{part.priority}, part.last); });
-  for (Part& part : parts) order.push_back(std::move(part.bucket));
 }
 
 }  // namespace
@@ -178,23 +111,18 @@ const RepetitionDetector::Sequence& RepetitionDetector::best_of_those_like(std::
   return *best;
 }
 
-std::vector<Bucket> RepetitionDetector::order(const FindRequest& find) const {
-  std::vector<Bucket> order;
+// The last bucket of a sequence is launched with none of the next sequence.
+std::vector<Bucket> RepetitionDetector::base() const {
+  std::vector<Bucket> base;
   for (auto back = static_cast<std::size_t>(period_); back-- > 0;) {
-    std::vector<Bucket> parts;  // of the buckets of one group launch
-    const auto take_over = [&] {
-      mark_group_launches(parts, std::min(group_launch_bytes_, kCutOnDevices.part_bytes), find);
-      std::ranges::move(parts, std::back_inserter(order));
-      parts.clear();
-    };
-    for (const Bucket& bucket : best_of_those_like(back).buckets) {
-      const Cut limits = bucket.device >= 0 ? kCutOnDevices : optimistic_ ? kCutOnWires : kCutInMemory;
-      cut(bucket, limits, find, parts);
-      if (!bucket.launch_with_next) take_over();
-    }
-    take_over();
+    std::ranges::copy(best_of_those_like(back).buckets, std::back_inserter(base));
+    if (!base.empty()) base.back().launch_with_next = false;
   }
-  return order;
+  return base;
+}
+
+std::vector<Bucket> RepetitionDetector::order(const FindRequest& find) const {
+  return cut_order(base(), std::nullopt, optimistic_, group_launch_bytes_, find);
 }
 
 void RepetitionDetector::locked() { reset(); }

@@ -4,9 +4,7 @@
 // order and the buckets in which timing put them. A period is the smallest number of sequences after which they repeat:
 // a training step that sums its loss three times and its gradients once has four.
 //
-// The order reuses buckets that have run. All tensors of such a bucket were submitted before any of them was finished,
-// so no rank waits for one of them before it submits another. Buckets may therefore be cut but never joined, and only
-// buckets of one group launch may be launched together again.
+// The order reuses buckets that have run, cut but never joined (bucket_cut.h).
 #pragma once
 
 #include <cstddef>
@@ -32,6 +30,8 @@ class RepetitionDetector {
   // Whether the last plan completed a period that may be locked. order() is then what follows, again and again.
   bool may_lock() const { return period_ > 0; }
   std::vector<Bucket> order(const FindRequest& find) const;
+  // The buckets that order() cuts, in their order: the widest that have run.
+  std::vector<Bucket> base() const;
 
   // The order was locked, or was left after `rounds` runs. After an order that was hardly used, the next one needs more
   // repeats.

@@ -7,11 +7,27 @@
 #include "agree/negotiation/rules.h"
 #include "agree/order/repetition_detector.h"
 #include "agree/session/session.h"
+#include "agree/tuning/order_tuner.h"
 #include "agree/wire/compact_plan.h"
 #include "agree/wire/root_request_cache.h"
 #include "agree/wire/wire.h"
 
 namespace fdl {
+
+namespace {
+
+OrderTuner::Options tuner_options(const NegotiatorOptions& options) {
+  return {
+      .tune = options.tune, .cut = options.cut, .fusion_bytes = options.fusion_bytes, .optimistic = options.optimistic};
+}
+
+// The negotiation fuses more than the order may at first take, so that wider cuts of the order can be tried.
+NegotiatorOptions for_negotiation(NegotiatorOptions options) {
+  options.fusion_bytes = OrderTuner::widest_fusion(tuner_options(options));
+  return options;
+}
+
+}  // namespace
 
 struct RootSession::State {
   State(NegotiatorOptions options, std::size_t capacity)
@@ -21,8 +37,9 @@ struct RootSession::State {
         cache(options.size, capacity),
         fusion_bytes(options.fusion_bytes),
         repetitions(options.lock_after, options.optimistic, options.fusion_bytes),
+        orders(tuner_options(options)),
         optimistic(options.optimistic),
-        negotiator(std::move(options)) {}
+        negotiator(for_negotiation(std::move(options))) {}
 
   Result<std::vector<const Request*>> requests_in(int from, const RequestMessage& message) const;
   Status check_new(int from, const std::vector<const Request*>& requests) const;
@@ -38,7 +55,9 @@ struct RootSession::State {
     const auto position = cache.cache().find(std::string_view(name));
     return position ? cache.cache().at(*position) : nullptr;
   }
-  void lock_order(PlanMessage& message);
+  void lock_repetition(PlanMessage& message);
+  void lock_order(PlanMessage& message, OrderTuner::Order order);
+  PlanMessage end_order();
   Status note_frozen(int from, uint64_t begun);
   std::optional<Plan> leave_optimistic_order();
 
@@ -49,7 +68,10 @@ struct RootSession::State {
   RootRequestCache cache;
   std::size_t fusion_bytes;
   RepetitionDetector repetitions;
-  uint64_t locked_by = 0;  // number of the last plan that locked the order
+  OrderTuner orders;
+  uint64_t locked_by = 0;   // number of the last plan that locked the order
+  uint64_t ended_by = 0;    // number of the last plan that ended an order whose rounds had all run
+  bool order_ends = false;  // the next plan is such a one
   bool optimistic;
   bool in_optimistic_order = false;
   bool freeze_announced = false;
@@ -93,16 +115,38 @@ Status RootSession::State::check_new(int from, const std::vector<const Request*>
 }
 
 // Locks the order with this plan if its decisions complete a period and all ranks take part.
-void RootSession::State::lock_order(PlanMessage& message) {
+void RootSession::State::lock_repetition(PlanMessage& message) {
   repetitions.note(message.plan, negotiator.decided_without_all().empty());
   if (!repetitions.may_lock() || !negotiator.all_take_part()) return;
-  message.plan.locked = repetitions.order([this](const std::string& name) { return find(name); });
-  locked_by = message.number;
+  lock_order(message, orders.begin(repetitions.base(), [this](const std::string& name) { return find(name); }));
   repetitions.locked();
+}
+
+void RootSession::State::lock_order(PlanMessage& message, OrderTuner::Order order) {
+  message.plan.locked = std::move(order.buckets);
+  message.plan.rounds = order.rounds;
+  message.plan.cut = order.cut;
+  locked_by = message.number;
   negotiator.drop_pending();
   in_optimistic_order = optimistic;
   freeze_announced = false;
   frozen.assign(static_cast<std::size_t>(size), std::nullopt);
+}
+
+// The plan after an order whose rounds have all run. If a rank has left or joined, the operations are negotiated again.
+PlanMessage RootSession::State::end_order() {
+  order_ends = false;
+  PlanMessage message;
+  message.plan.order_ended = true;
+  cache.announce(message);
+  ended_by = message.number;
+  if (negotiator.all_take_part()) {
+    lock_order(message, orders.next([this](const std::string& name) { return find(name); }));
+  } else {
+    repetitions.left(orders.leave(0));
+  }
+  shorten(message, cache.cache());
+  return message;
 }
 
 // Records how many positions of the optimistic order the rank had begun when it froze.
@@ -150,7 +194,9 @@ Status RootSession::receive(int from, ConstBytes bytes, int64_t now_ns) {
   auto message = decode_requests(bytes);
   if (!message.ok()) return state.reject(from, message.status().code(), message.status().text());
   FDL_ASSIGN_OR_RETURN(const std::vector<const Request*> requests, state.requests_in(from, *message));
-  if (message->frozen) FDL_RETURN_IF_ERROR(state.note_frozen(from, *message->frozen));
+  // A rank that froze an order that has ended does not know the plan yet that says so.
+  const bool of_ended_order = state.order_ends || message->acknowledged < state.ended_by;
+  if (message->frozen && !of_ended_order) FDL_RETURN_IF_ERROR(state.note_frozen(from, *message->frozen));
   if (message->acknowledged < state.locked_by) {  // the rank submits these requests to the locked order itself
     state.cache.acknowledge(from, message->acknowledged);
     return ok_status();
@@ -172,6 +218,10 @@ Status RootSession::receive(int from, ConstBytes bytes, int64_t now_ns) {
 std::optional<std::vector<std::byte>> RootSession::decide(int64_t now_ns) {
   State& state = *state_;
   PlanMessage message;
+  if (state.order_ends) {
+    if (!state.orders.is_over()) return std::nullopt;  // its last round is still running
+    return encode(state.end_order());
+  }
   if (state.in_optimistic_order) {
     auto plan = state.leave_optimistic_order();
     if (!plan) return std::nullopt;
@@ -189,7 +239,7 @@ std::optional<std::vector<std::byte>> RootSession::decide(int64_t now_ns) {
   };
   state.cache.note_decided_without_all(state.negotiator.decided_without_all(),
                                        std::ranges::any_of(message.plan.buckets, failed_join));
-  state.lock_order(message);
+  state.lock_repetition(message);
   shorten(message, state.cache.cache());
   return encode(message);
 }
@@ -198,7 +248,17 @@ void RootSession::watch(std::function<void(int, const Request&)> on_request) {
   state_->on_request = std::move(on_request);
 }
 
-void RootSession::left_order(uint64_t rounds) { state_->repetitions.left(rounds); }
+void RootSession::left_order(uint64_t rounds, bool completed) {
+  State& state = *state_;
+  if (!completed) return state.repetitions.left(state.orders.leave(rounds));
+  state.orders.complete(rounds);
+  state.in_optimistic_order = false;
+  state.order_ends = true;
+}
+
+void RootSession::finish_round(int64_t now_ns) { state_->orders.finish_round(now_ns); }
+
+StepTuner* RootSession::tuner() { return state_->orders.tuner(); }
 
 void RootSession::leave(int rank, const std::string& why) {
   FDL_CHECK(rank >= 0 && rank < state_->size);

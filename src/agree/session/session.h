@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "agree/negotiation/negotiator.h"
+#include "agree/tuning/step_tuner.h"
 #include "base/bytes.h"
 
 namespace fdl {
@@ -69,8 +70,13 @@ class RootSession {
   // one carries the least and the greatest count once all have. A rank that has left counts as having begun whatever
   // another rank has begun; if it has not, that position ends with an error.
   std::optional<std::vector<std::byte>> decide(int64_t now_ns);
-  // The root's own rank has left the locked order after running it so many times.
-  void left_order(uint64_t rounds);
+  // The root's own rank has left the locked order after running it so many times. `completed`: these are all its
+  // rounds. The next plan then ends the order on all ranks and, if all take part, locks the next one.
+  void left_order(uint64_t rounds, bool completed = false);
+  // The last bucket of a round of the locked order has ended on the root's own rank.
+  void finish_round(int64_t now_ns);
+  // The tuner of the locked order; null without tuning, and before the first order.
+  StepTuner* tuner();
 
   // As in Negotiator. A rank that has left is sent no plan, and its messages are rejected.
   void leave(int rank, const std::string& why = {});

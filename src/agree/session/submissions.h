@@ -31,6 +31,8 @@ class Submissions {
     // zeros.
     bool provisional = false;
     bool with_zeros = false;
+    // The last of a round of a locked order: the number of that order on this rank; else 0.
+    uint32_t ends_round = 0;
   };
 
   Submissions(int rank, int size) : rank_(rank), size_(size), departed_(static_cast<std::size_t>(size), false) {}
@@ -75,11 +77,12 @@ class Submissions {
   const std::string& reason() const { return reason_; }
 
   // From here on `buckets` run again and again. The root has dropped all requests that it did not decide.
-  void lock(std::vector<Bucket> buckets, const LockedOrder::CachedRequest& cached, bool optimistic = false) {
+  void lock(std::vector<Bucket> buckets, const LockedOrder::CachedRequest& cached, bool optimistic = false,
+            uint64_t rounds = 0) {
     FDL_CHECK(!order_);
     reason_.clear();
     frozen_count_sent_ = false;
-    order_ = std::make_unique<LockedOrder>(++epochs_, rank_, size_, std::move(buckets), cached, optimistic);
+    order_ = std::make_unique<LockedOrder>(++epochs_, rank_, size_, std::move(buckets), cached, optimistic, rounds);
     places_.clear();
     for (const auto& bucket : order_->buckets()) places_.emplace_back(bucket->names.size());
     for (int rank = 0; rank < size_; ++rank) {
@@ -113,12 +116,22 @@ class Submissions {
     const auto& bucket = order_->buckets()[start->bucket];
     std::vector<std::optional<Entry>> entries(bucket->names.size());
     if (!start->with_zeros) entries.swap(places_[start->bucket]);
-    return Begun{bucket, std::move(entries), order_->optimistic(), start->with_zeros};
+    const bool ends_round = start->bucket + 1 == order_->buckets().size();
+    return Begun{bucket, std::move(entries), order_->optimistic(), start->with_zeros, ends_round ? epochs_ : 0};
   }
+  // The root has completed all rounds of the order. Returns false if this rank's order contradicts that.
+  [[nodiscard]] bool conclude() {
+    if (!order_ || order_->concluded()) return true;
+    reason_ = "all its rounds have run";
+    return order_->conclude();
+  }
+  uint32_t epochs() const { return epochs_; }
 
   // ---- Optimistic order ----
   // How many positions this rank had begun when it froze; to be sent to the root once.
-  bool owes_frozen_count() const { return order_ && order_->optimistic() && order_->frozen() && !frozen_count_sent_; }
+  bool owes_frozen_count() const {
+    return order_ && order_->optimistic() && order_->frozen() && !order_->concluded() && !frozen_count_sent_;
+  }
   std::optional<uint64_t> take_frozen_count() {
     if (!owes_frozen_count()) return std::nullopt;
     frozen_count_sent_ = true;

@@ -22,6 +22,7 @@ constexpr std::size_t kMaxDimensions = 64;
 constexpr int64_t kMaxElements = int64_t{1} << 59;  // at up to 8 bytes each, their bytes fit into an int64_t
 constexpr int32_t kMaxGroupSize = 1 << 20;
 constexpr int32_t kMaxDevice = 255;
+constexpr uint64_t kMaxRounds = 1 << 20;
 constexpr flatbuffers::uoffset_t kMaxTables = 1 << 20;
 constexpr flatbuffers::uoffset_t kMaxDepth = 4;
 
@@ -350,9 +351,12 @@ std::vector<std::byte> encode(const PlanMessage& message) {
   const auto requests = write_requests(builder, message.cache_requests);
   const std::optional<Frozen>& counts = message.plan.frozen;
   const auto frozen = counts ? wire::CreateFrozen(builder, counts->least, counts->greatest) : 0;
-  builder.Finish(wire::CreatePlanMessage(builder, message.number, buckets, positions, requests, locked,
-                                         message.plan.freeze, frozen),
-                 kPlanIdentifier);
+  const std::optional<BucketCut>& limits = message.plan.cut;
+  const auto cut = limits ? wire::CreateBucketCut(builder, limits->bucket_bytes, limits->alone_bytes) : 0;
+  builder.Finish(
+      wire::CreatePlanMessage(builder, message.number, buckets, positions, requests, locked, message.plan.freeze,
+                              frozen, message.plan.rounds, cut, message.plan.order_ended),
+      kPlanIdentifier);
   return bytes_from(builder);
 }
 
@@ -378,6 +382,10 @@ Result<PlanMessage> decode_plan(ConstBytes bytes) {
   message.number = from->number();
   message.plan.freeze = from->freeze();
   if (from->frozen() != nullptr) message.plan.frozen = {from->frozen()->least(), from->frozen()->greatest()};
+  message.plan.rounds = from->rounds();
+  message.plan.order_ended = from->order_ended();
+  if (from->cut() != nullptr) message.plan.cut = {from->cut()->bucket_bytes(), from->cut()->alone_bytes()};
+  if (message.plan.rounds > kMaxRounds) return malformed("a locked order has too many rounds");
   FDL_RETURN_IF_ERROR(reader.read(from->buckets(), message.plan.buckets, message.cached));
   FDL_RETURN_IF_ERROR(reader.read(from->locked(), message.plan.locked, message.cached_locked));
   for (const Bucket& bucket : message.plan.locked) FDL_RETURN_IF_ERROR(check_locked(bucket));

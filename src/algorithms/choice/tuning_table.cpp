@@ -12,6 +12,7 @@ namespace fdl {
 namespace {
 
 constexpr std::string_view kFormat = "farandole tuning 1";
+constexpr int64_t kMostCutBytes = int64_t{1} << 30;
 
 // The built-in table, in the format that `farandole tune --output -` prints.
 constexpr std::string_view kBuiltIn = "farandole tuning 1\n";
@@ -52,9 +53,28 @@ bool read_ranks(std::string_view text, TuningTable::Place& place) {
   return true;
 }
 
+// Reads "buckets tcp 4 up_to=8388608 alone_above=524288". Returns the fault of the row; empty if there is none.
+std::string read_cut(const std::vector<std::string_view>& words, TuningTable& table) {
+  constexpr std::string_view kForm = "a row of buckets has a transport, ranks, up_to=bytes and alone_above=bytes";
+  constexpr std::string_view kUpTo = "up_to=";
+  constexpr std::string_view kAlone = "alone_above=";
+  TuningTable::Place place;
+  if (words.size() != 5 || !words[3].starts_with(kUpTo) || !words[4].starts_with(kAlone)) return std::string(kForm);
+  place.transport = words[1];
+  if (!read_ranks(words[2], place)) return std::string(kForm);
+  const auto up_to = number_of<int64_t>(words[3].substr(kUpTo.size()));
+  const auto alone = number_of<int64_t>(words[4].substr(kAlone.size()));
+  if (!up_to || !alone || *up_to < 1 || *alone < 1 || *up_to > kMostCutBytes || *alone > *up_to) {
+    return "the bytes of a row of buckets are from 1 to 1G, and alone_above is at most up_to";
+  }
+  table.set_cut(std::move(place), {static_cast<std::size_t>(*up_to), static_cast<std::size_t>(*alone)});
+  return {};
+}
+
 // Adds the row to the table. Returns the fault of the row; empty if there is none.
 std::string read_row(const std::vector<std::string_view>& words, TuningTable& table) {
   const auto quoted = [](std::string_view word) { return "'" + std::string(word) + "'"; };
+  if (words[0] == "buckets") return read_cut(words, table);
   if (words.size() < 5) return "a row has a collective, a transport, ranks, bytes and at least one way=microseconds";
   TuningTable::Place place;
   const auto collective = collective_named(words[0]);
@@ -128,6 +148,16 @@ const TuningTable& TuningTable::built_in() {
 }
 
 std::string TuningTable::text() const {
+  std::string text = times_text();
+  for (const auto& [place, cut] : cuts_) {
+    text += padded("buckets", 15) + padded(place.transport, 10) +
+            padded(ranks_text(place.hosts, place.ranks_per_host), 6) + "up_to=" + std::to_string(cut.bucket_bytes) +
+            " alone_above=" + std::to_string(cut.alone_bytes) + "\n";
+  }
+  return text;
+}
+
+std::string TuningTable::times_text() const {
   std::string text = std::string(kFormat) + "\n# collective   transport ranks bytes       microseconds of each way\n";
   for (const auto& [place, sizes] : rows_) {
     for (const auto& [bytes, ways] : sizes) {
@@ -144,11 +174,12 @@ std::string TuningTable::fingerprint() const {
   if (rows_.empty()) return "none";
   std::size_t count = 0;
   for (const auto& [place, sizes] : rows_) count += sizes.size();
-  return std::to_string(count) + (count == 1 ? " row, " : " rows, ") + fingerprint_of(text());
+  return std::to_string(count) + (count == 1 ? " row, " : " rows, ") + fingerprint_of(times_text());
 }
 
 void TuningTable::merge(const TuningTable& newer) {
   for (const auto& [place, sizes] : newer.rows_) rows_[place] = sizes;
+  for (const auto& [place, cut] : newer.cuts_) cuts_[place] = cut;
 }
 
 const TuningTable::Sizes* TuningTable::sizes_of(const Place& place) const {

@@ -13,12 +13,12 @@ std::vector<std::string> rank_names(const std::vector<Member>& members) {
 }  // namespace
 
 Group::Group(std::string id, int rank, std::vector<Member> members, std::unique_ptr<Communicator> comm,
-             const Config& config, std::shared_ptr<HostMemory> memory)
+             const Config& config, std::shared_ptr<HostMemory> memory, OrderTuning tuning)
     : id_(std::move(id)),
       rank_(rank),
       members_(std::move(members)),
       comm_(std::move(comm)),
-      named_(*comm_, config, rank_names(members_), std::move(memory)) {}
+      named_(*comm_, config, rank_names(members_), std::move(memory), std::move(tuning)) {}
 
 int Group::rank_of(int world_rank) const {
   for (int rank = 0; rank < size(); ++rank) {

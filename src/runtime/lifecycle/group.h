@@ -16,7 +16,7 @@ namespace fdl {
 class Group final : public Driven {
  public:
   Group(std::string id, int rank, std::vector<Member> members, std::unique_ptr<Communicator> comm, const Config& config,
-        std::shared_ptr<HostMemory> memory);
+        std::shared_ptr<HostMemory> memory, OrderTuning tuning);
 
   const std::string& id() const { return id_; }
   int rank() const { return rank_; }
@@ -33,7 +33,7 @@ class Group final : public Driven {
     moved |= named_.progress();
     return moved;
   }
-  bool has_work() const override { return !named_.idle() || named_.running(); }
+  bool has_work() const override { return !named_.idle() || named_.running() || named_.is_changing_order(); }
   bool waits() const override { return !named_.idle() && named_.failure().ok(); }
   int64_t next_alarm_ns() const override { return named_.next_alarm_ns(); }
   Status take_failure_report() override { return named_.take_failure_report(); }

@@ -130,8 +130,10 @@ Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world
     members.push_back(members_[static_cast<std::size_t>(rank)]);
   }
   FDL_ASSIGN_OR_RETURN(auto connected, connect("group " + id, members, mine));
-  auto group =
-      std::make_shared<Group>(std::move(id), mine, std::move(members), std::move(connected.comm), config_, memory_);
+  const bool is_world = members.size() == members_.size();
+  OrderTuning tuning = order_tuning(config_, tuning_, connected.comm->shape(), is_world && mine == 0);
+  auto group = std::make_shared<Group>(std::move(id), mine, std::move(members), std::move(connected.comm), config_,
+                                       memory_, std::move(tuning));
   Group* opened = group.get();
   opened->named().count_with(metrics_of(*opened));
   if (history_) opened->named().record_in(*history_, opened->id());

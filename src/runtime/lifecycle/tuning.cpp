@@ -4,11 +4,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+
+#include "base/log.h"
 
 namespace fdl {
 namespace {
@@ -47,8 +50,8 @@ Result<Tuning> load_tuning(const Config& config, const Environment& environment)
   const std::string file = own ? own_tuning_file(environment) : config.tuning;
   if (file.empty()) return built_in;
   FDL_ASSIGN_OR_RETURN(auto table, read_table(file));
-  if (table) return Tuning{std::move(*table), file};
-  if (own) return built_in;
+  if (table) return Tuning{std::move(*table), file, file};
+  if (own) return Tuning{TuningTable::built_in(), "built-in", file};
   return Status(Code::invalid_argument, "FARANDOLE_TUNING = '" + file +
                                             "' is no file; `farandole tune --output` writes one, and auto, built-in "
                                             "and off need none");
@@ -58,6 +61,34 @@ Result<Tuning> tuning_in_force() {
   const Environment environment = Environment::of_process();
   FDL_ASSIGN_OR_RETURN(const Config config, Config::read(environment));
   return load_tuning(config, environment);
+}
+
+OrderTuning order_tuning(const Config& config, const Tuning& tuning, const GroupShape& shape, bool tunes) {
+  OrderTuning order;
+  TuningTable::Place place{.transport = shape.transport, .hosts = shape.hosts, .ranks_per_host = shape.ranks_per_host};
+  const auto is_fusion = [](const Setting& setting) { return setting.name == "fusion_bytes"; };
+  const auto fusion = std::ranges::find_if(config.settings, is_fusion);
+  const bool given = fusion != config.settings.end() && fusion->source != "default";
+  if (const auto row = tuning.table.cut_of(place); row && !given) order.cut = {row->bucket_bytes, row->alone_bytes};
+  if (!tunes || !config.autotune) return order;
+  if (shape.ranks == 1) return order;  // no bucket leaves the rank
+  if (config.lock_after == 0 || config.fusion_bytes == 0) {
+    log_warning("FARANDOLE_AUTOTUNE does nothing here: it needs {}",
+                config.lock_after == 0 ? "a locked order (FARANDOLE_LOCK_AFTER above 0)"
+                                       : "fusion (FARANDOLE_FUSION_BYTES above 0)");
+    return order;
+  }
+  order.tune = TunerOptions{.steps = static_cast<int>(std::min<int64_t>(config.autotune_steps, 1000)),
+                            .warmup = static_cast<int>(std::min<int64_t>(config.autotune_warmup, 1000))};
+  order.log_file = config.autotune_log;
+  order.save = [file = tuning.file, place = std::move(place)](BucketCut cut) -> Result<std::string> {
+    if (file.empty() || place.ranks_per_host == 0) return std::string();
+    TuningTable row;
+    row.set_cut(place, {cut.bucket_bytes, cut.alone_bytes});
+    FDL_RETURN_IF_ERROR(save_tuning(file, row));
+    return file;
+  };
+  return order;
 }
 
 Status save_tuning(const std::string& file, const TuningTable& newer) {

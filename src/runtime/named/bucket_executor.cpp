@@ -17,7 +17,7 @@ BucketExecutor::BucketExecutor(Communicator& comm, std::string rank_name, std::s
       operations_(operations),
       failure_(failure),
       fusion_(std::move(memory),
-              [&comm](std::shared_ptr<void> grown, std::size_t bytes) { comm.keep(std::move(grown), bytes); }),
+              [&comm](const std::shared_ptr<void>& grown, std::size_t bytes) { comm.keep(grown, bytes); }),
       device_(comm, std::move(rank_name)) {}
 
 bool BucketExecutor::progress() {
@@ -122,6 +122,7 @@ void BucketExecutor::finish(BucketRun& run) {
     order_.finish_position();
     if (run.withdrawn()) return order_.take_back(std::move(run.entries()));
   }
+  order_.finish_round(run.ends_round());
   const bool group_failed = !run.status().ok() && !comm_.status().ok();
   if (!group_failed) return operations_.complete(run.entries(), run.status());
   failure_.strand(run.entries());

@@ -10,11 +10,11 @@
 namespace fdl {
 
 NamedOperations::NamedOperations(Communicator& comm, const Config& config, const std::vector<std::string>& rank_names,
-                                 std::shared_ptr<HostMemory> memory)
+                                 std::shared_ptr<HostMemory> memory, OrderTuning tuning)
     : comm_(comm),
       failure_(config, comm.rank() == 0),
       submissions_(comm.rank(), comm.size()),
-      exchange_(comm, config, rank_names, operations_.telemetry(), *this),
+      exchange_(comm, config, rank_names, std::move(tuning), operations_.telemetry(), *this),
       order_(comm, config, submissions_, exchange_, pending_, operations_),
       executor_(comm, rank_names[static_cast<std::size_t>(comm.rank())], std::move(memory), pending_, order_,
                 operations_, failure_) {}
@@ -48,6 +48,7 @@ bool NamedOperations::progress() {
   if (stopped_) return false;
   bool moved = exchange_.progress(submissions_);
   moved |= order_.follow();
+  moved |= apply_deferred();
   moved |= executor_.progress();
   if (failure_.root_has_departed() && !running()) fail_all(Status(failure_.departure()));
   // Operations that wait for a rank without a connection cannot complete. Agreed buckets need no messages and finish
@@ -113,21 +114,43 @@ void NamedOperations::describe(const std::string& group, int64_t still_ns, RankS
 
 // ---- Plans ----
 
+// A plan that ends the order in force, and those behind it, wait until all rounds of the order have run here.
 void NamedOperations::take_plan(Plan&& plan) {
+  if (!failure().ok()) return;
+  if (plan.order_ended && !submissions_.conclude()) {
+    return fail_all(
+        Status(Code::internal, "the group's root completed an order that this rank has not; please report it"));
+  }
+  deferred_.push_back(std::move(plan));
+  apply_deferred();
+}
+
+bool NamedOperations::apply_deferred() {
+  bool applied = false;
+  while (!deferred_.empty() && !(deferred_.front().order_ended && submissions_.order() != nullptr)) {
+    Plan plan = std::move(deferred_.front());
+    deferred_.pop_front();
+    apply(std::move(plan));
+    applied = true;
+  }
+  return applied;
+}
+
+void NamedOperations::apply(Plan&& plan) {
   if (!failure().ok()) return;
   if (plan.freeze) submissions_.leave("another rank met something unexpected");
   if (plan.frozen && !submissions_.resume(*plan.frozen)) {
     return fail_all(
         Status(Code::internal, "the group's root ended an order that this rank is not in; please report it"));
   }
-  if (plan.empty()) return;
+  if (plan.empty() && plan.locked.empty()) return;
   if (Trace* trace = operations_.telemetry().trace(); trace != nullptr) trace->cycle();
   for (Bucket& bucket : plan.buckets) {
     Entries entries = submissions_.take(bucket);
     operations_.telemetry().decided(
         pending_.append({std::make_shared<const Bucket>(std::move(bucket)), std::move(entries)}));
   }
-  if (!plan.locked.empty()) order_.lock(std::move(plan.locked));
+  if (!plan.locked.empty()) order_.lock(std::move(plan));
 }
 
 void NamedOperations::report_stall(const std::string& text) {

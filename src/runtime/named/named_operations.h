@@ -12,6 +12,7 @@
 // failure. Only the thread that owns progress calls this class. The exception is names(), which any thread may use.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -32,7 +33,7 @@ class NamedOperations final : private PlanExchange::Receiver {
   // `memory` is memory that all ranks of the host map, for the fusion buffer, or null. `rank_names` are the names of
   // the group's ranks in error texts. `comm` and `config` outlive this object.
   NamedOperations(Communicator& comm, const Config& config, const std::vector<std::string>& rank_names,
-                  std::shared_ptr<HostMemory> memory = nullptr);
+                  std::shared_ptr<HostMemory> memory = nullptr, OrderTuning tuning = {});
   ~NamedOperations();
   NamedOperations(const NamedOperations&) = delete;
   NamedOperations& operator=(const NamedOperations&) = delete;
@@ -52,6 +53,8 @@ class NamedOperations final : private PlanExchange::Receiver {
   // Whether buckets that the ranks have agreed on are unfinished, or may still turn out to be agreed on. A rank that
   // leaves finishes them first, because the other ranks wait for it in them.
   bool running() const;
+  // Whether progress() has an order to end, or a plan to make: the next step then begins without delay.
+  bool is_changing_order() const { return order_.may_end() || exchange_.has_input(); }
   // Call before this rank leaves the group: it leaves a locked order, so that it promises no further position.
   void prepare_to_leave() { order_.prepare_to_leave(); }
 
@@ -94,6 +97,8 @@ class NamedOperations final : private PlanExchange::Receiver {
 
  private:
   void take_plan(Plan&& plan) override;
+  bool apply_deferred();
+  void apply(Plan&& plan);
   void fail_exchange(const Status& why) override { fail_all(why); }
   void end_peer(const Status& why) override;
   void report_stall(const std::string& text) override;
@@ -105,6 +110,7 @@ class NamedOperations final : private PlanExchange::Receiver {
   bool stopped_ = false;  // by stop()
   Submissions<Entry> submissions_;
   PendingBuckets pending_;
+  std::deque<Plan> deferred_;  // plans that wait for the end of the order in force
   PlanExchange exchange_;
   OrderFollower order_;
   BucketExecutor executor_;

@@ -10,7 +10,7 @@ namespace fdl {
 namespace {
 
 // Locking is disabled in a group of one rank, which sends no messages to save.
-NegotiatorOptions negotiator_options(Communicator& comm, const Config& config,
+NegotiatorOptions negotiator_options(Communicator& comm, const Config& config, const OrderTuning& tuning,
                                      const std::vector<std::string>& rank_names) {
   return {.size = comm.size(),
           .fusion_bytes = config.fusion_bytes,
@@ -18,6 +18,8 @@ NegotiatorOptions negotiator_options(Communicator& comm, const Config& config,
           .stall_shutdown_ns = seconds_to_ns(config.stall_shutdown_s),
           .lock_after = comm.size() == 1 ? 0 : static_cast<int>(std::min<int64_t>(config.lock_after, 1 << 20)),
           .optimistic = comm.readiness_flags() == nullptr,
+          .tune = tuning.tune,
+          .cut = tuning.cut,
           .rank_names = rank_names};
 }
 
@@ -38,15 +40,16 @@ bool fits_group(const Bucket& bucket, int ranks) {
 }  // namespace
 
 PlanExchange::PlanExchange(Communicator& comm, const Config& config, const std::vector<std::string>& rank_names,
-                           NamedTelemetry& telemetry, Receiver& receiver)
+                           OrderTuning tuning, NamedTelemetry& telemetry, Receiver& receiver)
     : comm_(comm),
       telemetry_(telemetry),
       receiver_(receiver),
       channel_(comm),
       member_(static_cast<std::size_t>(config.cache_capacity)) {
   if (comm.rank() == 0) {
-    root_ = std::make_unique<RootSession>(negotiator_options(comm, config, rank_names),
+    root_ = std::make_unique<RootSession>(negotiator_options(comm, config, tuning, rank_names),
                                           static_cast<std::size_t>(config.cache_capacity));
+    tuning_report_.begin(std::move(tuning));
   }
 }
 
@@ -71,8 +74,17 @@ void PlanExchange::depart(int rank) {
   root_has_input_ = true;
 }
 
-void PlanExchange::left_order(uint64_t rounds) {
-  if (root_) root_->left_order(rounds);
+void PlanExchange::left_order(uint64_t rounds, bool completed) {
+  if (!root_) return;
+  root_->left_order(rounds, completed);
+  root_has_input_ = true;
+}
+
+void PlanExchange::finish_round() {
+  StepTuner* tuner = root_ ? root_->tuner() : nullptr;
+  if (tuner == nullptr || tuner->done()) return;
+  root_->finish_round(now_ns());
+  root_has_input_ |= tuner->block_is_over();
 }
 
 std::vector<Stall> PlanExchange::waiting(std::size_t most) const {
@@ -133,6 +145,7 @@ bool PlanExchange::decide() {
   if (!bytes) return false;
   for (int peer = 1; peer < comm_.size(); ++peer) channel_.send(peer, *bytes);
   take_plan(*bytes);
+  if (StepTuner* tuner = root_->tuner(); tuner != nullptr) tuning_report_.update(*tuner);
   return true;
 }
 

@@ -18,6 +18,7 @@
 #include "runtime/named/control_channel.h"
 #include "runtime/named/entry.h"
 #include "runtime/named/named_telemetry.h"
+#include "runtime/named/order/tuning_report.h"
 
 namespace fdl {
 
@@ -39,7 +40,8 @@ class PlanExchange {
     ~Receiver() = default;
   };
 
-  PlanExchange(Communicator& comm, const Config& config, const std::vector<std::string>& rank_names,
+  // `tuning`: how the cut of locked orders is tuned, and where the result goes; see tuning_report.h.
+  PlanExchange(Communicator& comm, const Config& config, const std::vector<std::string>& rank_names, OrderTuning tuning,
                NamedTelemetry& telemetry, Receiver& receiver);
 
   // Sends the requests of `submissions`, receives messages and makes a plan (root only). Returns whether anything
@@ -48,10 +50,14 @@ class PlanExchange {
   // The clock time in ns at which the root must warn of a stall. INT64_MAX: never.
   int64_t next_alarm_ns() const;
 
-  // On the root: a rank has left in good order, or this rank has left a locked order after so many rounds. Other ranks
-  // have nothing to record.
+  // On the root: a rank has left in good order; this rank has left a locked order after so many rounds, `completed` if
+  // these are all its rounds; the last bucket of a round has ended. Other ranks have nothing to record.
   void depart(int rank);
-  void left_order(uint64_t rounds);
+  void left_order(uint64_t rounds, bool completed);
+  void finish_round();
+  bool is_root() const { return root_ != nullptr; }
+  // Whether the root has something to decide.
+  bool has_input() const { return root_has_input_; }
   // Records each arriving request in the telemetry's trace, if there is one. Call after the trace has changed.
   void update_trace();
 
@@ -76,7 +82,8 @@ class PlanExchange {
   ControlChannel channel_;
   MemberSession member_;
   std::unique_ptr<RootSession> root_;  // null on the other ranks
-  bool root_has_input_ = false;        // a message or a departure since the last plan may have made buckets ready
+  TuningReport tuning_report_;
+  bool root_has_input_ = false;  // a message or a departure since the last plan may have made buckets ready
 };
 
 }  // namespace fdl

@@ -504,7 +504,7 @@ TEST(RootOfAnOptimisticOrder, RejectsAFreezeWithoutALockedOrder) {
 
 struct Totals {
   uint64_t submitted = 0, failed = 0, locks = 0, begun = 0, left_over = 0, stalls = 0, kept_back = 0, dropped = 0,
-           lost = 0, in_groups = 0;
+           lost = 0, in_groups = 0, ended = 0, deferred = 0;
 };
 
 // A group of ranks that work through one list of phases, which repeat, change and may end in joins. Each rank has its
@@ -520,6 +520,9 @@ class LockHistory {
     options.fusion_bytes = chance(3) ? 0 : 64;
     options.lock_after = 2 + static_cast<int>(below(2));
     options.optimistic = optimistic;
+    // Some histories tune the cut: their orders end after a few rounds, and others follow.
+    tuned_ = chance(3) && options.fusion_bytes > 0;
+    if (tuned_) options.tune = TunerOptions{.steps = 1, .warmup = 1, .loss_limit = 1e9, .least = 8, .most = 256};
     const std::size_t capacity = chance(4) ? below(4) : 64;
     root_ = std::make_unique<RootSession>(options, capacity);
     device_ = !optimistic && chance(2) ? 2 : -1;
@@ -551,6 +554,8 @@ class LockHistory {
     totals.dropped += totals_.dropped;
     totals.lost += lost() ? 1 : 0;
     totals.in_groups += totals_.in_groups;
+    totals.ended += totals_.ended;
+    totals.deferred += totals_.deferred;
     return violations_;
   }
 
@@ -567,6 +572,7 @@ class LockHistory {
     Bucket bucket;
     std::vector<std::optional<Ticket>> tickets;
     bool provisional = false, with_zeros = false;
+    uint32_t ends_round = 0;
   };
   struct Rank {
     Rank(int number, int size, std::size_t capacity, std::size_t pace)
@@ -586,6 +592,7 @@ class LockHistory {
     bool changed = false;  // a word has changed since this rank last read the words
     bool waits = false, joined = false, departing = false, left = false;
     std::deque<std::vector<std::byte>> up, down;
+    std::deque<Plan> deferred;  // until the order in force has ended
     std::deque<Running> agreed;
     std::size_t running = 0;  // number of collectives in flight, which were launched together
     bool ended = false;
@@ -631,10 +638,10 @@ class LockHistory {
       Phase phase;
       phase.ends_in_join = chance(4);
       std::vector<Request> step = any_step(phase.ends_in_join);
-      for (std::size_t repeats = 1 + below(14); repeats > 0; --repeats) {
-        if (chance(12)) step[below(step.size())].shape[0] += 1;
+      for (std::size_t repeats = 1 + below(tuned_ ? 80 : 14); repeats > 0; --repeats) {
+        if (chance(tuned_ ? 60 : 12)) step[below(step.size())].shape[0] += 1;
         for (const Request& request : step) phase.operations.push_back({request, ++tag});
-        if (chance(12)) phase.operations.push_back({any_request("rare", phase.ends_in_join), ++tag});
+        if (chance(tuned_ ? 60 : 12)) phase.operations.push_back({any_request("rare", phase.ends_in_join), ++tag});
       }
       phases_.push_back(std::move(phase));
     }
@@ -832,9 +839,28 @@ class LockHistory {
     rank.down.pop_front();
     auto plan = rank.member.decode_plan(bytes);
     if (!plan.ok()) return violated("a rank refused: " + plan.status().text());
-    if (plan->freeze) rank.here.leave("the root requires it");
-    if (plan->frozen && !rank.here.resume(*plan->frozen)) violated("the counts of the frozen do not fit");
-    for (const Bucket& bucket : plan->buckets) {
+    if (plan->order_ended) {
+      if (!rank.here.conclude()) violated("the root ends an order that this rank has not run");
+      rank.changed = true;
+      ++totals_.ended;
+    }
+    rank.deferred.push_back(plan.take());
+    apply_deferred(rank);
+    totals_.deferred += rank.deferred.empty() ? 0 : 1;
+  }
+
+  void apply_deferred(Rank& rank) {
+    while (!rank.deferred.empty() && !(rank.deferred.front().order_ended && rank.here.order())) {
+      Plan plan = std::move(rank.deferred.front());
+      rank.deferred.pop_front();
+      apply(rank, std::move(plan));
+    }
+  }
+
+  void apply(Rank& rank, Plan plan) {
+    if (plan.freeze) rank.here.leave("the root requires it");
+    if (plan.frozen && !rank.here.resume(*plan.frozen)) violated("the counts of the frozen do not fit");
+    for (const Bucket& bucket : plan.buckets) {
       auto tickets = rank.here.take(bucket);
       if (bucket.code != Code::ok) {
         fail(rank, bucket, tickets);
@@ -846,10 +872,11 @@ class LockHistory {
       }
       rank.agreed.push_back({bucket, std::move(tickets)});
     }
-    if (plan->locked.empty()) return;
+    if (plan.locked.empty()) return;
     if (rank.index == 0) ++totals_.locks;
     rank.here.lock(
-        std::move(plan->locked), [&](const std::string& name) { return rank.member.cached(name); }, optimistic_);
+        std::move(plan.locked), [&](const std::string& name) { return rank.member.cached(name); }, optimistic_,
+        plan.rounds);
     if (rank.departing) rank.here.leave("departure");
   }
 
@@ -857,7 +884,15 @@ class LockHistory {
 
   bool may_read(const Rank& rank) const {
     const LockedOrder* order = rank.here.order();
-    return order && (optimistic_ ? order->left() : rank.changed);
+    return order && (optimistic_ ? order->left() || completes(rank) : rank.changed);
+  }
+  // Whether the root has run all rounds of its order.
+  static bool completes(const Rank& rank) { return rank.index == 0 && rank.here.order()->is_complete(); }
+  void note_end_of_round(const Rank& rank, uint32_t order) {
+    if (rank.index != 0 || order == 0 || order != rank.here.epochs()) return;
+    now_ns_ += 1 + static_cast<int64_t>(below(1000));
+    root_->finish_round(now_ns_);
+    heard_ = true;
   }
 
   bool may_begin_optimistically(const Rank& rank) const {
@@ -868,7 +903,8 @@ class LockHistory {
     auto begun = rank.here.begin();
     if (!begun) return;  // the rank has left the order meanwhile
     if (rank.running > 0) violated("a position begins while the one before it runs");
-    rank.agreed.push_back({*begun->bucket, std::move(begun->entries), begun->provisional, begun->with_zeros});
+    rank.agreed.push_back(
+        {*begun->bucket, std::move(begun->entries), begun->provisional, begun->with_zeros, begun->ends_round});
     ++totals_.begun;
     begin(rank);
   }
@@ -878,18 +914,23 @@ class LockHistory {
     rank.here.read_words([&](int other) { return rank.seen[static_cast<std::size_t>(other)]; });
     rank.changed = false;
     while (auto begun = rank.here.begin()) {
-      rank.agreed.push_back({*begun->bucket, std::move(begun->entries), begun->provisional, begun->with_zeros});
+      rank.agreed.push_back(
+          {*begun->bucket, std::move(begun->entries), begun->provisional, begun->with_zeros, begun->ends_round});
       ++totals_.begun;
     }
     end_order(rank);
   }
 
   void end_order(Rank& rank) {
+    if (completes(rank) && !rank.here.conclude()) violated("the root cannot end its order");
     const uint64_t rounds = rank.here.order()->begun() / rank.here.order()->buckets().size();
     const std::size_t waiting = rank.here.order()->waiting();
+    const bool concluded = rank.here.order()->concluded();
     if (rank.here.finish_leaving()) {
-      if (rank.index == 0) root_->left_order(rounds);
-      totals_.left_over += waiting;
+      if (rank.index == 0) root_->left_order(rounds, concluded);
+      if (rank.index == 0 && concluded) heard_ = true;
+      totals_.left_over += concluded ? 0 : waiting;
+      apply_deferred(rank);
     }
   }
 
@@ -988,6 +1029,7 @@ class LockHistory {
       if (other.with_zeros.size() > number && other.with_zeros[number])
         violated("a result with provisional zeros is used");
     }
+    note_end_of_round(rank, done.ends_round);
     for (const auto& ticket : done.tickets) {
       if (ticket) complete(rank, *ticket);
     }
@@ -1045,6 +1087,7 @@ class LockHistory {
     const std::string prefix = "rank " + std::to_string(rank.index) + ": ";
     if (!rank.pending.empty()) violated(prefix + "'" + rank.pending.begin()->first + "' was lost");
     if (rank.joined) violated(prefix + "a join was lost");
+    if (!rank.deferred.empty()) violated(prefix + "a plan was never applied");
     if (!rank.agreed.empty()) violated(prefix + "something that was decided does not end");
     if (!rank.departing && rank.phase != phases_.size()) violated(prefix + "its list of phases does not end");
     if (rank.completed != rank.submitted) violated(prefix + "not everything completed exactly once");
@@ -1053,6 +1096,7 @@ class LockHistory {
 
   std::mt19937_64 random_;
   bool optimistic_;
+  bool tuned_ = false;
   int32_t device_ = -1;  // half of the histories have tensors on devices, with group launches
   std::unique_ptr<RootSession> root_;
   std::deque<Rank> ranks_;
@@ -1062,6 +1106,7 @@ class LockHistory {
   std::vector<std::size_t> departed_;
   std::map<std::pair<std::size_t, std::size_t>, bool> noted_departures_;  // (observer, departed rank)
   bool heard_ = false;
+  int64_t now_ns_ = 1;
   Totals totals_;
   std::vector<std::string> violations_;
 };
@@ -1079,14 +1124,16 @@ Totals run_histories(unsigned count, bool optimistic) {
   std::printf(
       "locked order: %u histories, %zu violations (seed %lu); %lu requests, %lu failed by plan; %lu locks, %lu "
       "positions begun, %lu tensors left over, %lu stalls; %lu kept back, %lu dropped, %lu groups lost; %lu begun with "
-      "others\n",
+      "others; %lu ends of orders, %lu plans deferred\n",
       count, violations, kSeed, totals.submitted, totals.failed, totals.locks, totals.begun, totals.left_over,
-      totals.stalls, totals.kept_back, totals.dropped, totals.lost, totals.in_groups);
+      totals.stalls, totals.kept_back, totals.dropped, totals.lost, totals.in_groups, totals.ended, totals.deferred);
   // The histories must contain the events that they are meant to test.
   EXPECT_GT(totals.locks, 1000u);
   EXPECT_GT(totals.begun, 20000u);
   EXPECT_GT(totals.left_over, 1000u);
   EXPECT_GT(totals.stalls, 50u);
+  EXPECT_GT(totals.ended, 400u);
+  EXPECT_GT(totals.deferred, 100u);
   return totals;
 }
 

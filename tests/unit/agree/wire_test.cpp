@@ -29,7 +29,8 @@ bool equal(const RequestMessage& a, const RequestMessage& b) {
 bool equal(const PlanMessage& a, const PlanMessage& b) {
   return a.number == b.number && a.plan.buckets == b.plan.buckets && a.cached == b.cached &&
          a.cache_positions == b.cache_positions && a.cache_requests == b.cache_requests &&
-         a.plan.freeze == b.plan.freeze && a.plan.frozen == b.plan.frozen;
+         a.plan.freeze == b.plan.freeze && a.plan.frozen == b.plan.frozen && a.plan.rounds == b.plan.rounds &&
+         a.plan.cut == b.plan.cut && a.plan.order_ended == b.plan.order_ended;
 }
 
 // ---- Positions ----
@@ -220,6 +221,7 @@ const BadPlan kBadPlans[] = {
     {"kind", [](PlanMessage& m) { m.plan.buckets[0].kind = static_cast<RequestKind>(9); }, "9 is no kind of operation"},
     {"dtype", [](PlanMessage& m) { m.plan.buckets[0].dtype = static_cast<Dtype>(99); }, "99 is no dtype"},
     {"op", [](PlanMessage& m) { m.plan.buckets[0].op = 13; }, "13 is no reduce op"},
+    {"rounds", [](PlanMessage& m) { m.plan.rounds = (1 << 20) + 1; }, "a locked order has too many rounds"},
     {"cache", [](PlanMessage& m) { m.cache_positions.pop_back(); }, "cache positions and requests differ in number"},
     {"cached request", [](PlanMessage& m) { m.cache_requests[0].name = ""; }, "an operation needs a name"},
 };

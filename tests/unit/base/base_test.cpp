@@ -133,13 +133,29 @@ TEST(ConfigTest, TranslatesHorovodVariablesOfAnotherForm) {
 
 TEST(ConfigTest, ListsHorovodVariablesWithoutEffect) {
   auto config = Config::read(environment({{"HOROVOD_CYCLE_TIME", "5"},
+                                          {"HOROVOD_AUTOTUNE", "1"},
                                           {"HOROVOD_AUTOTUNE_LOG", "/tmp/log"},
+                                          {"HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "0.8"},
                                           {"HOROVOD_HIERARCHICAL_ALLREDUCE", "0"},
                                           {"HOROVOD_DYNAMIC_PROCESS_SETS", "1"},
                                           {"HOROVOD_RANK", "0"}}));
   ASSERT_EQ(config->without_meaning.size(), 2u);
-  EXPECT_NE(config->without_meaning[0].find("HOROVOD_AUTOTUNE_LOG=/tmp/log does nothing"), std::string::npos);
+  EXPECT_NE(config->without_meaning[0].find("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE=0.8 does nothing"),
+            std::string::npos);
   EXPECT_NE(config->without_meaning[1].find("HOROVOD_CYCLE_TIME=5 does nothing"), std::string::npos);
+}
+
+TEST(ConfigTest, TakesTheTunersSettingsFromHorovodsVariables) {
+  auto config = Config::read(environment({{"HOROVOD_AUTOTUNE", "1"},
+                                          {"HOROVOD_AUTOTUNE_LOG", "/tmp/log"},
+                                          {"HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "7"},
+                                          {"HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "11"}}));
+  ASSERT_TRUE(config.ok()) << config.status().text();
+  EXPECT_TRUE(config->autotune);
+  EXPECT_EQ(config->autotune_log, "/tmp/log");
+  EXPECT_EQ(config->autotune_warmup, 7);
+  EXPECT_EQ(config->autotune_steps, 11);
+  EXPECT_TRUE(config->without_meaning.empty());
 }
 
 TEST(ConfigTest, SuggestsTheSettingForAMisspeltVariable) {

@@ -50,6 +50,27 @@ TEST(TuningText, TextRoundTrips) {
   EXPECT_EQ(table.sizes_of({Collective::allreduce, "shm+tcp", 1, 8}), nullptr);
 }
 
+TEST(TuningText, HasCutsOfBuckets) {
+  const TuningTable table = read("buckets tcp 2x4 up_to=1048576 alone_above=65536\nreduce shm 2 8 direct=1\n");
+  const auto again = TuningTable::parse(table.text(), "itself");
+  ASSERT_TRUE(again.ok()) << again.status().text();
+  EXPECT_EQ(again->text(), table.text());
+  EXPECT_FALSE(table.empty());
+  const auto cut = table.cut_of({.transport = "tcp", .hosts = 2, .ranks_per_host = 4});
+  ASSERT_TRUE(cut);
+  EXPECT_EQ(cut->bucket_bytes, 1048576u);
+  EXPECT_EQ(cut->alone_bytes, 65536u);
+  EXPECT_FALSE(table.cut_of({.transport = "tcp", .hosts = 1, .ranks_per_host = 8}));
+  EXPECT_EQ(table.fingerprint(), read("reduce shm 2 8 direct=1\n").fingerprint())
+      << "only the root of a group uses cuts, so ranks may differ in them";
+  for (const char* row :
+       {"buckets tcp 4 up_to=5", "buckets tcp 4x up_to=5 alone_above=5", "buckets tcp 4 up_to=5 alone=5",
+        "buckets tcp 4 up_to=0 alone_above=0", "buckets tcp 4 up_to=4 alone_above=5",
+        "buckets tcp 4 up_to=2000000000 alone_above=5", "buckets tcp 4 up_to=-1 alone_above=5"}) {
+    EXPECT_THAT(refusal("farandole tuning 1\n" + std::string(row)), HasSubstr("my file, line 2: ")) << row;
+  }
+}
+
 TEST(TuningText, EqualRowsHaveEqualFingerprints) {
   const TuningTable one = read("reduce shm 2 8 direct=1\nreduce shm 2 64 direct=2\n");
   const TuningTable other = read("# other words\nreduce   shm 1x2 64 direct=2.0\nreduce shm 2 8 direct=1\n");
@@ -236,6 +257,40 @@ TEST_F(TuningFiles, SaveMergesIntoTheExistingFileAtomically) {
   EXPECT_EQ(load(file)->table.text(), read(row_ + "reduce tcp 2 64 direct=20\n").text());
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path("new/folder")), {}), 1)
       << "no temporary file is left";
+}
+
+TEST_F(TuningFiles, ResultsGoToTheTableInForce) {
+  write("mine.txt", "farandole tuning 1\n");
+  EXPECT_EQ(load(path("mine.txt"))->file, path("mine.txt"));
+  EXPECT_EQ(load("auto", {{"HOME", path("home")}})->file, path("home/.config/farandole/tuning.txt"));
+  EXPECT_EQ(load("auto", {})->file, "");
+  EXPECT_EQ(load("off")->file, "");
+}
+
+TEST_F(TuningFiles, CutsComeFromTheTableUnlessFusionIsSet) {
+  const Tuning tuning{read("buckets tcp 4 up_to=1048576 alone_above=65536\n"), "a test", path("result.txt")};
+  const GroupShape shape{.ranks = 4, .hosts = 1, .ranks_per_host = 4, .transport = "tcp"};
+  const auto order = [&](const std::map<std::string, std::string>& options, const GroupShape& given,
+                         bool tunes = true) {
+    return order_tuning(*Config::read(Environment({}), options), tuning, given, tunes);
+  };
+  EXPECT_EQ(order({}, shape).cut, (BucketCut{1048576, 65536}));
+  EXPECT_FALSE(order({}, shape).tune);
+  EXPECT_FALSE(order({{"fusion_bytes", "4K"}}, shape).cut);
+  const OrderTuning tuned = order({{"autotune", "1"}, {"autotune_steps", "9"}, {"autotune_log", "x.csv"}}, shape);
+  ASSERT_TRUE(tuned.tune);
+  EXPECT_EQ(tuned.tune->steps, 9);
+  EXPECT_EQ(tuned.log_file, "x.csv");
+  EXPECT_FALSE(order({{"autotune", "1"}}, shape, false).tune) << "another rank decides";
+  EXPECT_FALSE(order({{"autotune", "1"}, {"lock_after", "0"}}, shape).tune);
+  EXPECT_FALSE(order({{"autotune", "1"}, {"fusion_bytes", "0"}}, shape).tune);
+  EXPECT_FALSE(order({{"autotune", "1"}}, {.ranks = 1, .transport = "shm"}).tune);
+
+  EXPECT_EQ(*tuned.save({8192, 4096}), path("result.txt"));
+  EXPECT_EQ(load(path("result.txt"))->table.text(), read("buckets tcp 4 up_to=8192 alone_above=4096\n").text());
+  GroupShape uneven = shape;
+  uneven.ranks_per_host = 0;
+  EXPECT_EQ(*order({{"autotune", "1"}}, uneven).save({8192, 4096}), "") << "an uneven group has no place in the table";
 }
 
 // Error paths follow.

@@ -10,7 +10,8 @@ BucketRun::BucketRun(PlannedBucket planned, Communicator& comm, NamedTelemetry& 
       telemetry_(telemetry),
       entries_(std::move(planned.entries)),
       bucket_(std::move(planned.bucket)),
-      provisional_(planned.provisional) {}
+      provisional_(planned.provisional),
+      ends_round_(planned.ends_round) {}
 
 void BucketRun::start() {
   if (const Status begun = begin(); !begun.ok()) fail_here(begun);

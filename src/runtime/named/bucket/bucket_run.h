@@ -42,6 +42,7 @@ class BucketRun {
   void withdraw();
   bool withdrawn() const { return withdrawn_; }
   bool is_provisional() const { return provisional_; }
+  uint32_t ends_round() const { return ends_round_; }  // as in PlannedBucket
   const Status& status() const { return status_; }
   Entries& entries() { return entries_; }
   const Bucket& bucket() const { return *bucket_; }
@@ -83,6 +84,7 @@ class BucketRun {
 
   const std::shared_ptr<const Bucket> bucket_;
   const bool provisional_;
+  const uint32_t ends_round_;
   bool was_tried_ = false;
   bool withdrawn_ = false;
   double error_bound_ = 0;  // the largest of the run's collectives

@@ -15,12 +15,17 @@ OrderFollower::OrderFollower(Communicator& comm, const Config& config, Submissio
       readiness_(comm),
       timeout_(config) {}
 
-void OrderFollower::lock(std::vector<Bucket> buckets) {
-  log_debug("{}: the order of {} buckets is locked after {} messages", comm_.id(), buckets.size(),
+void OrderFollower::lock(Plan&& plan) {
+  log_debug("{}: the order of {} buckets is locked after {} messages", comm_.id(), plan.locked.size(),
             exchange_.messages_sent());
+  if (plan.cut && plan.rounds == 0) {
+    log_info("{}: the order has buckets of up to {} bytes, and tensors above {} bytes run alone", comm_.id(),
+             plan.cut->bucket_bytes, plan.cut->alone_bytes);
+  }
   ++epochs_;
   submissions_.lock(
-      std::move(buckets), [this](const std::string& name) { return exchange_.cached(name); }, !readiness_.available());
+      std::move(plan.locked), [this](const std::string& name) { return exchange_.cached(name); },
+      !readiness_.available(), plan.rounds);
   if (Trace* trace = operations_.telemetry().trace(); trace != nullptr) trace->locked(*submissions_.order());
   if (leaving_group_) submissions_.leave("this rank leaves the group");
   publish();
@@ -33,6 +38,10 @@ bool OrderFollower::follow() {
   if (!order->optimistic()) {
     moved = readiness_.read(submissions_, operations_.telemetry().trace());
     while (begin_next()) moved = true;
+  }
+  if (exchange_.is_root() && order->is_complete()) {
+    const bool concluded = submissions_.conclude();
+    FDL_CHECK(concluded);
   }
   if (order->left()) {
     end();
@@ -93,7 +102,7 @@ void OrderFollower::end() {
   log_debug("{}: the locked order is left after {} rounds: {}", comm_.id(), rounds, submissions_.reason());
   if (Trace* trace = operations_.telemetry().trace(); trace != nullptr) trace->left(rounds, submissions_.reason());
   rounds_of_left_ += rounds;
-  exchange_.left_order(rounds);
+  exchange_.left_order(rounds, submissions_.order()->concluded());
   timeout_.stop();
   readiness_.stop_watching();
   const bool ended = submissions_.finish_leaving();

@@ -26,8 +26,9 @@ class OrderFollower {
   OrderFollower(Communicator& comm, const Config& config, Submissions<Entry>& submissions, PlanExchange& exchange,
                 PendingBuckets& pending, OperationsInFlight& operations);
 
-  // Follows `buckets` from now on, after all buckets of earlier plans. Entries that wait move into their places.
-  void lock(std::vector<Bucket> buckets);
+  // Follows the order of the plan from now on, after all buckets of earlier plans. Entries that wait move into their
+  // places.
+  void lock(Plan&& plan);
   // Call after `submissions` has changed outside of this class.
   void publish() { readiness_.publish(submissions_.order()); }
   // Appends the positions that may run, and ends an order that has been left. Returns whether anything moved.
@@ -37,6 +38,11 @@ class OrderFollower {
   // Call before this rank leaves the group: it leaves this order and all later ones at once, so that it promises no
   // further position.
   void prepare_to_leave();
+  // Whether follow() would end the order.
+  bool may_end() const {
+    const LockedOrder* order = submissions_.order();
+    return order != nullptr && (order->left() || (exchange_.is_root() && order->is_complete()));
+  }
   // Whether positions of an order that is being left may still have to run.
   bool is_leaving(bool root_is_gone) const;
 
@@ -47,6 +53,10 @@ class OrderFollower {
   LockedOrder::Fate fate() const { return submissions_.order()->fate(); }
   // That position has finished.
   void finish_position() { submissions_.finish(); }
+  // The last bucket of a round of the order with this number (PlannedBucket::ends_round) has ended.
+  void finish_round(uint32_t order) {
+    if (order != 0 && order == submissions_.epochs()) exchange_.finish_round();
+  }
   // The entries of a position that was dropped are negotiated again.
   void take_back(Entries entries) { submissions_.take_back(std::move(entries)); }
 
