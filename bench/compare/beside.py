@@ -1,5 +1,6 @@
 """P12: small allreduces of two ranks beside other work on the same cores, each call timed, beside Open MPI."""
 
+import contextlib
 import os
 import statistics
 import subprocess
@@ -17,7 +18,7 @@ SPIN = "while True: pass"
 # A worker that prepares a batch and waits for its queue, again and again.
 LOADER = "import time\nwhile True:\n    sum(range(100_000))\n    time.sleep(0.002)"
 QUOTA_CORES = 1.5
-CGROUP = f"/sys/fs/cgroup/farandole-compare-{os.getpid()}"
+GROUP = f"farandole-compare-{os.getpid()}"
 
 
 class Surroundings:
@@ -53,15 +54,31 @@ ALL = (
 )
 
 
+def control_group():
+    """The folder of a control group of this run and the settings of its quota, by the version that the host has."""
+    period_us = 100_000
+    quota_us = int(QUOTA_CORES * period_us)
+    if os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
+        return f"/sys/fs/cgroup/{GROUP}", {"cpu.max": f"{quota_us} {period_us}"}
+    return f"/sys/fs/cgroup/cpu/{GROUP}", {"cpu.cfs_period_us": period_us, "cpu.cfs_quota_us": quota_us}
+
+
 def within_quota(command):
     """The command in a control group of its own, or None where none can be made."""
+    folder, settings = control_group()
     try:
-        os.makedirs(CGROUP, exist_ok=True)
-        with open(f"{CGROUP}/cpu.max", "w") as file:
-            file.write(f"{int(QUOTA_CORES * 100_000)} 100000")
+        os.makedirs(folder, exist_ok=True)
+        for name, value in settings.items():
+            with open(f"{folder}/{name}", "r+") as file:  # a file that is not there means that this is no control group
+                file.write(str(value))
     except OSError:
         return None
-    return ["sh", "-c", f'echo $$ >{CGROUP}/cgroup.procs && exec "$@"', "sh", *command]
+    return ["sh", "-c", f'echo $$ >{folder}/cgroup.procs && exec "$@"', "sh", *command]
+
+
+def remove_control_group():
+    with contextlib.suppress(OSError):  # there is none
+        os.rmdir(control_group()[0])
 
 
 class Beside:
@@ -91,8 +108,7 @@ class Beside:
                     for name, command in self.commands.items():
                         self._launch(surroundings, name, command, timeout_s)
         end_marked()
-        if os.path.isdir(CGROUP):
-            os.rmdir(CGROUP)
+        remove_control_group()
 
     def _launch(self, surroundings, name, command, timeout_s):
         if surroundings.quota:
