@@ -2,6 +2,9 @@
 // polling.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include "base/clock.h"
 #include "system/poller.h"
 
@@ -16,6 +19,13 @@ struct PeerActivity {
   // Since the previous call this object has woken a sleeping rank, which takes so long to wake up; 0: it has woken
   // none.
   int64_t wake_up_ns = 0;
+
+  // That of several objects together.
+  void add(const PeerActivity& other) {
+    on_this_processor |= other.on_this_processor;
+    should_leave |= other.should_leave;
+    wake_up_ns = std::max(wake_up_ns, other.wake_up_ns);
+  }
 };
 
 // How to sleep:   if (x.prepare_to_sleep()) { poll x.wake_fd() for reading ... }   x.finish_sleep();   then progress().

@@ -245,12 +245,7 @@ PeerActivity Communicator::peer_activity() {
   State& s = *state_;
   const DriverLock lock(s);
   PeerActivity all;
-  for (Waitable* waitable : s.waitables) {
-    const PeerActivity one = waitable->peer_activity();
-    all.on_this_processor |= one.on_this_processor;
-    all.should_leave |= one.should_leave;
-    all.wake_up_ns = std::max(all.wake_up_ns, one.wake_up_ns);
-  }
+  for (Waitable* waitable : s.waitables) all.add(waitable->peer_activity());
   return all;
 }
 

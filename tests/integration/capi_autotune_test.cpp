@@ -41,13 +41,6 @@ class TemporaryFile {
   char path_[40] = "/tmp/farandole-autotune-XXXXXX";
 };
 
-fdl_counters counters_of(const World& world) {
-  fdl_counters counters{};
-  counters.struct_size = sizeof counters;
-  EXPECT_EQ(fdl_metrics(world.world, &counters), FDL_OK);
-  return counters;
-}
-
 // A step that sums `count` tensors, each of 256 floats.
 class Step {
  public:

@@ -179,12 +179,7 @@ TEST(DeviceWatch, ReportsALibraryErrorWithoutACallInProgress) {
 
 // ---- cost ----
 
-uint64_t wakeups(fdl_world* world) {
-  fdl_counters counters;
-  counters.struct_size = sizeof counters;
-  FDL_EXPECT_OK(fdl_metrics(world, &counters));
-  return counters.wakeups;
-}
+uint64_t wakeups(fdl_world* world) { return counters_of(world).wakeups; }
 
 // Later work starts the watch again.
 TEST(DeviceWatch, ProgressThreadSleepsOnceTheDeviceIsDone) {

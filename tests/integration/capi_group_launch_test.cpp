@@ -147,12 +147,7 @@ class Step {
   void *gathered_ = nullptr, *scattered_ = nullptr;
 };
 
-uint64_t locked_steps(const World& me) {
-  fdl_counters counters{};
-  counters.struct_size = sizeof counters;
-  EXPECT_EQ(fdl_metrics(me.world, &counters), FDL_OK);
-  return counters.locked_steps;
-}
+uint64_t locked_steps(const World& me) { return counters_of(me).locked_steps; }
 
 class GroupLaunch : public testing::Test {
  protected:

@@ -30,13 +30,6 @@ fdl_operation sum_of(const char* name, std::vector<float>& tensor, const int64_t
   return operation;
 }
 
-fdl_counters counters_of(const World& world) {
-  fdl_counters counters{};
-  counters.struct_size = sizeof counters;
-  EXPECT_EQ(fdl_metrics(world.world, &counters), FDL_OK);
-  return counters;
-}
-
 struct Tensor {
   std::string name;
   std::vector<float> values;

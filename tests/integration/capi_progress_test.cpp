@@ -51,12 +51,7 @@ void expect_done_unaided(fdl_handle* handle) {
   EXPECT_EQ(done, 1);
 }
 
-uint64_t wakeups(fdl_world* world) {
-  fdl_counters counters{};
-  counters.struct_size = sizeof counters;
-  EXPECT_EQ(fdl_metrics(world, &counters), FDL_OK);
-  return counters.wakeups;
-}
+uint64_t wakeups(fdl_world* world) { return counters_of(world).wakeups; }
 
 class OverEveryTransport : public testing::TestWithParam<const char*> {
  protected:

@@ -171,6 +171,14 @@ class Warnings {
   std::vector<std::string> lines_;
 };
 
+inline fdl_counters counters_of(fdl_world* world) {
+  fdl_counters counters{};
+  counters.struct_size = sizeof counters;
+  EXPECT_EQ(fdl_metrics(world, &counters), FDL_OK);
+  return counters;
+}
+inline fdl_counters counters_of(const World& world) { return counters_of(world.world); }
+
 #define FDL_ASSERT_OK(expression) ASSERT_EQ((expression), FDL_OK) << fdl_last_error()->text
 #define FDL_EXPECT_OK(expression) EXPECT_EQ((expression), FDL_OK) << fdl_last_error()->text
 

@@ -143,9 +143,8 @@ std::string transport_line(const EfaFacts& facts, std::string_view transports, s
 
 std::string nccl_line(const NcclPlugin& plugin) {
   if (!plugin.path.empty()) return "nccl: its network plugin is " + plugin.path;
-  return "nccl: no network plugin, so NCCL's bytes between hosts do not go over EFA (" + plugin.why +
-         "); install aws-ofi-nccl, which AWS's EFA installer has, and add its folder to LD_LIBRARY_PATH or name the "
-         "library in NCCL_NET_PLUGIN";
+  return "nccl: no network plugin, so NCCL's bytes between hosts do not go over EFA (" + plugin.why + "); " +
+         kNcclPluginRemedy;
 }
 
 void log_efa(const EfaFacts& facts, std::string_view transports, std::string_view else_why) {

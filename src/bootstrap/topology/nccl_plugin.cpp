@@ -55,10 +55,9 @@ NcclPlugin find_nccl_plugin(const Environment& environment) {
     files.push_back("libnccl-net-" + word + ".so");
   }
   if (files.empty()) files.emplace_back("libnccl-net.so");
-  NcclPlugin plugin;
   std::string why;
   for (const std::string& file : files) {
-    plugin = open(file);
+    NcclPlugin plugin = open(file);
     if (!plugin.path.empty()) return plugin;
     why += (why.empty() ? "" : "; ") + plugin.why;
   }

@@ -13,6 +13,11 @@ struct NcclPlugin {
   std::string why;   // then the reason
 };
 
+// What to do where a host has EFA and NCCL finds no plugin.
+inline constexpr char kNcclPluginRemedy[] =
+    "install aws-ofi-nccl, which AWS's EFA installer has, and add its folder to LD_LIBRARY_PATH or name the library in "
+    "NCCL_NET_PLUGIN";
+
 // Looks for the plugin in the way that NCCL documents: the library or the suffix in NCCL_NET_PLUGIN (several, separated
 // by commas, in turn; "none" means none), else libnccl-net.so. It loads the library and closes it again.
 NcclPlugin find_nccl_plugin(const Environment& environment);

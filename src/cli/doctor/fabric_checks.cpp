@@ -66,10 +66,8 @@ Finding check_nodes(const std::string& root) {
 Finding check_nccl_plugin() {
   const NcclPlugin plugin = find_nccl_plugin(Environment::of_process());
   if (!plugin.path.empty()) return {Severity::good, "NCCL's plugin", plugin.path, ""};
-  return {
-      Severity::warning, "NCCL's plugin", "none: " + plugin.why,
-      "without it NCCL's bytes between hosts do not go over EFA: install aws-ofi-nccl, which AWS's EFA installer has, "
-      "and add its folder to LD_LIBRARY_PATH or name the library in NCCL_NET_PLUGIN"};
+  return {Severity::warning, "NCCL's plugin", "none: " + plugin.why,
+          std::string("without it NCCL's bytes between hosts do not go over EFA: ") + kNcclPluginRemedy};
 }
 
 // A security group cannot be read from inside: only its symptoms show.

@@ -267,12 +267,7 @@ void ProgressThread::drive_until_done(Turn& turn, const Handle& handle, Deadline
 
 PeerActivity ProgressThread::peer_activity() {
   PeerActivity all;
-  for (Driven* driven : active_) {
-    const PeerActivity one = driven->comm().peer_activity();
-    all.on_this_processor |= one.on_this_processor;
-    all.should_leave |= one.should_leave;
-    all.wake_up_ns = std::max(all.wake_up_ns, one.wake_up_ns);
-  }
+  for (Driven* driven : active_) all.add(driven->comm().peer_activity());
   return all;
 }
 

@@ -277,7 +277,7 @@ class Job(chaos.Job):
             # Of a communicator that is being made some ranks are ready, and begin the next one. An ordered call adds
             # what became of its communicator, while other ranks may wait in an operation by name.
             text = re.sub(r", while connecting all comm \d+$|; this communicator has ended.*$", "", fields[3])
-            # A single rank that is told about itself stands alone.
+            # A lost rank gets a text of its own, in which it is the culprit; the others need not have it.
             if int(fields[2]) != rank and trial.fault != "one way":
                 texts[away if 0 in {end for link in trial.links for end in link} else 0].add(text)
         return [f"several texts on one side: {one}" for one in texts.values() if len(one) > 1]

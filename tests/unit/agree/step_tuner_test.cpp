@@ -213,7 +213,8 @@ TEST(StepTuner, MakesUpForACandidateThatIsMuchSlowerThanExpected) {
       kSeed, [](BucketCut cut) { return cut == kUsual ? kStepNs : 20 * kStepNs; }, kUsual);
   ASSERT_TRUE(job.run());
   const double excess = job.lost_share() * static_cast<double>(job.steps()) - 0.02 * static_cast<double>(job.steps());
-  EXPECT_LE(excess, 2 * 19 + 10) << "in steps: one candidate, and the share of what all lost (500)";
+  EXPECT_LE(excess, 2 * 19 + 10)
+      << "in steps: two steps of one candidate lose 19 each; the last 10 are 2 % of 500 steps";
 }
 
 TEST(StepTuner, TakesBackACandidateThatIsInterruptedAgainAndAgain) {

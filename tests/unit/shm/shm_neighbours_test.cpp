@@ -1,5 +1,5 @@
-// Tests of what a spinning rank learns of the others through Neighbours: their processors, and how long they need to
-// wake up.
+// Tests of Neighbours::activity(), which tells a spinning rank on which processors the other ranks run, and how long
+// the ranks that it has woken need to wake up.
 #include "transports/shm/shm_neighbours.h"
 
 #include <gmock/gmock.h>
