@@ -254,4 +254,4 @@ def check_other_distributions_are_refused():
 @pytest.mark.parametrize("check", checks_of(sys.modules[__name__]))
 @pytest.mark.parametrize("backend", keras_backends.INSTALLED)
 def test_on_two_ranks(backend, check):
-    keras_backends.require(backend, check)
+    keras_backends.require(sys.modules[__name__], backend, check)

@@ -40,6 +40,11 @@ def after_steps(optimizer, *gradients):
     return values
 
 
+def check_init():
+    hvd.init()
+    assert hvd.size() == 2
+
+
 # ---- Optimizers ------------------------------------------------------------------------------------------------------
 
 
@@ -304,4 +309,4 @@ def check_the_world_is_still_usable():
 @pytest.mark.parametrize("check", checks_of(sys.modules[__name__]))
 @pytest.mark.parametrize("backend", keras_backends.INSTALLED)
 def test_on_two_ranks(backend, check):
-    keras_backends.require(backend, check)
+    keras_backends.require(sys.modules[__name__], backend, check)

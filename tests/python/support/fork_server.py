@@ -1,4 +1,4 @@
-"""Starts ranks as forks of one process that has imported PyTorch or TensorFlow, which saves seconds for each rank.
+"""Starts ranks as forks of a process that has imported their framework, which saves seconds for each rank.
 
 The server reads one order in each message (arguments, environment, file of the output) and forks a rank. The rank
 behaves like `python worker.py ARGUMENTS`: it has its own session and environment, and its interpreter ends normally.
@@ -6,6 +6,7 @@ The server reports the start and end of each rank. When the client ends, the ser
 """
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -17,6 +18,14 @@ import sys
 import time
 
 MESSAGE_BYTES = 1 << 18
+# What ranks import that use the framework, where it is installed. None starts a thread before its first operation.
+FRAMEWORKS = {
+    "torch": ["torch", "torch.distributed._functional_collectives", "torch.distributed.checkpoint",
+              "torch.distributed.fsdp", "torch.distributed.tensor"],
+    "tensorflow": ["tensorflow"],
+    "jax": ["jax", "optax"],
+    "keras": ["keras"],
+}  # fmt: skip
 
 
 class Process:
@@ -45,16 +54,15 @@ class Process:
 
 
 class ForkServer:
-    def __init__(self):
+    def __init__(self, framework, variables):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self._socket, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_BYTES)
-        variables = dict(os.environ, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")
         self._process = subprocess.Popen(
-            [sys.executable, os.path.abspath(__file__), str(theirs.fileno())],
+            [sys.executable, os.path.abspath(__file__), str(theirs.fileno()), framework],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            env=variables,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **variables},
         )
         theirs.close()
         self._started = []
@@ -86,14 +94,17 @@ class ForkServer:
             seconds = 0
 
 
-_server = None
+_servers = {}
 
 
-def start(arguments, environment, output):
-    global _server
-    if _server is None:
-        _server = ForkServer()
-    return _server.start(arguments, environment, output)
+def start(arguments, environment, output, framework):
+    """Starts a rank in a fork of a process that has imported `framework`, one of FRAMEWORKS."""
+    # Keras reads its backend when it is imported.
+    variables = {name: value for name, value in environment.items() if name == "KERAS_BACKEND"}
+    key = (framework, *variables.values())
+    if key not in _servers:
+        _servers[key] = ForkServer(framework, variables)
+    return _servers[key].start(arguments, environment, output)
 
 
 # ---- in the server -------------------------------------------------------------------------------------------------
@@ -152,14 +163,9 @@ def serve(ours):
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal: the client ends the ranks
-    if importlib.util.find_spec("torch"):  # tests of NumPy alone run where PyTorch is not installed
-        import torch
-        import torch.distributed._functional_collectives
-        import torch.distributed.checkpoint
-        import torch.distributed.fsdp
-        import torch.distributed.tensor  # noqa: F401
-    elif importlib.util.find_spec("tensorflow"):  # it starts no thread before its first operation
-        import tensorflow  # noqa: F401
+    for module in FRAMEWORKS[sys.argv[2]]:
+        if importlib.util.find_spec(module.split(".")[0]):  # tests of NumPy alone run where PyTorch is not installed
+            importlib.import_module(module)
     import worker
 
     if serve(socket.socket(fileno=int(sys.argv[1]))):

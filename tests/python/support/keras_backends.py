@@ -15,11 +15,9 @@ def variables(backend):
             "FARANDOLE_START_TIMEOUT_S": "200"}  # fmt: skip
 
 
-def require(backend, check):
-    """Asserts that `check` of the module keras_checks passed on two ranks with that backend."""
-    # Interpreters of their own: TensorFlow and JAX do not work after a fork.
-    module = importlib.import_module("keras_checks")
-    launch.require(module, 2, check, variables(backend), 2 * DEADLINE_S, fresh=True)
+def require(module, backend, check):
+    """Asserts that `check` of the module passed on two ranks with that backend."""
+    launch.require(module, 2, check, variables(backend), 2 * DEADLINE_S)
 
 
 def environment(backend):

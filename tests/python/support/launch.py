@@ -71,11 +71,15 @@ def start_fresh(arguments, environment, output):
 class Launched:
     """The ranks of one job. As a context manager it ends ranks that still run.
 
-    Ranks are forked from a process that has imported PyTorch, or, where `fresh`, are interpreters of their own: for
-    tests of how an interpreter starts, ends or forks."""
+    Ranks are forked from a process that has imported the framework after which the folder of the module is named, or
+    else PyTorch. Where `fresh`, they are interpreters of their own: for tests of how an interpreter starts, ends or
+    forks."""
 
     def __init__(self, size, module, checks, environment=None, arguments=(), rendezvous=None, fresh=False):
         self.folder = tempfile.TemporaryDirectory(prefix="farandole-test-")
+        file = _file_of(module)
+        folder = os.path.basename(os.path.dirname(file))
+        framework = folder if folder in fork_server.FRAMEWORKS else "torch"
         key = secrets.token_hex(16)
         rendezvous = rendezvous or f"tcp://127.0.0.1:{free_port()}"
         self.ranks = []
@@ -87,10 +91,13 @@ class Launched:
                              FARANDOLE_JOB_KEY=key, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")  # fmt: skip
             variables.update(environment or {})
             outcomes = os.path.join(self.folder.name, f"{number}.json")
-            command = [_file_of(module), ",".join(checks), outcomes, *arguments]
+            command = [file, ",".join(checks), outcomes, *arguments]
             output = os.path.join(self.folder.name, f"{number}.out")
-            start = start_fresh if fresh else fork_server.start
-            self.ranks.append(Rank(number, start(command, variables, output), self.folder.name))
+            if fresh:
+                process = start_fresh(command, variables, output)
+            else:
+                process = fork_server.start(command, variables, output, framework)
+            self.ranks.append(Rank(number, process, self.folder.name))
 
     def wait(self, deadline_s=DEADLINE_S):
         end = time.monotonic() + deadline_s
