@@ -14,7 +14,7 @@ if [[ ! -f $venv/requirements || $(<"$venv/requirements") != "${requirements[*]}
     echo "docs: python3 -m venv failed; as root: apt-get install python3-venv" >&2
     exit 1
   }
-  "$venv/bin/pip" install --quiet --disable-pip-version-check "${requirements[@]}"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile "${requirements[@]}"
   printf '%s' "${requirements[*]}" >"$venv/requirements"
 fi
 exec "$venv/bin/python" docs/tools/site.py "$@"

@@ -34,6 +34,12 @@ setup_install_packages() {
   rm -f "$log"
 }
 
+# setup_pip_install PYTHON PACKAGES...: without compiling them, which takes minutes for PyTorch and TensorFlow. Python
+# compiles what it imports, the first time.
+setup_pip_install() {
+  "$1" -m pip install --quiet --disable-pip-version-check --no-compile "${@:2}"
+}
+
 setup_make_venv() {
   local requirements=(torch==2.13.0 numpy scikit-learn pytest pytest-xdist pyyaml distributed mpi4py ruff==0.17.6 "scikit-build-core>=0.10" "pybind11>=2.12"
     pyproject-metadata==0.12.1)
@@ -46,7 +52,7 @@ setup_make_venv() {
   export PATH="$PWD/.venv/bin:$PATH"
   [[ ! -f $stamp || $(<"$stamp") != "${requirements[*]}" ]] || return 0
   setup_say "installing ${requirements[*]} (minutes the first time)"
-  python -m pip install --quiet --disable-pip-version-check "${requirements[@]}" ||
+  setup_pip_install python "${requirements[@]}" ||
     setup_fail "pip could not install the packages above; see what it asks (pip config list) and run this again"
   printf '%s' "${requirements[*]}" >"$stamp"
 }
@@ -88,7 +94,7 @@ install_python_package() {
   setup_say "building into build/ and installing into .venv (minutes the first time)"
   rm -f "$stamp"
   setup_xla_headers build/xla
-  python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall . bindings/horovod ||
+  setup_pip_install python --no-build-isolation --no-deps --force-reinstall . bindings/horovod ||
     setup_fail "the build failed (above). If build/ was made with another generator than Ninja: rm -rf build, and again"
   printf '%s' "$hash" >"$stamp"
 }

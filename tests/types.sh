@@ -9,7 +9,7 @@ place=$PWD/build/types
 if [[ ! -f $place/ready || $(<"$place/ready") != "${requirements[*]}" ]]; then
   setup_say "installing ${requirements[*]}"
   python3 -m venv "$place"
-  "$place/bin/python" -m pip install --quiet --disable-pip-version-check "${requirements[@]}" ||
+  setup_pip_install "$place/bin/python" "${requirements[@]}" ||
     setup_fail "pip could not install the packages above"
   printf '%s' "${requirements[*]}" >"$place/ready"
 fi

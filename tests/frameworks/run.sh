@@ -41,7 +41,7 @@ set_up_framework() {
     mkdir -p "$home"
     python -m venv "$home/venv"
     # shellcheck disable=SC2086  # several packages
-    "$home/venv/bin/python" -m pip install --quiet --disable-pip-version-check ${wanted//,/ } pytest pytest-xdist scikit-learn pyyaml ||
+    setup_pip_install "$home/venv/bin/python" ${wanted//,/ } pytest pytest-xdist scikit-learn pyyaml ||
       setup_fail "pip could not install $wanted"
     printf '%s' "$wanted" >"$home/packages"
   fi

