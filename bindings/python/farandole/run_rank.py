@@ -21,13 +21,11 @@ def _leave(folder, outcome):
     os.rename(aside, os.path.join(folder, f"outcome.{os.getpid()}"))
 
 
-def _read_task(folder):
+def _read_folder(folder):
     if os.stat(folder).st_uid != os.geteuid():
         raise PermissionError(f"{folder} belongs to another user: its content is not unpickled")
     with open(os.path.join(folder, "task"), "rb") as file:
-        path = pickle.load(file)
-        sys.path += [entry for entry in path if entry not in sys.path]
-        return pickle.load(file)
+        return read_task(file)
 
 
 def _failed(error):
@@ -47,11 +45,20 @@ def _failed(error):
         return objects.dumps(dict(facts, error=None))
 
 
-def main():
-    """Runs the task of the folder sys.argv[1] and stores its result or its exception."""
-    folder = sys.argv[1]
+def read_task(file):
+    """The call (function, args, kwargs) that `file` holds after the list of folders to import from."""
+    path = pickle.load(file)  # first: unpickling the task may need it
+    sys.path += [entry for entry in path if entry not in sys.path]
+    return pickle.load(file)
+
+
+def perform(read, store):
+    """Calls what `read()` returns as (function, args, kwargs), and `store(outcome)` with its result or its exception.
+
+    The outcome is bytes: a pickled dictionary. An exception of the call is raised again.
+    """
     try:
-        function, args, kwargs = _read_task(folder)
+        function, args, kwargs = read()
         value = function(*args, **kwargs)
         facts = {"rank": _rank(), "process": os.getpid()}
         try:
@@ -59,9 +66,15 @@ def main():
         except Exception as error:
             raise TypeError(f"the result of rank {_rank()} cannot be pickled: {error}") from error
     except BaseException as error:
-        _leave(folder, _failed(error))
+        store(_failed(error))
         raise
-    _leave(folder, outcome)
+    store(outcome)
+
+
+def main():
+    """Runs the task of the folder sys.argv[1] and stores its outcome there."""
+    folder = sys.argv[1]
+    perform(lambda: _read_folder(folder), lambda outcome: _leave(folder, outcome))
 
 
 if __name__ == "__main__":

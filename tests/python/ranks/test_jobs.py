@@ -158,6 +158,12 @@ def test_the_rank_that_failed_first_is_named(how, kind, text):
     assert "127.0.0.1, process " in failure.text
 
 
+def test_a_worker_that_is_killed_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # of the workers and their ranks
+    failure_of(work_until, "agent")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_job_system_s_own_reason_for_a_loss_is_given():
     failure = failure_of(work_until, "agent", explains="its machine was taken away")
     assert failure.rank == 1 and "died: its machine was taken away" in failure.text

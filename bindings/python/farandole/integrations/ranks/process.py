@@ -1,7 +1,8 @@
 """RankProcess: one rank as a child process that runs a pickled function and stores its outcome.
 
-The child runs `python -m farandole.integrations.ranks.process FOLDER PARENT`. The kernel kills it when the thread that
-started it ends, so a job system that kills its worker kills the rank too.
+The child runs `python -m farandole.integrations.ranks.process TASK OUTCOME PARENT`: two descriptors of memory that both
+processes share, and the parent's process number. The kernel kills the child when the thread that started it ends, so a
+job system that kills its worker kills the rank too, and nothing is left in a file system.
 """
 
 from __future__ import annotations
@@ -11,20 +12,25 @@ import ctypes
 import os
 import pickle
 import selectors
-import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
-import tempfile
 import threading
-from typing import Callable
+from typing import BinaryIO, Callable
 
 from ... import objects, run_rank
 
 _PR_SET_PDEATHSIG = 1
 _STOP_S = 5.0  # between SIGTERM and SIGKILL
 _LINE_BYTES = 1 << 16  # a longer line is passed on in parts
+_SIZE = struct.Struct("<Q")  # before an outcome: one that is cut short is none
+
+
+def _memory(name: str) -> BinaryIO:
+    """A file in memory that has no name in a file system, open for reading and writing."""
+    return open(os.memfd_create(name), "w+b")
 
 
 class RankProcess:
@@ -38,19 +44,19 @@ class RankProcess:
     def __init__(self, task: bytes, variables: dict[str, str | None], on_line: Callable[[str, str], None],
                  python: str | None = None):  # fmt: skip
         self._on_line = on_line
-        self._folder = tempfile.mkdtemp(prefix="farandole-rank-")  # mode 0700
-        try:
-            with objects.private_file(os.path.join(self._folder, "task")) as file:
-                pickle.dump([entry for entry in sys.path if entry], file)  # first: unpickling the task may need it
-                file.write(task)
-            both = {**os.environ, "PYTHONUNBUFFERED": "1", **variables}
-            environment = {name: value for name, value in both.items() if value is not None}
+        both = {**os.environ, "PYTHONUNBUFFERED": "1", **variables}
+        environment = {name: value for name, value in both.items() if value is not None}
+        with _memory("farandole task") as task_file, contextlib.ExitStack() as on_error:
+            self._outcome = on_error.enter_context(_memory("farandole outcome"))
+            pickle.dump([entry for entry in sys.path if entry], task_file)
+            task_file.write(task)
+            task_file.flush()
+            descriptors = [task_file.fileno(), self._outcome.fileno()]
             self._child = subprocess.Popen(
-                [python or sys.executable, "-m", __name__, self._folder, str(os.getpid())],
-                env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
-        except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise
+                [python or sys.executable, "-m", __name__, *map(str, descriptors), str(os.getpid())],
+                env=environment, pass_fds=descriptors,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+            on_error.pop_all()
         self.pid = self._child.pid
         self.ended = False
         self._unread = {"stdout": b"", "stderr": b""}
@@ -103,12 +109,13 @@ class RankProcess:
         self.ended = True
 
     def outcome(self) -> bytes | None:
-        """What the rank has stored: pickled, see farandole.run_rank. None if it ended without an outcome."""
-        try:
-            with open(os.path.join(self._folder, f"outcome.{self.pid}"), "rb") as file:
-                return file.read()
-        except FileNotFoundError:
+        """What the rank has stored: pickled, see farandole.run_rank. None if it ended without a whole outcome."""
+        self._outcome.seek(0)
+        size = self._outcome.read(_SIZE.size)
+        if len(size) < _SIZE.size:
             return None
+        outcome = self._outcome.read()
+        return outcome if len(outcome) == _SIZE.unpack(size)[0] else None
 
     def ending(self) -> str:
         """How the process ended, as text: "exit code 3" or "signal SIGKILL"."""
@@ -129,10 +136,10 @@ class RankProcess:
         killer.start()
 
     def close(self) -> None:
-        """Kills the process if it still runs, and removes its files."""
+        """Kills the process if it still runs, and frees the memory that it shared."""
         self._child.kill()
         self._child.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._outcome.close()
 
 
 def task_of(function: Callable, args: tuple, kwargs: dict, dumps: Callable = objects.dumps) -> bytes:
@@ -144,12 +151,28 @@ def task_of(function: Callable, args: tuple, kwargs: dict, dumps: Callable = obj
 
 
 def main() -> None:
-    """Runs the task of the folder sys.argv[1] as a rank that does not outlive the process sys.argv[2]."""
+    """Runs the task of the descriptor sys.argv[1] as a rank and stores its outcome in the descriptor sys.argv[2].
+
+    The rank does not outlive the process sys.argv[3].
+    """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != int(sys.argv[2]):  # it ended before the call
+    task, outcome, parent = map(int, sys.argv[1:])
+    if os.getppid() != parent:  # it ended before the call
         sys.exit(1)
+    for descriptor in task, outcome:  # programs that the task starts do not get them
+        os.set_inheritable(descriptor, False)
+
+    def read():
+        with open(task, "rb") as file:
+            file.seek(0)  # the position is shared with the parent, which has written
+            return run_rank.read_task(file)
+
+    def store(data: bytes):
+        with open(outcome, "wb", closefd=False) as file:
+            file.write(_SIZE.pack(len(data)) + data)
+
     try:
-        run_rank.main()
+        run_rank.perform(read, store)
     except SystemExit as error:  # of the function: it has no result, whatever the code
         sys.exit(error.code or 1)
 
