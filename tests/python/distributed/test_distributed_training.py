@@ -6,6 +6,7 @@
 import contextlib
 import copy
 import os
+import shutil
 import sys
 import tempfile
 import warnings
@@ -277,6 +278,9 @@ def check_checkpoints():
     checkpoint.load(state, checkpoint_id=folder[0])
     set_model_state_dict(fresh, state)
     assert all(torch.equal(one, other) for one, other in zip(saved, whole(fresh.parameters())))
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(folder[0])
 
 
 def check_dtensor():

@@ -15,6 +15,7 @@
 #include <array>
 #include <atomic>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -802,14 +803,21 @@ TEST(ChildProcess, DiesWithItsParentIfRequested) {
 
 // ---- Files ----
 
-std::string fresh_folder() {
-  std::string folder = testing::TempDir() + "farandole-XXXXXX";
-  FDL_CHECK(::mkdtemp(folder.data()) != nullptr);
-  return folder;
-}
+class FreshFolder {
+ public:
+  FreshFolder() { FDL_CHECK(::mkdtemp(path_.data()) != nullptr); }
+  ~FreshFolder() { std::filesystem::remove_all(path_); }
+  FreshFolder(const FreshFolder&) = delete;
+  FreshFolder& operator=(const FreshFolder&) = delete;
+  std::string file(const char* name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_ = testing::TempDir() + "farandole-XXXXXX";
+};
 
 TEST(WatchedFile, WakesWhenItIsWrittenOrReplaced) {
-  const std::string path = fresh_folder() + "/wanted";
+  const FreshFolder folder;
+  const std::string path = folder.file("wanted");
   WatchedFile file = require(WatchedFile::open(path));
   EXPECT_FALSE(wait_readable(file.fd(), soon()));
   EXPECT_EQ(file.read().status().code(), Code::resource);  // it does not exist yet
@@ -832,7 +840,8 @@ TEST(WatchedFile, ReportsWhyItCannotWatch) {
 }
 
 TEST(WatchedFile, ReadsNoMoreThanItsLimit) {
-  const std::string path = fresh_folder() + "/long";
+  const FreshFolder folder;
+  const std::string path = folder.file("long");
   std::ofstream(path) << std::string(10000, 'x');
   EXPECT_EQ(require(WatchedFile::open(path)).read()->size(), 4096u);
 }
