@@ -13,6 +13,8 @@
 
 namespace fdl {
 
+class TcpConnector;
+
 // A memory group has a bit of a 64-bit mask for each rank.
 inline constexpr int kRanksPerMemoryGroup = 64;
 
@@ -55,6 +57,7 @@ struct Membership {
   bool key_is_secret = false;  // false: the job's key is derived from facts that others can know
   const Config* config = nullptr;
   std::shared_ptr<HostMemory> memory;  // shared by the ranks of this host in this job; null if they have none
+  std::shared_ptr<TcpConnector> tcp_connector = {};  // makes connections of large communicators; null: none does
   Exchange* exchange = nullptr;
   Deadline deadline = Deadline::never();
 

@@ -40,6 +40,16 @@ Result<std::unique_ptr<Transport>> connect_all_over_three_streams(const Membersh
   return connect_tcp_streams(membership, std::vector<int>(static_cast<std::size_t>(membership.size()), 3));
 }
 
+// Each participant has a connector of its own, which ends with its transport.
+template <int kStreams>
+Result<std::unique_ptr<Transport>> connect_all_on_demand(const Membership& membership) {
+  Membership with = membership;
+  FDL_ASSIGN_OR_RETURN(with.tcp_connector,
+                       start_tcp_connector(membership, std::make_unique<ExchangeOf>(*membership.exchange)));
+  return connect_tcp_on_demand(with, std::vector<int>(static_cast<std::size_t>(membership.size()), kStreams),
+                               with.tcp_connector);
+}
+
 // The membership with another configuration. References outlive the set-up.
 class Reconfigured {
  public:
@@ -54,6 +64,12 @@ class Reconfigured {
   Config config_;
   Membership membership_;
 };
+
+template <const char* kSecurity>
+Result<std::unique_ptr<Transport>> connect_all_protected_on_demand(const Membership& membership) {
+  const Reconfigured with(membership, &Config::security, kSecurity);
+  return connect_all_on_demand<1>(with.membership());
+}
 
 template <const char* kSecurity, int kStreams>
 Result<std::unique_ptr<Transport>> connect_all_protected(const Membership& membership) {
@@ -102,6 +118,10 @@ const Row kRows[] = {
     {"loopback", connect_loopback},
     {"tcp", connect_all_over_tcp},
     {"tcp_striped", connect_all_over_three_streams},
+    {"tcp_on_demand", connect_all_on_demand<1>},
+    {"tcp_on_demand_striped", connect_all_on_demand<3>},
+    {"tcp_on_demand_integrity", connect_all_protected_on_demand<kIntegrity>},
+    {"tcp_on_demand_encrypted", connect_all_protected_on_demand<kEncrypt>},
     {"tcp_integrity", connect_all_protected<kIntegrity, 1>},
     {"tcp_encrypted", connect_all_protected<kEncrypt, 1>},
     {"tcp_encrypted_striped", connect_all_protected<kEncrypt, 3>},

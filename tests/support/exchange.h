@@ -86,4 +86,15 @@ class SharedExchange final : public Exchange {
   Notes* shared_;
 };
 
+// The exchange of a test, for those that own theirs.
+class ExchangeOf final : public Exchange {
+ public:
+  explicit ExchangeOf(Exchange& exchange) : exchange_(exchange) {}
+  Status publish(std::string_view key, std::string_view value) override { return exchange_.publish(key, value); }
+  Result<std::string> fetch(std::string_view key, Deadline deadline) override { return exchange_.fetch(key, deadline); }
+
+ private:
+  Exchange& exchange_;
+};
+
 }  // namespace fdl::test

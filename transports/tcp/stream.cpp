@@ -49,9 +49,16 @@ ConstBytes bytes_of(const SliceHeader& header) { return std::as_bytes(std::span(
 
 }  // namespace
 
-TcpStream::TcpStream(UniqueFd fd, std::unique_ptr<StreamProtection> protection)
-    : fd_(std::move(fd)), protection_(std::move(protection)) {
+TcpStream::TcpStream(UniqueFd fd, std::unique_ptr<StreamProtection> protection) {
+  attach(std::move(fd), std::move(protection));
+}
+
+void TcpStream::attach(UniqueFd fd, std::unique_ptr<StreamProtection> protection) {
+  fd_ = std::move(fd);
+  protection_ = std::move(protection);
   if (encrypts()) staged_.resize(kBurstBytes);
+  if (!protection_ || encrypts()) return;
+  for (uint64_t position = sent_; position != queued_; ++position) seal_slice(outgoing_[position % kDepth]);
 }
 
 TcpStream::Shape TcpStream::shape_of(std::size_t bytes) const {

@@ -64,7 +64,9 @@ class TcpStream {
   // `protection` is null for a plain stream.
   explicit TcpStream(UniqueFd fd, std::unique_ptr<StreamProtection> protection = nullptr);
 
-  int fd() const { return fd_.get(); }
+  // Gives a stream its connection. Slices may have been queued and posted before.
+  void attach(UniqueFd fd, std::unique_ptr<StreamProtection> protection);
+  int fd() const { return fd_.get(); }  // -1: there is no connection yet, or not any more
   void close() { fd_.reset(); }
 
   bool may_post_send() const { return queued_ - sent_ < kDepth; }

@@ -1,4 +1,7 @@
 // TcpTransport polls the busy streams directly in progress(). The poller is brought up to date only before a sleep.
+//
+// A stream exists from its first use or its connection on, whichever is earlier: slices may be queued on it before it is
+// connected. All streams are connected at set-up, or each when it is first used (see connector.h).
 #include "transports/tcp/tcp_transport.h"
 
 #include <fmt/format.h>
@@ -12,6 +15,7 @@
 #include "contract/tags.h"
 #include "system/poller.h"
 #include "transports/tcp/assembly.h"
+#include "transports/tcp/connector.h"
 #include "transports/tcp/stream.h"
 #include "transports/tcp/stripes.h"
 
@@ -20,14 +24,17 @@ namespace {
 
 // A caller that never sleeps checks idle connections for dead peers once in so many calls.
 constexpr uint32_t kCallsBetweenPolls = 1024;
+constexpr uint64_t kArrivalsToken = ~uint64_t{0};  // in the poller; the other tokens are indexes of streams
 
 class TcpTransport final : public Transport {
  public:
-  TcpTransport(const Membership& membership, std::vector<int> streams, std::vector<TcpConnection> connections,
-               Poller poller);
+  // `endpoint` is null if all streams are connected at set-up.
+  TcpTransport(const Membership& membership, std::vector<int> streams, Poller poller,
+               std::shared_ptr<TcpEndpoint> endpoint);
   ~TcpTransport() override;
-  // Adds all streams to the poller. Call once, before any other function.
-  Status watch_all();
+  // Call one of these once, before any other function.
+  Status attach_all(std::vector<TcpConnection> connections);
+  Status await_arrivals();
 
   std::string_view name() const override { return "tcp"; }
   std::optional<Ticket> send(Channel channel, uint32_t tag, ConstBytes bytes) override;
@@ -62,6 +69,13 @@ class TcpTransport final : public Transport {
   static uint32_t line_of(Channel channel, bool incoming) {
     return static_cast<uint32_t>(2 * (channel.peer * kChannelCount + channel.index) + (incoming ? 1 : 0));
   }
+  // Null if the stream has not been used and is not connected.
+  TcpStream* stream_at(std::size_t index) const { return streams_[index].get(); }
+  // The stream for a slice. Makes it and demands its connection at its first use.
+  TcpStream& use(Channel channel, int i);
+  bool connected(std::size_t index) const { return streams_[index] && streams_[index]->fd() >= 0; }
+  Status attach(std::size_t index, TcpConnection connection);
+  bool take_arrivals();
   // A failed stream is closed; its failure stays in failures_.
   bool failed(std::size_t index) const { return !failures_[index].ok(); }
 
@@ -74,6 +88,15 @@ class TcpTransport final : public Transport {
   // Moves the lines of a channel on after bytes of one of its streams have moved.
   void advance(Channel channel);
   bool goes_on(Channel channel) const;
+  // Parts done on the i-th stream of a channel since the beginning.
+  uint64_t sent(Channel channel, int i) const {
+    const TcpStream* stream = stream_at(index_of(channel, i));
+    return stream == nullptr ? 0 : stream->sent();
+  }
+  uint64_t received(Channel channel, int i) const {
+    const TcpStream* stream = stream_at(index_of(channel, i));
+    return stream == nullptr ? 0 : stream->received();
+  }
   bool advance_stream(std::size_t index);
   bool handle_outcome(std::size_t index, Outcome outcome);
   bool poll_hang_ups();
@@ -91,8 +114,10 @@ class TcpTransport final : public Transport {
   const double lost_after_s_;
   const std::vector<int> stream_counts_;  // streams per channel, by peer
   const std::size_t places_;              // entries per peer in the vectors below: kChannelCount * largest stream count
-  std::vector<TcpStream> streams_;
-  std::vector<Status> failures_;  // by stream
+  const std::shared_ptr<TcpEndpoint> endpoint_;
+  std::vector<std::unique_ptr<TcpStream>> streams_;
+  std::vector<std::size_t> attached_;  // indexes of the streams that have, or had, a connection
+  std::vector<Status> failures_;       // by stream
   std::vector<uint64_t> busy_;    // one bit per stream: it has outstanding slices
   std::vector<Line> lines_;
   Poller poller_;
@@ -102,54 +127,79 @@ class TcpTransport final : public Transport {
   uint32_t calls_ = 0;               // of progress()
 };
 
-// The keys of a connection belong to one direction each.
-std::unique_ptr<StreamProtection> protect(const TcpConnection& connection, Security security) {
-  if (security == Security::none || !connection.fd) return nullptr;
-  const auto key = [&](bool of_caller) {
-    return derive_session_key(connection.session_key, {},
-                              fmt::format("farandole tcp {} {}", of_caller ? "caller" : "listener", name_of(security)));
-  };
-  return std::make_unique<StreamProtection>(StreamProtection{security, Seal(key(connection.called), Seal::End::sender),
-                                                             Seal(key(!connection.called), Seal::End::receiver)});
-}
-
-TcpTransport::TcpTransport(const Membership& membership, std::vector<int> streams,
-                           std::vector<TcpConnection> connections, Poller poller)
+TcpTransport::TcpTransport(const Membership& membership, std::vector<int> streams, Poller poller,
+                           std::shared_ptr<TcpEndpoint> endpoint)
     : membership_(membership),
       lost_after_s_(membership.config->lost_after_s),
       stream_counts_(std::move(streams)),
       places_(Assembly::place_count(stream_counts_)),
-      failures_(connections.size()),
-      busy_((connections.size() + 63) / 64),
+      endpoint_(std::move(endpoint)),
+      streams_(membership.members.size() * places_),
+      failures_(streams_.size()),
+      busy_((streams_.size() + 63) / 64),
       lines_(2 * kChannelCount * membership.members.size()),
-      poller_(std::move(poller)) {
-  streams_.reserve(connections.size());
-  for (TcpConnection& one : connections) {
-    const Member& peer = membership.members[streams_.size() / places_];
-    auto protection = protect(one, security_with(membership, peer));
-    streams_.emplace_back(std::move(one.fd), std::move(protection));
-  }
-}
+      poller_(std::move(poller)) {}
 
 TcpTransport::~TcpTransport() {
-  for (TcpStream& stream : streams_) {
-    if (stream.fd() >= 0) stream.leave();
+  // Before the goodbyes, so that peers that call from now on are told the same.
+  if (endpoint_) endpoint_->close();
+  for (const std::size_t index : attached_) {
+    if (connected(index)) streams_[index]->leave();
   }
 }
 
-Status TcpTransport::watch_all() {
-  for (std::size_t index = 0; index < streams_.size(); ++index) {
-    TcpStream& stream = streams_[index];
-    if (stream.fd() < 0) continue;
-    survive_outages(stream.fd(), lost_after_s_);
-    // A peer that computes does not read, possibly for a long time; that must not end the connection.
-    let_peer_pause(stream.fd());
-    if (!stays_on_host(stream.fd())) use_usual_congestion_control(stream.fd());
-    FDL_RETURN_IF_ERROR(poller_.add(stream.fd(), index, false, false));
-    stream.in_poller = true;
-    FDL_CHECK(watch(index));
+Status TcpTransport::attach_all(std::vector<TcpConnection> connections) {
+  for (std::size_t index = 0; index < connections.size(); ++index) {
+    if (connections[index].fd) FDL_RETURN_IF_ERROR(attach(index, std::move(connections[index])));
   }
   return {};
+}
+
+Status TcpTransport::await_arrivals() { return poller_.add(endpoint_->fd(), kArrivalsToken); }
+
+// Slices that were queued before are sent by the next progress().
+Status TcpTransport::attach(std::size_t index, TcpConnection connection) {
+  auto protection = tcp_protection(membership_, peer_of(index), connection);
+  const int fd = connection.fd.get();
+  survive_outages(fd, lost_after_s_);
+  // A peer that computes does not read, possibly for a long time; that must not end the connection.
+  let_peer_pause(fd);
+  if (!stays_on_host(fd)) use_usual_congestion_control(fd);
+  if (!streams_[index]) streams_[index] = std::make_unique<TcpStream>();
+  TcpStream& stream = *streams_[index];
+  stream.attach(std::move(connection.fd), std::move(protection));
+  attached_.push_back(index);
+  FDL_RETURN_IF_ERROR(poller_.add(fd, index, false, false));
+  stream.in_poller = true;
+  FDL_CHECK(watch(index));
+  return {};
+}
+
+// Takes connections that peers or this rank have demanded, and the errors of those that could not be made.
+bool TcpTransport::take_arrivals() {
+  bool changed = false;
+  for (TcpEndpoint::Arrival& arrival : endpoint_->take()) {
+    changed = true;
+    const std::size_t index = index_of({arrival.peer, 0}, 0) + static_cast<std::size_t>(arrival.number);
+    if (!arrival.failure.ok()) {
+      arrival.left ? end_stream(index, arrival.failure) : fail(arrival.peer, arrival.failure);
+    } else if (!failed(index)) {
+      const Status attached = attach(index, std::move(arrival.connection));
+      if (!attached.ok()) fail(arrival.peer, attached.while_doing("connecting " + membership_.name_of(arrival.peer)));
+    }
+  }
+  return changed;
+}
+
+TcpStream& TcpTransport::use(Channel channel, int i) {
+  const std::size_t index = index_of(channel, i);
+  if (!streams_[index]) [[unlikely]] {
+    FDL_CHECK(endpoint_ != nullptr && i < streams_of(channel));
+    streams_[index] = std::make_unique<TcpStream>();
+    // It asks for all connections of the channel.
+    if (i == 0) endpoint_->demand(channel);
+  }
+  return *streams_[index];
 }
 
 std::optional<Ticket> TcpTransport::send(Channel channel, uint32_t tag, ConstBytes bytes) {
@@ -159,8 +209,8 @@ std::optional<Ticket> TcpTransport::send(Channel channel, uint32_t tag, ConstByt
   const uint64_t position = lines_[line].begin(parts);
   for (int i = 0; i < parts; ++i) {
     const std::size_t index = index_of(channel, i);
-    TcpStream& stream = streams_[index];
-    const bool first = !stream.sending();
+    TcpStream& stream = use(channel, i);
+    const bool first = !stream.sending() && stream.fd() >= 0;
     stream.post_send(tag, bytes.size(), part_at(bytes, parts, i));
     // Most slices fit into the socket's buffer, and are then done before the caller checks.
     if (first && handle_outcome(index, stream.push()) && failed(index)) return std::nullopt;
@@ -174,9 +224,8 @@ bool TcpTransport::may_send(Channel channel, int parts) {
   for (int i = 0; i < parts; ++i) {
     const std::size_t index = index_of(channel, i);
     if (failed(index)) return false;
-    FDL_CHECK(streams_[index].fd() >= 0);
     // The peer's goodbye was read while no operation used it; this send is what makes it lost.
-    if (streams_[index].peer_left) {
+    if (streams_[index] && streams_[index]->peer_left) {
       end_stream(index, failure_of(index, Outcome::left));
       return false;
     }
@@ -189,9 +238,8 @@ std::optional<Ticket> TcpTransport::recv(Channel channel, uint32_t tag, Bytes by
   if (!may_receive(channel, parts)) return std::nullopt;
   const uint32_t line = line_of(channel, true);
   for (int i = 0; i < parts; ++i) {
-    const std::size_t index = index_of(channel, i);
-    streams_[index].post_recv(tag, bytes.size(), part_at(bytes, parts, i));
-    mark_busy(index);
+    use(channel, i).post_recv(tag, bytes.size(), part_at(bytes, parts, i));
+    mark_busy(index_of(channel, i));
   }
   return Ticket{line, lines_[line].begin(parts)};
 }
@@ -200,7 +248,6 @@ bool TcpTransport::may_receive(Channel channel, int parts) const {
   if (!lines_[line_of(channel, true)].has_space()) return false;
   for (int i = 0; i < parts; ++i) {
     if (failed(index_of(channel, i))) return false;
-    FDL_CHECK(streams_[index_of(channel, i)].fd() >= 0);
   }
   return true;
 }
@@ -208,21 +255,19 @@ bool TcpTransport::may_receive(Channel channel, int parts) const {
 bool TcpTransport::done(Ticket ticket) const { return lines_[ticket.stream].is_finished(ticket.position); }
 
 void TcpTransport::advance(Channel channel) {
-  lines_[line_of(channel, false)].advance([&](int i) { return streams_[index_of(channel, i)].sent(); });
-  lines_[line_of(channel, true)].advance([&](int i) { return streams_[index_of(channel, i)].received(); });
+  lines_[line_of(channel, false)].advance([&](int i) { return sent(channel, i); });
+  lines_[line_of(channel, true)].advance([&](int i) { return received(channel, i); });
 }
 
 // Whether slices begun on the channel before one of its streams ended may still finish on the others.
 bool TcpTransport::goes_on(Channel channel) const {
   const auto ended = [&](int i) { return failed(index_of(channel, i)); };
-  const auto sent = [&](int i) { return streams_[index_of(channel, i)].sent(); };
-  const auto received = [&](int i) { return streams_[index_of(channel, i)].received(); };
-  return lines_[line_of(channel, false)].goes_on(sent, ended) ||
-         lines_[line_of(channel, true)].goes_on(received, ended);
+  return lines_[line_of(channel, false)].goes_on([&](int i) { return sent(channel, i); }, ended) ||
+         lines_[line_of(channel, true)].goes_on([&](int i) { return received(channel, i); }, ended);
 }
 
 bool TcpTransport::progress() {
-  bool moved = false;
+  bool moved = endpoint_ && endpoint_->has_arrivals() && take_arrivals();
   // Only streams with outstanding slices are polled.
   for (std::size_t word = 0; word < busy_.size(); ++word) {
     for (uint64_t bits = busy_[word]; bits != 0; bits &= bits - 1) {
@@ -239,7 +284,8 @@ bool TcpTransport::progress() {
 // Makes progress in both directions of one stream, once. True if anything changed.
 bool TcpTransport::advance_stream(std::size_t index) {
   if (failed(index)) return false;  // another stream of this pass has failed the peer
-  TcpStream& stream = streams_[index];
+  TcpStream& stream = *streams_[index];
+  if (stream.fd() < 0) return false;  // not connected yet
   bool moved = false;
   if (stream.sending()) moved |= handle_outcome(index, stream.push());
   if (stream.receiving() && !failed(index)) moved |= handle_outcome(index, stream.pull());
@@ -260,8 +306,8 @@ bool TcpTransport::handle_outcome(std::size_t index, Outcome outcome) {
 Status TcpTransport::check_connections() {
   const int64_t limit_ns = seconds_to_ns(lost_after_s_);
   const int64_t now = now_ns();
-  for (std::size_t index = 0; index < streams_.size(); ++index) {
-    TcpStream& stream = streams_[index];
+  for (const std::size_t index : attached_) {
+    TcpStream& stream = *streams_[index];
     if (stream.fd() < 0) continue;
     if (!stream.host.is_silent_for(limit_ns, unacknowledged_of(stream.fd()), now)) continue;
     const Status why = lost(peer_of(index), fmt::format("has acknowledged nothing for {:g} s (FARANDOLE_LOST_AFTER_S): "
@@ -278,8 +324,9 @@ bool TcpTransport::poll_hang_ups() {
   std::array<Poller::Ready, 64> ready;
   const std::size_t count = poller_.wait(ready, Deadline::at_ns(0));
   for (std::size_t i = 0; i < count; ++i) {
+    if (ready[i].token == kArrivalsToken) continue;  // the next progress() takes them
     const auto index = static_cast<std::size_t>(ready[i].token);
-    if (failed(index) || streams_[index].receiving()) continue;
+    if (failed(index) || streams_[index]->receiving()) continue;
     if (ready[i].hung_up) {
       handle_hang_up(index);
     } else if (ready[i].readable) {
@@ -290,7 +337,7 @@ bool TcpTransport::poll_hang_ups() {
 }
 
 void TcpTransport::handle_hang_up(std::size_t index) {
-  TcpStream& stream = streams_[index];
+  TcpStream& stream = *streams_[index];
   const Outcome outcome = stream.peek();
   if (outcome == Outcome::closed || outcome == Outcome::broken) {
     fail(peer_of(index), failure_of(index, outcome));
@@ -311,13 +358,13 @@ void TcpTransport::handle_hang_up(std::size_t index) {
 // Reading stays watched between two receives, because the next one is usually posted before its data arrives. Here the
 // data came first and woke a rank that has no use for it yet, so the watch for reading ends.
 void TcpTransport::ignore_data(std::size_t index) {
-  streams_[index].watches_early = false;
+  streams_[index]->watches_early = false;
   watch(index);
 }
 
 // Brings the poller up to date. False if the stream has work that the poller would not report.
 bool TcpTransport::watch(std::size_t index) {
-  TcpStream& stream = streams_[index];
+  TcpStream& stream = *streams_[index];
   if (!stream.in_poller) return !stream.sending() && !stream.receiving();
   // See ignore_data().
   stream.watches_early |= stream.receiving();
@@ -332,9 +379,9 @@ bool TcpTransport::watch(std::size_t index) {
 bool TcpTransport::prepare_to_sleep() {
   slept_ = true;
   // A failure that progress() has not reported must keep the caller awake.
-  bool nothing_to_do = !unreported_failure_;
-  for (std::size_t index = 0; index < streams_.size(); ++index) {
-    if (streams_[index].fd() >= 0 && !watch(index)) nothing_to_do = false;
+  bool nothing_to_do = !unreported_failure_ && !(endpoint_ && endpoint_->has_arrivals());
+  for (const std::size_t index : attached_) {
+    if (connected(index) && !watch(index)) nothing_to_do = false;
   }
   return nothing_to_do;
 }
@@ -359,25 +406,26 @@ Status TcpTransport::status() const {
 }
 
 double TcpTransport::round_trip_s(int peer) const {
-  const int fd = streams_[index_of({peer, 0}, 0)].fd();
+  const std::size_t index = index_of({peer, 0}, 0);
   // Connections within a host have no round trip worth measuring.
-  return fd < 0 || stays_on_host(fd) ? 0 : shortest_round_trip_s(fd);
+  if (!connected(index) || stays_on_host(streams_[index]->fd())) return 0;
+  return shortest_round_trip_s(streams_[index]->fd());
 }
 
 void TcpTransport::fail(int peer, const Status& why) {
   const std::size_t first = index_of({peer, 0}, 0);
-  for (std::size_t index = first; index < first + places_; ++index) {
-    if (streams_[index].fd() >= 0) end_stream(index, why);
-  }
+  const auto used = static_cast<std::size_t>(kChannelCount * stream_counts_[static_cast<std::size_t>(peer)]);
+  for (std::size_t index = first; index < first + used; ++index) end_stream(index, why);
 }
 
 void TcpTransport::end_stream(std::size_t index, const Status& why) {
   if (failed(index)) return;
   failures_[index] = why;
   has_failures_ = unreported_failure_ = true;
-  poller_.remove(streams_[index].fd());
-  streams_[index].close();
   mark_idle(index);
+  if (!connected(index)) return;
+  poller_.remove(streams_[index]->fd());
+  streams_[index]->close();
 }
 
 Status TcpTransport::lost(int peer, std::string_view what) const {
@@ -387,7 +435,7 @@ Status TcpTransport::lost(int peer, std::string_view what) const {
 }
 
 Status TcpTransport::failure_of(std::size_t index, Outcome outcome) const {
-  const TcpStream& stream = streams_[index];
+  const TcpStream& stream = *streams_[index];
   const int peer = peer_of(index);
   switch (outcome) {
     case Outcome::left:
@@ -414,22 +462,48 @@ Status TcpTransport::failure_of(std::size_t index, Outcome outcome) const {
                                         membership_.name_of(membership_.rank), stream.expected().tag)));
 }
 
+void check(const Membership& membership, const std::vector<int>& streams) {
+  FDL_CHECK(static_cast<int>(streams.size()) == membership.size());
+  FDL_CHECK(std::all_of(streams.begin(), streams.end(), [](int count) { return count >= 0 && count <= kMostStreams; }));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Transport>> connect_tcp(const Membership& membership, const std::vector<bool>& peers) {
   FDL_CHECK(static_cast<int>(peers.size()) == membership.size());
-  return connect_tcp_streams(membership, streams_with(membership, peers));
+  std::vector<int> streams = streams_with(membership, peers);
+  // The same on all members, because each must know whether the others wait for it.
+  if (membership.tcp_connector && membership.size() > membership.config->tcp_mesh_ranks) {
+    return connect_tcp_on_demand(membership, std::move(streams), membership.tcp_connector);
+  }
+  return connect_tcp_streams(membership, std::move(streams));
 }
 
 Result<std::unique_ptr<Transport>> connect_tcp_streams(const Membership& membership, std::vector<int> streams) {
-  FDL_CHECK(static_cast<int>(streams.size()) == membership.size());
-  FDL_CHECK(std::all_of(streams.begin(), streams.end(), [](int count) { return count >= 0 && count <= kMostStreams; }));
+  check(membership, streams);
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
   FDL_ASSIGN_OR_RETURN(std::vector<TcpConnection> connections, Assembly::connect(membership, streams));
-  auto transport =
-      std::make_unique<TcpTransport>(membership, std::move(streams), std::move(connections), std::move(poller));
-  FDL_RETURN_IF_ERROR(transport->watch_all());
+  auto transport = std::make_unique<TcpTransport>(membership, std::move(streams), std::move(poller), nullptr);
+  FDL_RETURN_IF_ERROR(transport->attach_all(std::move(connections)));
   return std::unique_ptr<Transport>(std::move(transport));
 }
+
+Result<std::unique_ptr<Transport>> connect_tcp_on_demand(const Membership& membership, std::vector<int> streams,
+                                                         const std::shared_ptr<TcpConnector>& connector) {
+  check(membership, streams);
+  FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
+  FDL_ASSIGN_OR_RETURN(std::shared_ptr<TcpEndpoint> endpoint, connector->open(membership, streams));
+  auto transport =
+      std::make_unique<TcpTransport>(membership, std::move(streams), std::move(poller), std::move(endpoint));
+  FDL_RETURN_IF_ERROR(transport->await_arrivals());
+  return std::unique_ptr<Transport>(std::move(transport));
+}
+
+Result<std::shared_ptr<TcpConnector>> start_tcp_connector(const Membership& world,
+                                                          std::unique_ptr<Exchange> exchange) {
+  return TcpConnector::start(world, std::move(exchange));
+}
+
+void stop_tcp_connector(TcpConnector& connector) { connector.stop(); }
 
 }  // namespace fdl

@@ -1,6 +1,7 @@
 // farandole run starts the ranks of this host, serves their coordinator, and exits with the code of the first rank that
 // failed.
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -244,6 +245,15 @@ Result<Binding> bind(const RunOptions& options, const RunPlan& plan) {
                 "--bind-to " + options.bind_to + ": the ranks of an elastic job cannot be bound; use none");
 }
 
+// The launcher has a connection to each rank, and some ranks to each other one. The usual soft limit of 1024 is for
+// programs that use select(), which none of them does. Ranks inherit it.
+void raise_limit_of_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int run(const RunOptions& options) {
   const Environment environment = Environment::of_process();
   const Platform platform = Platform::of_this_host();
@@ -261,6 +271,7 @@ int run(const RunOptions& options) {
   auto binding = bind(options, *plan);
   if (!binding.ok()) return fail(binding.status().text());
 
+  raise_limit_of_descriptors();
   Supervisor::block_signals();  // before the coordinator's thread starts
   const auto guardian = Guardian::start(environment.get(Guardian::kVariable).value_or(""));
   if (!guardian.ok()) log_line("note", guardian.status().while_doing("starting the guardian of the ranks").text());

@@ -20,7 +20,10 @@ constexpr uint32_t kTag = 0x70726f62;  // "prob"
 Status drive(Transport& transport, int peer, Deadline deadline) {
   if (transport.progress()) return {};
   FDL_RETURN_IF_ERROR(transport.channel_status({peer, 0}));
-  if (deadline.passed()) return Status(Code::timeout, "the links could not be measured in time");
+  if (deadline.passed()) {
+    return Status(Code::timeout, "the links could not be measured in time: rank " + std::to_string(peer) +
+                                     " of the communicator has not answered; see its log");
+  }
   transport.sleep_until_ready(deadline);
   return {};
 }
@@ -75,15 +78,16 @@ Result<GroupShape> probe_links(Transport& transport, int rank, GroupShape shape,
                                Deadline deadline) {
   std::array<double, 2> worst{};
   auto& [latency_s, beta_s] = worst;
-  for (int peer = 0; peer < shape.ranks; ++peer) {
-    if (peer != rank) latency_s = std::max(latency_s, transport.round_trip_s(peer) / 2 - shape.alpha_s);
-  }
-  latency_s = std::max(latency_s, shape.latency_s);
   // A rank that was not scheduled in time measures too long, so the best of a few bursts counts.
   for (int i = 0; i < kBursts && shape.hosts > 1; ++i) {
     FDL_ASSIGN_OR_RETURN(const double seen_s, burst(transport, rank, shape.ranks, deadline));
     beta_s = i == 0 ? seen_s : std::min(beta_s, seen_s);
   }
+  // After the bursts: connections that are made at their first use have a round trip only now.
+  for (int peer = 0; peer < shape.ranks; ++peer) {
+    if (peer != rank) latency_s = std::max(latency_s, transport.round_trip_s(peer) / 2 - shape.alpha_s);
+  }
+  latency_s = std::max(latency_s, shape.latency_s);
   FDL_RETURN_IF_ERROR(agree(transport, rank, shape, config, worst, deadline));
   shape.latency_s = latency_s;
   // If head and tail arrive together, the measurement only shows that the link is fast: keep the shape's value.

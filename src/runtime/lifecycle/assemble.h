@@ -27,6 +27,10 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, Sus
 // Memory that all ranks of this host map; null if they cannot, or if the transports exclude it. Collective over the
 // members.
 Result<std::shared_ptr<HostMemory>> assemble_memory(const Membership& membership);
+// What makes connections of large communicators when they are first used; null if the world needs none. It publishes in
+// the exchange, and fetches from it until it is stopped.
+Result<std::shared_ptr<TcpConnector>> assemble_connector(const Membership& world, std::unique_ptr<Exchange> exchange);
+void stop_connector(TcpConnector& connector);
 
 // Open an accelerator of this process, and the library that runs collectives on accelerators. UNSUPPORTED names what is
 // missing and what to do. `kind`: DLPack's number.

@@ -44,6 +44,7 @@ Runtime::~Runtime() {
     // A forked child has none of our threads: it must not join them, nor touch the parent's sockets.
     if (coordinator_thread_.joinable()) coordinator_thread_.detach();
     static_cast<void>(progress_thread_.release());
+    new std::shared_ptr<TcpConnector>(std::move(tcp_connector_));
     static_cast<void>(coordinator_client_.release());
     static_cast<void>(coordinator_.release());
     static_cast<void>(timeline_.release());
@@ -107,6 +108,7 @@ void Runtime::leave(const Status& why, int64_t farewell_ns) {
   if (coordinator_client_) coordinator_client_->leave();
   interrupt_comms([](const Communicator&) { return true; }, why);
   if (progress_thread_) progress_thread_->end();
+  if (tcp_connector_) stop_connector(*tcp_connector_);
   failure_decisions_.close();
   metrics_server_.reset();
   MutexLock lock(mutex_);

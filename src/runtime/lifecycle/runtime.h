@@ -205,6 +205,7 @@ class Runtime {
   Status agree_on_session_key(Exchange& exchange, Deadline deadline);
   Status compute_facts();
   Status share_memory();
+  Status start_connector();
   EfaAnswer answer_for_efa();
   void choose_network(const std::vector<EfaAnswer>& answers);
   void report_network();
@@ -294,7 +295,8 @@ class Runtime {
   std::string why_no_efa_;                    // unless a prerequisite is missing on this host
   std::unique_ptr<EfaTraffic> efa_traffic_;   // since the start; null before
   std::shared_ptr<HostMemory> memory_;        // shared by this host's ranks; null if they cannot share memory
-  std::unique_ptr<Coordinator> coordinator_;  // on rank 0, unless the launcher serves it
+  std::shared_ptr<TcpConnector> tcp_connector_;  // null if no communicator needs it
+  std::unique_ptr<Coordinator> coordinator_;     // on rank 0, unless the launcher serves it
   std::thread coordinator_thread_;
   std::unique_ptr<CoordinatorClient> coordinator_client_;
   RecoveryPoint recovery_;  // without a listener: this world cannot shrink

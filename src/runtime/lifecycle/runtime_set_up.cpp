@@ -34,6 +34,7 @@ Result<Runtime::Connected> Runtime::connect(const std::string& id, const std::ve
                               .key_is_secret = !identity_.job_key_is_derived,
                               .config = &config_,
                               .memory = memory_,
+                              .tcp_connector = tcp_connector_,
                               .exchange = &exchange,
                               .deadline = set_up.deadline};
   const auto suspect = [this](Communicator& waiting, int64_t waited_ns) {

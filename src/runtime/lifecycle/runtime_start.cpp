@@ -1,6 +1,4 @@
 // Runtime, part 3: the start, from the environment to a world in which every rank has the facts of all ranks.
-#include <signal.h>
-
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -19,6 +17,7 @@
 #include "runtime/lifecycle/store_exchange.h"
 #include "system/handshake.h"
 #include "system/seal.h"
+#include "system/thread.h"
 
 namespace fdl {
 namespace {
@@ -127,6 +126,7 @@ Status Runtime::start(const RuntimeOptions& options) {
   FDL_RETURN_IF_ERROR(connect_ranks());
   FDL_RETURN_IF_ERROR(compute_facts());
   FDL_RETURN_IF_ERROR(share_memory());
+  FDL_RETURN_IF_ERROR(start_connector());
   start_configured_timeline();  // before the first group, so that its trace is complete
   start_metrics();
   start_history(environment);
@@ -276,12 +276,7 @@ Status Runtime::serve_coordinator() {
                                                         .silence_warning_s = config_.silence_warning_s,
                                                         .lost_after_s = config_.lost_after_s,
                                                         .server_name = "rank 0 on " + host_facts().host_name}));
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  coordinator_thread_ = std::thread([this] { coordinator_->run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  coordinator_thread_ = start_thread_without_signals([this] { coordinator_->run(); });
   return {};
 }
 
@@ -405,6 +400,19 @@ Status Runtime::share_memory() {
                                  .deadline = set_up.deadline});
   if (!memory.ok()) return outcome(set_up, memory.status());
   memory_ = memory.take();
+  return {};
+}
+
+Status Runtime::start_connector() {
+  FDL_ASSIGN_OR_RETURN(tcp_connector_,
+                       assemble_connector({.id = "the world's connections",
+                                           .rank = identity_.rank,
+                                           .members = members_,
+                                           .job_key = identity_.job_key,
+                                           .session_key = session_key_,
+                                           .key_is_secret = !identity_.job_key_is_derived,
+                                           .config = &config_},
+                                          std::make_unique<StoreExchange>(*coordinator_client_, "connections")));
   return {};
 }
 

@@ -1,14 +1,13 @@
 // ProgressThread does all work that is ready, and then sleeps on one poller that watches all its descriptors.
 #include "runtime/progress/progress_thread.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <array>
 #include <exception>
 
 #include "base/check.h"
 #include "base/thread_role.h"
+#include "system/thread.h"
 
 namespace fdl {
 namespace {
@@ -29,18 +28,6 @@ constexpr uint32_t kRoundsPerClock = 32;
 
 // The world that this thread drives at the moment. A callback that waited on it would wait for itself.
 thread_local const ProgressThread* driving_here = nullptr;
-
-// Blocks all signals in the new thread: they belong to the application's threads.
-std::thread start_thread_without_signals(std::function<void()> body) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  // Also if the system refuses a thread.
-  const std::unique_ptr<sigset_t, void (*)(sigset_t*)> restored(
-      &before, [](sigset_t* mask) { pthread_sigmask(SIG_SETMASK, mask, nullptr); });
-  return std::thread(std::move(body));
-}
 
 }  // namespace
 

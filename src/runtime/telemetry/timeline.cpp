@@ -1,10 +1,8 @@
 // Timeline drains the ring, turns records into events and writes them; its thread sleeps while the ring is empty.
 #include "runtime/telemetry/timeline.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include "base/log.h"
+#include "system/thread.h"
 
 namespace fdl {
 namespace {
@@ -29,12 +27,7 @@ Result<std::unique_ptr<Timeline>> Timeline::start(const std::string& path, std::
   FDL_ASSIGN_OR_RETURN(TimelineFile file, TimelineFile::open(path));
   std::unique_ptr<Timeline> timeline(
       new Timeline(std::move(file), process_label, marks_cycles, records, std::move(event)));
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  timeline->thread_ = std::thread([raw = timeline.get()] { raw->run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  timeline->thread_ = start_thread_without_signals([raw = timeline.get()] { raw->run(); });
   return timeline;
 }
 

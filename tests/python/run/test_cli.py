@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -118,6 +119,13 @@ def test_run_divides_the_cores_among_its_ranks():
         assert (sorted(done.stdout.splitlines()), done.stderr) == (["[0] 7", "[1] 7"], "")
     done = farandole("run", "-np", "1", *print_it, environment=unset)
     assert (done.stdout, done.stderr) == ("[0] \n", ""), "a single rank keeps all cores"
+
+
+def test_ranks_have_the_hard_limit_of_descriptors():
+    soft, hard = 256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    command = f"ulimit -Sn {soft}; exec '{FARANDOLE}' run --quiet -np 1 -- sh -c 'ulimit -Sn'"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["[0]", str(hard)], done.stderr
 
 
 @pytest.mark.parametrize("dashes", [["--"], []])

@@ -1,5 +1,5 @@
 // Tests of the parts of the libfabric transport that need no network. tests/contract and
-// tests/integration/hostile_network_test.cpp test the whole.
+// tests/integration/network/hostile_network_test.cpp test the whole.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
