@@ -172,7 +172,9 @@ TEST(Architecture, ThreadsLiveInTheRuntime) {
                       // resolution blocks, and a launcher must react to signals meanwhile.
                       "src/cli/run/coordinator_thread.h", "src/cli/local_ranks.cpp", "src/cli/elastic/elastic_member.h",
                       // A direct call of NCCL blocks the progress thread, so another thread limits its time.
-                      "transports/nccl/nccl_watchdog.h", "transports/nccl/nccl_watchdog.cpp"},
+                      "transports/nccl/nccl_watchdog.h", "transports/nccl/nccl_watchdog.cpp",
+                      // A rank that computes must answer calls of others (docs/adr/0017).
+                      "transports/tcp/connector.h", "src/system/thread.h"},
                      "give the work to the runtime's progress thread");
 }
 

@@ -117,9 +117,9 @@ std::string meant(const std::string& value) { return value; }
 // Settings that both ends of a message or all ranks of a choice depend on; they must be equal on all ranks. Ranks can
 // differ in the others, which affect only decisions of a group's root or a rank's own memory and timeouts.
 constexpr std::string_view kAlike[] = {
-    "transport",   "algorithm",          "deterministic",        "cache_capacity", "slice_bytes",       "shm_bytes",
-    "numa_levels", "device_collectives", "device_staging_bytes", "security",       "trust_derived_key", "nccl_calls",
-    "tcp_mesh_ranks"};
+    "transport",         "algorithm",   "deterministic",      "cache_capacity",       "slice_bytes",
+    "shm_bytes",         "numa_levels", "device_collectives", "device_staging_bytes", "security",
+    "trust_derived_key", "nccl_calls",  "tcp_mesh_ranks"};
 
 struct Given {
   std::string value;

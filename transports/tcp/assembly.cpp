@@ -27,11 +27,12 @@ std::unique_ptr<StreamProtection> tcp_protection(const Membership& membership, i
 }
 
 Status tcp_streams_differ(const Membership& membership, const TcpCaller& caller, int mine) {
-  return Status(Code::invalid_argument,
-                fmt::format("tcp: {} carries a channel over {} connections and {} over {}; set tcp_streams alike on all "
-                            "ranks",
-                            membership.name_of(caller.rank), caller.count / kChannelCount,
-                            membership.name_of(membership.rank), mine / kChannelCount));
+  return Status(
+      Code::invalid_argument,
+      fmt::format("tcp: {} carries a channel over {} connections and {} over {}; set tcp_streams alike on all "
+                  "ranks",
+                  membership.name_of(caller.rank), caller.count / kChannelCount, membership.name_of(membership.rank),
+                  mine / kChannelCount));
 }
 
 Status tcp_keys_differ(const Membership& membership, int peer, const std::string& failures) {

@@ -1,5 +1,5 @@
-// Assembly connects a rank with all its peers in one blocking call. Every member listens, publishes its addresses, calls
-// the members of lower rank, and accepts calls from those of higher rank.
+// Assembly connects a rank with all its peers in one blocking call. Every member listens, publishes its addresses,
+// calls the members of lower rank, and accepts calls from those of higher rank.
 #pragma once
 
 #include <string>

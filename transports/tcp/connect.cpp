@@ -45,8 +45,7 @@ Result<std::unique_ptr<Transport>> connect_tcp_on_demand(const Membership& membe
   return std::unique_ptr<Transport>(std::move(transport));
 }
 
-Result<std::shared_ptr<TcpConnector>> start_tcp_connector(const Membership& world,
-                                                          std::unique_ptr<Exchange> exchange) {
+Result<std::shared_ptr<TcpConnector>> start_tcp_connector(const Membership& world, std::unique_ptr<Exchange> exchange) {
   return TcpConnector::start(world, std::move(exchange));
 }
 

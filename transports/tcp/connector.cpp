@@ -44,9 +44,7 @@ void say_goodbye(const Membership& membership, int peer, TcpConnection connectio
   TcpStream(std::move(connection.fd), std::move(protection)).leave();
 }
 
-void answer(int fd, char byte) {
-  [[maybe_unused]] const auto sent = ::send(fd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
+void answer(int fd, char byte) { [[maybe_unused]] const auto sent = ::send(fd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT); }
 
 }  // namespace
 
@@ -108,7 +106,7 @@ class TcpConnector::Loop final : private TcpLinks {
   void run();
 
  private:
-  // A connection of a communicator. Those that nobody has used are not in the map.
+  // A connection of a communicator. Those that were never used are not in the map.
   struct Slot {
     bool made = false;
     std::size_t place = 0;  // of this rank's call, unless made
@@ -302,8 +300,8 @@ Status TcpConnector::Loop::on_round_failed(std::size_t place) {
   } else if (call.deaf_rounds == kFinalRefusals) {
     fail(place, blame(Code::peer_lost, "does not listen any more: it has left"), true);
   } else if (slot->give_up.passed()) {
-    fail(place, blame(Code::timeout, fmt::format("cannot be reached: {}; see its log, or raise start_timeout_s",
-                                                 call.failures)));
+    fail(place, blame(Code::timeout,
+                      fmt::format("cannot be reached: {}; see its log, or raise start_timeout_s", call.failures)));
   }
   return {};
 }
@@ -328,9 +326,10 @@ Status TcpConnector::Loop::on_kept(std::size_t place) {
     const auto [owner, slot] = call_at(place);
     const Membership& membership = owner->endpoint->membership_;
     const Member& callee = membership.members[static_cast<std::size_t>(link(place).caller.target)];
-    fail(place, Status::blame(callee.world_rank, callee.host_name, Code::peer_lost,
-                              fmt::format("tcp: {} closed the connection: it has left",
-                                          membership.name_of(link(place).caller.target))),
+    fail(place,
+         Status::blame(
+             callee.world_rank, callee.host_name, Code::peer_lost,
+             fmt::format("tcp: {} closed the connection: it has left", membership.name_of(link(place).caller.target))),
          true);
   } else {
     rest(place);  // it has called at the same time, or had no place
@@ -389,8 +388,9 @@ void TcpConnector::Loop::admit(Open& open, std::size_t place, const TcpCaller& c
 
 TcpConnector::TcpConnector(std::unique_ptr<Exchange> exchange) : exchange_(std::move(exchange)) {}
 
-Result<std::shared_ptr<TcpConnector>> TcpConnector::start(const Membership& world,
-                                                          std::unique_ptr<Exchange> exchange) {
+TcpConnector::~TcpConnector() { stop(); }
+
+Result<std::shared_ptr<TcpConnector>> TcpConnector::start(const Membership& world, std::unique_ptr<Exchange> exchange) {
   const std::shared_ptr<TcpConnector> connector(new TcpConnector(std::move(exchange)));
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
   FDL_ASSIGN_OR_RETURN(Event requests, Event::make());

@@ -1,5 +1,6 @@
 // TcpConnector makes connections between the ranks of a world when they are first used. A communicator of many ranks
-// then has the connections that its schedules need, a few per doubling of the number of ranks, and none with the others.
+// then has the connections that its schedules need, a few per doubling of the number of ranks, and none with the
+// others.
 //
 // A process has one listener and one thread for all its communicators, so a rank that computes still answers calls: the
 // first slice of a channel is sent as soon as there is a connection, whether or not the peer has begun its collective.
@@ -11,8 +12,8 @@
 //                                            <------   one byte: taken, or has left
 //   the connection arrives at the transport            the connection arrives at the transport
 //
-// Both ranks may call at once. The call of the higher rank is kept: it refuses the other one, and the lower rank gives up
-// its own. A call for a communicator that the callee has not made yet waits until it has.
+// Both ranks may call at once. The call of the higher rank is kept: it refuses the other one, and the lower rank gives
+// up its own. A call for a communicator that the callee has not made yet waits until it has.
 #pragma once
 
 #include <atomic>
@@ -70,7 +71,7 @@ class TcpConnector {
   // Listens, publishes the addresses of `world`'s own rank in the exchange, and starts the thread. Later, the thread
   // fetches the addresses of ranks that it calls.
   static Result<std::shared_ptr<TcpConnector>> start(const Membership& world, std::unique_ptr<Exchange> exchange);
-  ~TcpConnector() { stop(); }
+  ~TcpConnector();
   TcpConnector(const TcpConnector&) = delete;
   TcpConnector& operator=(const TcpConnector&) = delete;
 

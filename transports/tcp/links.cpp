@@ -79,9 +79,10 @@ Status TcpLinks::begin() { return poller_.add(listening_.fd.get(), kListenerToke
 Status TcpLinks::poll_once(Deadline deadline) {
   std::array<Poller::Ready, 64> ready;
   const std::size_t count = poller_.wait(ready, deadline.earlier(earliest_timeout()));
+  Status accepted;  // if no descriptor is left, the other events still count: they may free some, or report it
   for (std::size_t i = 0; i < count; ++i) {
     if (ready[i].token == kListenerToken) {
-      FDL_RETURN_IF_ERROR(accept_callers());
+      accepted = accept_callers();
     } else if (ready[i].token > kListenerToken) {
       on_other(ready[i].token);
     } else if (links_[ready[i].token] != nullptr) {
@@ -91,7 +92,7 @@ Status TcpLinks::poll_once(Deadline deadline) {
   for (std::size_t place = 0; place < links_.size(); ++place) {
     if (links_[place] != nullptr && links_[place]->timeout.passed()) FDL_RETURN_IF_ERROR(expire(place));
   }
-  return {};
+  return accepted;
 }
 
 Deadline TcpLinks::earliest_timeout() const {
@@ -150,8 +151,7 @@ Status TcpLinks::advance(std::size_t place) {
     if (!outcome.ok()) return next_address(place, outcome);
     link.state = Link::State::introducing;
     link.timeout = Deadline::after_ns(kIntroduceNs);
-    link.introduction =
-        std::make_unique<Introduction>(Introduction::Role::client, key_, purpose_, link.caller.text());
+    link.introduction = std::make_unique<Introduction>(Introduction::Role::client, key_, purpose_, link.caller.text());
   }
   return introduce(place);
 }

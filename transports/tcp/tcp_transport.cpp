@@ -1,9 +1,7 @@
 // TcpTransport polls the busy streams directly in progress(). The poller is brought up to date only before a sleep.
 //
-// A stream exists from its first use or its connection on, whichever is earlier: slices may be queued on it before it is
-// connected. All streams are connected at set-up, or each when it is first used (see connector.h).
-#include "transports/tcp/transport.h"
-
+// A stream exists from its first use or its connection on, whichever is earlier: slices may be queued on it before it
+// is connected. All streams are connected at set-up, or each when it is first used (see connector.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 
 #include "system/socket.h"
 #include "transports/tcp/assembly.h"
+#include "transports/tcp/transport.h"
 
 namespace fdl {
 namespace {
@@ -23,7 +22,6 @@ constexpr uint32_t kCallsBetweenPolls = 1024;
 constexpr uint64_t kArrivalsToken = ~uint64_t{0};  // in the poller; the other tokens are indexes of streams
 
 }  // namespace
-
 
 TcpTransport::TcpTransport(const Membership& membership, std::vector<int> streams, Poller poller,
                            std::shared_ptr<TcpEndpoint> endpoint)

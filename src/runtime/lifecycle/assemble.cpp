@@ -282,11 +282,11 @@ Result<std::shared_ptr<TcpConnector>> assemble_connector([[maybe_unused]] const 
                                                          [[maybe_unused]] std::unique_ptr<Exchange> exchange) {
 #if FDL_WITH_TCP
   FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*world.config));
-  const bool is_needed = world.size() > world.config->tcp_mesh_ranks &&
-                         std::ranges::any_of(world.members, [&](const Member& member) {
-                           const Option* option = joining(chosen, world.me(), member);
-                           return member.world_rank != world.me().world_rank && option != nullptr && option->name == "tcp";
-                         });
+  const bool is_needed =
+      world.size() > world.config->tcp_mesh_ranks && std::ranges::any_of(world.members, [&](const Member& member) {
+        const Option* option = joining(chosen, world.me(), member);
+        return member.world_rank != world.me().world_rank && option != nullptr && option->name == "tcp";
+      });
   if (is_needed) return start_tcp_connector(world, std::move(exchange));
 #endif
   return std::shared_ptr<TcpConnector>();

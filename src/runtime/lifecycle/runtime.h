@@ -292,9 +292,9 @@ class Runtime {
   std::vector<Member> members_;
   std::string session_key_;  // see Membership
   EfaFacts efa_;
-  std::string why_no_efa_;                    // unless a prerequisite is missing on this host
-  std::unique_ptr<EfaTraffic> efa_traffic_;   // since the start; null before
-  std::shared_ptr<HostMemory> memory_;        // shared by this host's ranks; null if they cannot share memory
+  std::string why_no_efa_;                       // unless a prerequisite is missing on this host
+  std::unique_ptr<EfaTraffic> efa_traffic_;      // since the start; null before
+  std::shared_ptr<HostMemory> memory_;           // shared by this host's ranks; null if they cannot share memory
   std::shared_ptr<TcpConnector> tcp_connector_;  // null if no communicator needs it
   std::unique_ptr<Coordinator> coordinator_;     // on rank 0, unless the launcher serves it
   std::thread coordinator_thread_;

@@ -1,5 +1,5 @@
-// Tests of worlds over TCP whose communicators connect two ranks at their first use: every collective, named operations,
-// groups, messages, and ranks that leave or die before they were connected.
+// Tests of worlds over TCP whose communicators connect two ranks at their first use: every collective, named
+// operations, groups, messages, and ranks that leave or die before they were connected.
 #include <gmock/gmock.h>
 
 #include <algorithm>

@@ -38,9 +38,8 @@ class Rank {
     return made;
   }
   std::unique_ptr<Transport> connect(const std::string& id = "", int streams = 1) const {
-    return require(connect_tcp_on_demand(membership(id),
-                                         std::vector<int>(static_cast<std::size_t>(world_.size()), streams),
-                                         membership_.tcp_connector));
+    return require(connect_tcp_on_demand(
+        membership(id), std::vector<int>(static_cast<std::size_t>(world_.size()), streams), membership_.tcp_connector));
   }
 
  private:
@@ -239,8 +238,8 @@ TEST(TcpConnector, GivesTheReasonWhyARankCannotBeReached) {
   require(world.membership(1).exchange->publish("tcp/11", "no-address"));
   const Status error = error_of_send(world);
   EXPECT_EQ(error.code(), Code::timeout);
-  EXPECT_THAT(error.text(), AllOf(HasSubstr("rank 11 (host-b) cannot be reached: no-address"),
-                                  HasSubstr("start_timeout_s")));
+  EXPECT_THAT(error.text(),
+              AllOf(HasSubstr("rank 11 (host-b) cannot be reached: no-address"), HasSubstr("start_timeout_s")));
 }
 
 TEST(TcpConnector, NamesTheRankWithAnotherKey) {
