@@ -25,8 +25,9 @@ constexpr uint64_t kRequestsToken = ~uint64_t{0};
 constexpr int64_t kFetchNs = 200'000'000;
 // Pause after an accept that has found no descriptor.
 constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(50);
-// Callers for communicators that are not made here yet. The oldest is dropped for a new one, and calls again.
-constexpr std::size_t kMostParked = 256;
+// Callers for communicators that are not made here yet: at least so many, and twice as many as there are ranks. The
+// oldest is dropped for a new one, and calls again.
+constexpr std::size_t kLeastParked = 256;
 // Names of ended communicators that are remembered.
 constexpr std::size_t kMostEnded = 1024;
 
@@ -92,9 +93,10 @@ class TcpConnector::Loop final : private TcpLinks {
   Loop(const Membership& world, TcpConnector& connector, Event requests, Listening listening, Poller poller)
       : TcpLinks(world.session_key.empty() ? world.job_key : world.session_key,
                  fmt::format("tcp connector {} {}", world.id, tcp_protection_of(world)),
-                 std::to_string(world.me().world_rank), std::move(listening), std::move(poller)),
+                 std::to_string(world.me().world_rank), world.size(), std::move(listening), std::move(poller)),
         connector_(connector),
         requests_(std::move(requests)),
+        most_parked_(std::max(kLeastParked, 2 * world.members.size())),
         patience_s_(world.config->start_timeout_s + world.config->lost_after_s) {}
 
   Status begin(const Membership& world) {
@@ -145,6 +147,7 @@ class TcpConnector::Loop final : private TcpLinks {
 
   TcpConnector& connector_;
   const Event requests_;
+  const std::size_t most_parked_;
   const double patience_s_;  // until a call is given up
   std::map<std::string, Open> open_;
   std::map<int, std::vector<Address>> addresses_;  // by world rank
@@ -354,9 +357,10 @@ Status TcpConnector::Loop::on_accepted(std::size_t place) {
 
 void TcpConnector::Loop::park(std::size_t place, const TcpCaller& caller) {
   if (!keep(place).ok()) return drop(place);
+  if (parked_.empty()) parked_in_order_.clear();
   parked_[place] = caller;
   parked_in_order_.push_back(place);
-  while (parked_.size() > kMostParked) {
+  while (parked_.size() > most_parked_) {
     const std::size_t oldest = parked_in_order_.front();
     parked_in_order_.pop_front();
     if (parked_.erase(oldest) != 0) drop(oldest);

@@ -19,8 +19,8 @@ constexpr int64_t kConnectNs = 5'000'000'000;
 constexpr int64_t kIntroduceNs = 10'000'000'000;
 // Pause after all addresses of a callee have failed.
 constexpr int64_t kRestNs = 100'000'000;
-// Accepted connections whose handshake is not complete.
-constexpr std::size_t kMostUnidentified = 256;
+// Accepted connections whose handshake is not complete: at least so many, and twice as many as callers.
+constexpr int kLeastUnidentified = 256;
 
 // The result of a nonblocking connect().
 Status connect_outcome(int fd, bool& refused) {
@@ -67,10 +67,12 @@ std::vector<Address> split_addresses(std::string_view text) {
   return addresses;
 }
 
-TcpLinks::TcpLinks(std::string key, std::string purpose, std::string mine, Listening listening, Poller poller)
+TcpLinks::TcpLinks(std::string key, std::string purpose, std::string mine, int callers, Listening listening,
+                   Poller poller)
     : key_(std::move(key)),
       purpose_(std::move(purpose)),
       mine_(std::move(mine)),
+      most_unidentified_(static_cast<std::size_t>(std::max(kLeastUnidentified, 2 * callers))),
       listening_(std::move(listening)),
       poller_(std::move(poller)) {}
 
@@ -138,7 +140,7 @@ void TcpLinks::evict_oldest_unidentified() {
     const int64_t moment = link->timeout.moment_ns();
     if (oldest == links_.size() || moment < links_[oldest]->timeout.moment_ns()) oldest = place;
   }
-  if (unidentified >= kMostUnidentified) drop(oldest);
+  if (unidentified >= most_unidentified_) drop(oldest);
 }
 
 Status TcpLinks::advance(std::size_t place) {

@@ -65,8 +65,9 @@ class TcpLinks {
     int deaf_rounds = 0;       // in a row, in which none listened
   };
 
-  // The handshake proves `key` for `purpose`. `mine` is what this end says of itself to its callers.
-  TcpLinks(std::string key, std::string purpose, std::string mine, Listening listening, Poller poller);
+  // The handshake proves `key` for `purpose`. `mine` is what this end says of itself to its callers, of which `callers`
+  // may come at once.
+  TcpLinks(std::string key, std::string purpose, std::string mine, int callers, Listening listening, Poller poller);
   ~TcpLinks() = default;
 
   // Watches the listener. Call once, before the other functions.
@@ -126,6 +127,7 @@ class TcpLinks {
   const std::string key_;
   const std::string purpose_;
   const std::string mine_;
+  const std::size_t most_unidentified_;  // accepted connections whose handshake is not complete
   Listening listening_;
   Poller poller_;
   std::vector<std::unique_ptr<Link>> links_;  // the index of a link is its poller token; ended links leave a null

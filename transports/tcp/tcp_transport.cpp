@@ -67,8 +67,7 @@ Status TcpTransport::attach(std::size_t index, TcpConnection connection) {
   attached_.push_back(index);
   FDL_RETURN_IF_ERROR(poller_.add(fd, index, false, false));
   stream.in_poller = true;
-  FDL_CHECK(watch(index));
-  return {};
+  return watch(index) ? Status() : failures_[index];
 }
 
 // Takes connections that peers or this rank have demanded, and the errors of those that could not be made.

@@ -270,6 +270,9 @@ int run(const RunOptions& options) {
 
   auto binding = bind(options, *plan);
   if (!binding.ok()) return fail(binding.status().text());
+  if (!options.quiet && options.bind_to != "auto" && !binding->processors.empty()) {
+    log_line("note", fmt::format("--bind-to {}: {}", options.bind_to, binding->text));
+  }
 
   raise_limit_of_descriptors();
   Supervisor::block_signals();  // before the coordinator's thread starts

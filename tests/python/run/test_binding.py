@@ -29,7 +29,9 @@ def sets(done):
 
 def test_two_ranks_get_cores_of_their_own():
     assert len(ALL) >= 2, "this test needs two cores"
-    first, second = sets(run("--bind-to", "core"))
+    done = run("--bind-to", "core")
+    first, second = sets(done)
+    assert "farandole run: --bind-to core: each rank to " in done.stderr
     assert first and second and not set(first) & set(second)
     assert set(first) | set(second) <= set(ALL) and len(first) == len(second)
 
