@@ -22,7 +22,7 @@ struct ClusterLink {
 struct Cluster {
   int hosts = 1;
   int ranks_per_host = 1;
-  ClusterLink network;                                                              // a host's card, in each direction
+  ClusterLink network;                                                               // a host's card, in each direction
   ClusterLink local{.bytes_per_s = 100e9, .latency_s = 1e-6, .overhead_s = 0.2e-6};  // inside a host
   bool local_ports = false;     // each rank has its own local link; else all ranks of a host share one
   int hosts_per_rack = 0;       // 0: all hosts are on one switch that is never the limit

@@ -7,6 +7,9 @@
 namespace fdl {
 namespace {
 
+constexpr int64_t kMostCompared = 10;
+constexpr double kMostSharedPairs = 4e9;
+
 // The programs of a group, in which equal ones are stored once.
 class ProgramStore {
  public:
@@ -76,7 +79,7 @@ bool has_too_many_lanes(const GroupProgram& group, const Cluster& cluster) {
     const double lanes = static_cast<double>(rank.peers.size()) / 2 * cluster.ranks_per_host;
     pairs += lanes * static_cast<double>(rank.peers.size()) / 2;
   }
-  return pairs > 4e9;
+  return pairs > kMostSharedPairs;
 }
 
 Status too_large(const SimulatedWay& way, const Cluster& cluster, int64_t count, const char* unit,
@@ -95,18 +98,20 @@ Result<GroupProgram> group_program(const SimulatedWay& way, const Cluster& clust
   const bool may_rotate = rotation.kind != Renumbering::none;
   if (way.rotates && may_rotate && steps / rotation.ranks * rotation.unit <= limits.most_steps)
     return first_ranks(way, rotation);
+  for (const Renumbering kind : {Renumbering::exchange, Renumbering::rotation}) {
+    const Symmetry symmetry = by_symmetry ? symmetry_of(cluster, kind) : all;
+    if (symmetry.kind == Renumbering::none || steps / symmetry.ranks * symmetry.unit > limits.most_steps) continue;
+    // Programs that are compared are not kept, so that many more can be.
+    if (steps > kMostCompared * limits.most_steps) continue;
+    GroupProgram group = first_ranks(way, symmetry);
+    if (is_symmetric(way, group)) return group;
+  }
   if (steps > limits.most_steps) {
     return too_large(way, cluster, steps, "steps",
                      way.would_rotate && !way.rotates && may_rotate
                          ? "give bytes of which each rank gets an equal number of 4-byte elements, so that one host "
                            "stands for all"
                          : "simulate fewer ranks, or an algorithm with a logarithmic number of messages");
-  }
-  for (const Renumbering kind : {Renumbering::exchange, Renumbering::rotation}) {
-    const Symmetry symmetry = symmetry_of(cluster, kind);
-    if (!by_symmetry || symmetry.kind == Renumbering::none) continue;
-    GroupProgram group = first_ranks(way, symmetry);
-    if (is_symmetric(way, group)) return group;
   }
   return first_ranks(way, all);
 }
@@ -117,7 +122,9 @@ Result<SimulatedCollective> simulate_collective(const SimulatedWay& way, const C
   FDL_ASSIGN_OR_RETURN(const GroupProgram group, group_program(way, cluster, limits, by_symmetry));
   const int64_t slices = slices_of(group);
   if (slices > limits.most_slices)
-    return too_large(way, cluster, slices, "slices", "give larger slices (--slice), fewer bytes or fewer ranks");
+    return too_large(way, cluster, slices, "slices",
+                     "give larger slices (--slice), fewer bytes or fewer ranks; --most-slices allows more, each of "
+                     "which takes about 3 us");
   if (has_too_many_lanes(group, cluster))
     return too_large(way, cluster, slices, "slices on links that all share at once", "simulate fewer ranks");
   ClusterSimulation simulation(cluster, group);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <tuple>
 #include <vector>
 
 #include "engine/host/hierarchical_collectives.h"
@@ -139,18 +141,33 @@ class Hierarchy {
   Schedule write_between(int host) const {
     return between_.write({.collective = Collective::allreduce, .rank = host, .size = cluster_.hosts});
   }
-  PlacedProgram inside_stage(Collective collective, int local, int64_t segment) const {
+  // Segments have at most two sizes, and the ranks of a host two shares, so that few programs are written often.
+  const PlacedProgram& inside_stage(Collective collective, int local, int64_t segment) const {
+    const int64_t elements = segment_elements(segment);
+    PlacedProgram& stage = cache_->inside[{collective, local, elements}];
+    if (!stage.program.steps.empty()) return stage;
     const Algorithm& direct = **find_algorithm(collective, "direct");
-    return compile(direct.write({.collective = collective, .rank = local, .size = cluster_.ranks_per_host}),
-                   segment_elements(segment) * kSimulatedElementBytes, slice_bytes_);
+    return stage = compile(direct.write({.collective = collective, .rank = local, .size = cluster_.ranks_per_host}),
+                           elements * kSimulatedElementBytes, slice_bytes_);
   }
-  PlacedProgram between_stage(int host, int local, int64_t segment) const {
+  const PlacedProgram& between_stage(int host, int local, int64_t segment) const {
+    if (cache_->host != host) cache_->between.clear();
+    cache_->host = host;
     const int64_t share = part_of(segment_elements(segment), cluster_.ranks_per_host, local);
-    return compile(write_between(host), share * kSimulatedElementBytes, slice_bytes_);
+    PlacedProgram& stage = cache_->between[share];
+    if (stage.program.steps.empty()) stage = compile(write_between(host), share * kSimulatedElementBytes, slice_bytes_);
+    return stage;
   }
+
+  struct Cache {
+    std::map<std::tuple<Collective, int, int64_t>, PlacedProgram> inside;  // by local rank and elements
+    int host = -1;
+    std::map<int64_t, PlacedProgram> between;  // of that host, by elements
+  };
 
   const Algorithm& between_;
   const Cluster& cluster_;
+  std::shared_ptr<Cache> cache_ = std::make_shared<Cache>();
   int64_t elements_;
   int64_t segments_ = 1;
   int64_t slice_bytes_;

@@ -42,7 +42,7 @@ double hop_s(double bytes) { return kLatency_s + 2 * kOverhead_s + bytes / kByte
 
 // ---- Closed formulas ----
 
-TEST(Simulate, RingAllreduceTakesTwoTimesPMinusOneHops) {
+TEST(SimulatedCluster, RingAllreduceTakesTwoTimesPMinusOneHops) {
   for (const int p : {2, 4, 8, 16, 64}) {
     const double expected = 2 * (p - 1) * hop_s(65536.0 / p);
     EXPECT_EQ(run(row(Collective::allreduce, "ring"), cluster_of(p), 65536, false).seconds, expected) << p;
@@ -51,7 +51,7 @@ TEST(Simulate, RingAllreduceTakesTwoTimesPMinusOneHops) {
   EXPECT_DOUBLE_EQ(run(row(Collective::allreduce, "ring"), cluster_of(7), 7 * 4096).seconds, 12 * hop_s(4096));
 }
 
-TEST(Simulate, RecursiveDoublingTakesLogHopsOfTheWholeVector) {
+TEST(SimulatedCluster, RecursiveDoublingTakesLogHopsOfTheWholeVector) {
   for (const int p : {2, 4, 8, 64, 256}) {
     const double expected = std::log2(p) * hop_s(4096);
     EXPECT_EQ(run(row(Collective::allreduce, "recursive_doubling"), cluster_of(p), 4096, false).seconds, expected);
@@ -59,7 +59,7 @@ TEST(Simulate, RecursiveDoublingTakesLogHopsOfTheWholeVector) {
   }
 }
 
-TEST(Simulate, HalvingDoublingSendsEachHalfTwice) {
+TEST(SimulatedCluster, HalvingDoublingSendsEachHalfTwice) {
   double expected = 0;
   for (int bytes = 2048; bytes >= 256; bytes /= 2) expected += 2 * hop_s(bytes);
   EXPECT_EQ(run(row(Collective::allreduce, "halving_doubling"), cluster_of(16), 4096).seconds, expected);
@@ -67,7 +67,7 @@ TEST(Simulate, HalvingDoublingSendsEachHalfTwice) {
 
 // The root's child with the largest subtree gets the message first. A rank at depth d of the path that is always first
 // gets it after d hops; this is the last one, because the sends of one rank are closer to each other than a hop.
-TEST(Simulate, BinomialBroadcastTakesLogHops) {
+TEST(SimulatedCluster, BinomialBroadcastTakesLogHops) {
   for (const int p : {2, 4, 8}) {
     const double rounds = std::log2(p);
     EXPECT_DOUBLE_EQ(run(row(Collective::broadcast, "binomial_tree"), cluster_of(p), 4).seconds, rounds * hop_s(4) + 0)
@@ -76,27 +76,27 @@ TEST(Simulate, BinomialBroadcastTakesLogHops) {
 }
 
 // The LogGP pipeline: the first slice takes p - 1 hops, each further one the time of its bytes.
-TEST(Simulate, ChainStreamsSlices) {
+TEST(SimulatedCluster, ChainStreamsSlices) {
   const double slice_s = 65536 / kBytesPerSecond;
   EXPECT_DOUBLE_EQ(run(row(Collective::broadcast, "chain"), cluster_of(5), 65536 * 8, true, 65536).seconds,
                    4 * hop_s(65536) + 7 * slice_s);
 }
 
-TEST(Simulate, ReductionsTakeTimeOfTheReceiver) {
+TEST(SimulatedCluster, ReductionsTakeTimeOfTheReceiver) {
   Cluster cluster = cluster_of(2);
   cluster.reduce_bytes_per_s = 0x1p28;
   EXPECT_EQ(run(row(Collective::allreduce, "recursive_doubling"), cluster, 65536).seconds,
             hop_s(65536) + 65536 / 0x1p28);
 }
 
-TEST(Simulate, OverheadsOfOneRankAddUp) {
+TEST(SimulatedCluster, OverheadsOfOneRankAddUp) {
   // The root of a direct scatter hands over seven messages one after the other; the last one is on its way then.
   const double bytes_s = 4 / kBytesPerSecond;
   EXPECT_DOUBLE_EQ(run(row(Collective::scatter, "direct"), cluster_of(8), 32).seconds,
                    7 * kOverhead_s + bytes_s + kLatency_s + kOverhead_s);
 }
 
-TEST(Simulate, GapSpacesTheMessagesOfOneRank) {
+TEST(SimulatedCluster, GapSpacesTheMessagesOfOneRank) {
   Cluster cluster = cluster_of(8);
   cluster.network.gap_s = 0x1p-14;
   EXPECT_DOUBLE_EQ(run(row(Collective::scatter, "direct"), cluster, 32).seconds,
@@ -105,7 +105,7 @@ TEST(Simulate, GapSpacesTheMessagesOfOneRank) {
 
 // ---- Links that are shared ----
 
-TEST(Simulate, TwoRanksThatShareACardTakeTwiceAsLong) {
+TEST(SimulatedCluster, TwoRanksThatShareACardTakeTwiceAsLong) {
   // Two hosts, rank r exchanges with the rank of the same place on the other host.
   const auto exchange = [](const ScheduleRequest& request) {
     Builder step("exchange", Collective::allreduce, request.rank, request.size, 1);
@@ -119,13 +119,13 @@ TEST(Simulate, TwoRanksThatShareACardTakeTwiceAsLong) {
   EXPECT_EQ(run(algorithm, cluster_of(2, 8), 65536).seconds, hop + 8 * 65536 / kBytesPerSecond);
 }
 
-TEST(Simulate, SendersThatMeetAtOneReceiverShareItsCard) {
+TEST(SimulatedCluster, SendersThatMeetAtOneReceiverShareItsCard) {
   const double expected = kOverhead_s + 4 * 4096 / kBytesPerSecond + kLatency_s;
   const double seconds = run(row(Collective::gather, "direct"), cluster_of(5), 5 * 4096).seconds;
   EXPECT_DOUBLE_EQ(seconds, expected + 4 * kOverhead_s);  // the root accepts four messages, one after the other
 }
 
-TEST(Simulate, AnOversubscribedUplinkIsTheLimitBetweenRacks) {
+TEST(SimulatedCluster, AnOversubscribedUplinkIsTheLimitBetweenRacks) {
   Cluster cluster = cluster_of(8);
   cluster.hosts_per_rack = 4;
   const Algorithm& doubling = row(Collective::allreduce, "recursive_doubling");
@@ -137,7 +137,7 @@ TEST(Simulate, AnOversubscribedUplinkIsTheLimitBetweenRacks) {
   EXPECT_EQ(run(doubling, cluster, 65536, false).seconds, even + 65536 / kBytesPerSecond);
 }
 
-TEST(Simulate, LocalMessagesShareTheHostOrHaveTheirPorts) {
+TEST(SimulatedCluster, LocalMessagesShareTheHostOrHaveTheirPorts) {
   Cluster cluster = cluster_of(1, 4);
   const double hop = 0x1p-20 + 2 * 0x1p-22;
   const Algorithm& ring = row(Collective::allgather, "ring");
@@ -166,7 +166,7 @@ std::vector<Cluster> clusters() {
 
 // The catalog declares which algorithms rotate. The declared ones are compared at every size, the others must not be
 // usable by mistake: is_symmetric() compares each rank.
-TEST(Simulate, DeclaredRotationsHoldForEveryRank) {
+TEST(SimulatedCluster, DeclaredRotationsHoldForEveryRank) {
   for (const Algorithm& algorithm : catalog()) {
     if (!algorithm.rotates) continue;
     for (int ranks = 2; ranks <= 40; ++ranks) {
@@ -185,7 +185,7 @@ TEST(Simulate, DeclaredRotationsHoldForEveryRank) {
   }
 }
 
-TEST(Simulate, SymmetryChangesNoTime) {
+TEST(SimulatedCluster, SymmetryChangesNoTime) {
   int by_symmetry = 0;
   for (const Algorithm& algorithm : catalog()) {
     for (const Cluster& cluster : clusters()) {
@@ -203,15 +203,46 @@ TEST(Simulate, SymmetryChangesNoTime) {
   EXPECT_GT(by_symmetry, 100);
 }
 
-TEST(Simulate, UnequalChunksAreNotTakenForEqual) {
+TEST(SimulatedCluster, UnequalChunksAreNotTakenForEqual) {
   const SimulatedCollective result = run(row(Collective::allreduce, "ring"), cluster_of(4), 4 * 5);
   EXPECT_EQ(result.symmetry, Renumbering::none);
   EXPECT_EQ(result.simulated_ranks, 4);
 }
 
+// ---- Two levels, as the library runs an allreduce on hosts that share memory ----
+
+SimulatedCollective run_whole(std::string_view between, const Cluster& cluster, int64_t bytes,
+                              bool by_symmetry = true) {
+  const auto way = hierarchical_way(row(Collective::allreduce, between), cluster, bytes, kSlice);
+  const auto result = simulate_collective(way, cluster, {}, by_symmetry);
+  EXPECT_TRUE(result.ok()) << between << ": " << result.status().text();
+  return result.ok() ? *result : SimulatedCollective{};
+}
+
+TEST(SimulatedCluster, TwoLevelsAddUp) {
+  const Cluster cluster = cluster_of(4, 2);
+  const double local_hop = 0x1p-20 + 2 * 0x1p-22;
+  // Inside the host both ranks read half of the vector from each other; between hosts both exchange a half at once.
+  const double inside = local_hop + 2 * 2048 / 0x1p34;
+  const double between = 2 * (kLatency_s + 2 * kOverhead_s + 2 * 2048 / kBytesPerSecond);
+  EXPECT_EQ(run_whole("recursive_doubling", cluster, 4096).seconds, inside + between + inside);
+}
+
+TEST(SimulatedCluster, SymmetryChangesNoTimeOfTwoLevels) {
+  for (const std::string_view between : {"ring", "recursive_doubling", "halving_doubling", "double_binary_tree"}) {
+    for (const int64_t bytes : {4, 4096, 1 << 20, 12 << 20}) {
+      const Cluster cluster = cluster_of(8, 4);
+      EXPECT_EQ(run_whole(between, cluster, bytes).seconds, run_whole(between, cluster, bytes, false).seconds)
+          << between << " " << bytes;
+    }
+  }
+  EXPECT_EQ(run_whole("ring", cluster_of(8, 4), 4096).symmetry, Renumbering::rotation);
+  EXPECT_EQ(run_whole("halving_doubling", cluster_of(8, 4), 4096).symmetry, Renumbering::exchange);
+}
+
 // ---- What must hold for every algorithm ----
 
-TEST(Simulate, EveryByteSentIsReceivedAndNoTimeIsBelowTheBound) {
+TEST(SimulatedCluster, EveryByteSentIsReceivedAndNoTimeIsBelowTheBound) {
   for (const Algorithm& algorithm : catalog()) {
     for (const Cluster& cluster : clusters()) {
       if (!fits(algorithm, cluster.ranks())) continue;
@@ -228,7 +259,7 @@ TEST(Simulate, EveryByteSentIsReceivedAndNoTimeIsBelowTheBound) {
   }
 }
 
-TEST(Simulate, TheSameSeedGivesTheSameTime) {
+TEST(SimulatedCluster, TheSameSeedGivesTheSameTime) {
   Cluster cluster = cluster_of(6, 2);
   cluster.noise = 0.2;
   const Algorithm& ring = row(Collective::allreduce, "ring");
@@ -240,7 +271,7 @@ TEST(Simulate, TheSameSeedGivesTheSameTime) {
   EXPECT_LT(run(ring, cluster, 120000).seconds, first);
 }
 
-TEST(Simulate, OneStragglerDelaysAllByItsDelay) {
+TEST(SimulatedCluster, OneStragglerDelaysAllByItsDelay) {
   Cluster cluster = cluster_of(8);
   const Algorithm& ring = row(Collective::allreduce, "ring");
   const double alone = run(ring, cluster, 65536).seconds;
@@ -258,14 +289,14 @@ std::string refusal(std::string_view algorithm, const Cluster& cluster, int64_t 
   return simulate_collective(way, cluster, {}).status().text();
 }
 
-TEST(Simulate, RefusesWhatIsTooLargeWithARemedy) {
+TEST(SimulatedCluster, RefusesWhatIsTooLargeWithARemedy) {
   const Cluster large = cluster_of(4096, 8);
   EXPECT_THAT(refusal("two_level", large, 1 << 20), HasSubstr("too many to simulate: simulate fewer ranks"));
   EXPECT_THAT(refusal("ring", large, 4), HasSubstr("give bytes of which each rank gets an equal number"));
   EXPECT_THAT(refusal("binomial_tree", cluster_of(1024), int64_t{1} << 34), HasSubstr("larger slices"));
 }
 
-TEST(Simulate, RefusesClustersThatCannotBe) {
+TEST(SimulatedCluster, RefusesClustersThatCannotBe) {
   Cluster cluster = cluster_of(4);
   cluster.network.bytes_per_s = 0;
   EXPECT_THAT(check(cluster).text(), HasSubstr("bandwidth of the network link"));
@@ -279,7 +310,7 @@ TEST(Simulate, RefusesClustersThatCannotBe) {
   EXPECT_THAT(check(cluster).text(), HasSubstr("5 stragglers"));
 }
 
-TEST(Simulate, ADeadlockIsAnErrorAndNoHang) {
+TEST(SimulatedCluster, ADeadlockIsAnErrorAndNoHang) {
   const auto both_receive_first = [](const ScheduleRequest& request) {
     Builder step("deadlock", Collective::allreduce, request.rank, request.size, 1);
     return step.recv(1 - request.rank, output(0)).send(1 - request.rank, output(0)).take();
