@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Compares `farandole simulate` with measurement: allreduces between network namespaces whose links are shaped.
 #
-#   bash bench/network/simulate.sh [--program build/bin/farandole] [--hosts 2,4,8] [--rate 200] [--sizes 64K,256K,1M,4M,16M]
+#   bash bench/network/simulate.sh [--program build/bin/farandole] [--hosts 2,4,8] [--total 200] [--sizes 64K,256K,1M,4M,16M]
 #                                  [--algorithms ring,recursive_doubling,halving_doubling,binomial_tree,direct]
 #                                  [--rounds 2] [--output FILE]
 #
-# Each host has one rank and a link of --rate Mbit/s in each direction, without bursts. The link's latency is the time of
-# a 4-byte exchange between two hosts, its bandwidth that of one transfer of 64 MiB between two hosts. The simulation
-# gets these two numbers and nothing else. Each point is measured in several rounds, of which the one with the least
+# Each host has one rank and a link in each direction, without bursts. The links share --total Mbit/s, because one machine
+# must move the packets of all of them. A link's latency is the time of a 4-byte exchange between two hosts, its bandwidth
+# that of a transfer of 8 MiB between two hosts. The simulation gets these two numbers and nothing else. Each point is measured in several rounds, of which the one with the least
 # median counts: other work on the machine only makes a round slower. Prints measured and simulated time of each point,
 # with the error in percent; --output also writes them as JSON lines. The exit code is 1 if an error is above 15 %.
 #
@@ -17,7 +17,7 @@ cd "$(dirname "$0")/../.."
 
 program=build/bin/farandole
 hosts=2,4,8
-rate=100
+total=200
 sizes=64K,256K,1M,4M,16M
 algorithms=ring,recursive_doubling,halving_doubling,binomial_tree,direct
 rounds=2
@@ -26,7 +26,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --program) program=$2 && shift 2 ;;
     --hosts) hosts=$2 && shift 2 ;;
-    --rate) rate=$2 && shift 2 ;;
+    --total) total=$2 && shift 2 ;;
     --sizes) sizes=$2 && shift 2 ;;
     --algorithms) algorithms=$2 && shift 2 ;;
     --rounds) rounds=$2 && shift 2 ;;
@@ -55,7 +55,7 @@ trap 'exit 130' INT TERM
 # wait behind all the data of the other direction. The bucket holds a few packets, because a larger one lets a short
 # message pass at the speed of memory.
 shape() {
-  local host class limits="burst 8kb cburst 8kb quantum 3100"
+  local host class limits="burst 4kb cburst 4kb quantum 3100"
   ip -n "$1" link set "$2" gso_max_size 3100
   {
     echo "qdisc add dev $2 root handle 1: htb default 2"
@@ -104,25 +104,25 @@ bench() {
   cat "$work/out0"
 }
 
-most=$(tr , '\n' <<<"$hosts" | sort -n | tail -n 1)
-shaped_links "$most"
-bench 2 --algorithm recursive_doubling --sizes 4 >"$work/ping"
-bench 2 --collective broadcast --algorithm chain --sizes 64M >"$work/transfer"
-link=$(python3 - "$work/ping" "$work/transfer" <<'PY'
-import json, sys
-ping, transfer = (json.loads(open(path).read()) for path in sys.argv[1:])
-speed = transfer["bytes"] / transfer["time_us_median"] * 1e6
-print(f"{speed / 1e3:.3f}kB,{ping['time_us_median']:.3f}us,0us")
-PY
-)
-echo "link of $rate Mbit/s as measured: $link (bandwidth, latency, overhead)"
+# measure_link: prints the link of the first two hosts as an argument of `farandole simulate --link`.
+measure_link() {
+  bench 2 --algorithm recursive_doubling --sizes 4 >"$work/ping"
+  bench 2 --collective broadcast --algorithm chain --sizes 8M >"$work/transfer"
+  python3 bench/network/simulate_error.py link "$work/ping" "$work/transfer"
+}
+
 : >"$work/rows"
 for count in ${hosts//,/ }; do
+  rate=$((total / count))
+  shaped_links "$count"
+  link=$(measure_link)
+  echo "$count hosts, links of $rate Mbit/s; measured: $link (bandwidth, latency, overhead)"
   for algorithm in ${algorithms//,/ }; do
     for _ in $(seq "$rounds"); do bench "$count" --algorithm "$algorithm" --sizes "$sizes"; done >"$work/measured"
     "$program" simulate --hosts "$count" --link "$link" --algorithm "$algorithm" --bytes "$sizes" --json >"$work/simulated"
     python3 bench/network/simulate_error.py "$count" "$work/measured" "$work/simulated" "$work/rows"
   done
+  tear_down
 done
 [ -z "$output" ] || cp "$work/rows" "$output"
 python3 bench/network/simulate_error.py summary "$work/rows"

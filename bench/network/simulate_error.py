@@ -15,6 +15,12 @@ def lines_of(path):
         return [json.loads(line) for line in file]
 
 
+def print_link(ping, transfer):
+    (ping,), (transfer,) = lines_of(ping), lines_of(transfer)
+    speed = transfer["bytes"] / transfer["time_us_median"] * 1e6
+    print(f"{speed / 1e3:.3f}kB,{ping['time_us_median']:.3f}us,0us")
+
+
 def least_disturbed(rows):
     """Of the rounds of each size, the one with the least median."""
     best = {}
@@ -53,4 +59,6 @@ def summarise(rows):
 if __name__ == "__main__":
     if sys.argv[1] == "summary":
         sys.exit(summarise(sys.argv[2]))
+    if sys.argv[1] == "link":
+        sys.exit(print_link(*sys.argv[2:]))
     compare(*sys.argv[1:])

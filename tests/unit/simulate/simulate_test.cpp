@@ -228,6 +228,15 @@ TEST(SimulatedCluster, TwoLevelsAddUp) {
   EXPECT_EQ(run_whole("recursive_doubling", cluster, 4096).seconds, inside + between + inside);
 }
 
+TEST(SimulatedCluster, SegmentsTakeTurnsBetweenHosts) {
+  Cluster cluster = cluster_of(2, 2);
+  cluster.network.latency_s = 0x1p-4;
+  ASSERT_EQ(bytes_between_hosts(cluster, 8 << 20), 512 << 10);  // eight segments
+  const double seconds = run_whole("recursive_doubling", cluster, 8 << 20).seconds;
+  EXPECT_GE(seconds, 8 * 0x1p-4);
+  EXPECT_LE(seconds, 9 * 0x1p-4);
+}
+
 TEST(SimulatedCluster, SymmetryChangesNoTimeOfTwoLevels) {
   for (const std::string_view between : {"ring", "recursive_doubling", "halving_doubling", "double_binary_tree"}) {
     for (const int64_t bytes : {4, 4096, 1 << 20, 12 << 20}) {
