@@ -129,7 +129,7 @@ void ClusterSimulation::handle(const Event& event) {
     case What::work_done: {
       RankState& rank = rank_at(event.rank);
       rank.is_working = false;
-      const Task task = rank.queue[rank.next_task++];
+      const Task task = rank.running;
       complete(event.rank, task);
       return dispatch(event.rank);
     }
@@ -254,15 +254,7 @@ void ClusterSimulation::accept(int32_t index) {
       push(now_s_, lane.from, What::may_move, lane.out_lane, index);
     }
     run_.bytes_received += rank.program->bytes_of(step_of(rank, step), slice);
-    // The executor reduces what can be reduced in the pass in which it arrives.
-    StepState& state = state_of(rank, step);
-    const double overhead_s = lane.link->overhead_s;
-    if (reduces && state.queued == slice && is_ready(rank, step, slice)) {
-      ++state.queued;
-      add_task(lane.to, {Work::accept_and_reduce, index, overhead_s + reduce_seconds(rank, step, slice)});
-    } else {
-      add_task(lane.to, {Work::accept, index, overhead_s});
-    }
+    add_task(lane.to, {Work::accept, index, lane.link->overhead_s});
   }
 }
 
@@ -329,10 +321,21 @@ double ClusterSimulation::with_noise(RankState& rank, double seconds) {
   return seconds * (1 - cluster_.noise * std::log(next_fraction(rank.random)));
 }
 
+// Finished tasks are removed when they are most of the queue.
+ClusterSimulation::Task ClusterSimulation::TaskQueue::pop() {
+  const Task task = tasks[next++];
+  if (next * 2 >= tasks.size()) {
+    tasks.erase(tasks.begin(), tasks.begin() + static_cast<std::ptrdiff_t>(next));
+    next = 0;
+  }
+  return task;
+}
+
 void ClusterSimulation::add_task(int32_t index, Task task) {
   RankState& rank = rank_at(index);
   if (task.work != Work::begin) task.seconds = with_noise(rank, task.seconds);
-  rank.queue.push_back(task);
+  const bool is_message = task.work == Work::send || task.work == Work::accept;
+  (is_message ? rank.messages : rank.work).tasks.push_back(task);
   dispatch(index);
 }
 
@@ -341,20 +344,15 @@ void ClusterSimulation::dispatch(int32_t index) {
   RankState& rank = rank_at(index);
   if (rank.is_working || rank.is_dispatching) return;
   rank.is_dispatching = true;
-  while (rank.next_task < rank.queue.size()) {
-    const Task task = rank.queue[rank.next_task];
+  while (!rank.is_working && !(rank.messages.empty() && rank.work.empty())) {
+    const Task task = (rank.messages.empty() ? rank.work : rank.messages).pop();
     if (task.seconds > 0) {
       rank.is_working = true;
+      rank.running = task;
       push(now_s_ + task.seconds, index, What::work_done, 0, -1);
-      break;
+    } else {
+      complete(index, task);
     }
-    ++rank.next_task;
-    complete(index, task);
-  }
-  // The finished tasks are removed when they are most of the queue.
-  if (rank.next_task * 2 >= rank.queue.size()) {
-    rank.queue.erase(rank.queue.begin(), rank.queue.begin() + static_cast<std::ptrdiff_t>(rank.next_task));
-    rank.next_task = 0;
   }
   rank.is_dispatching = false;
 }
@@ -372,7 +370,7 @@ void ClusterSimulation::complete(int32_t index, const Task& task) {
   advance(lane.accepted, rank, lane.in_lane);
   if (step_of(rank, step).kind == StepKind::recv) return finish_slice(index, step);
   ++state_of(rank, step).arrived;
-  task.work == Work::accept_and_reduce ? finish_slice(index, step) : reduce(index, step);
+  reduce(index, step);
 }
 
 // ---- Events ----

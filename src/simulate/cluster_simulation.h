@@ -1,10 +1,11 @@
 // ClusterSimulation runs the programs of all ranks over a cluster, event by event.
 //
-// Each rank has one core, which does one piece of work at a time in the order in which the pieces become possible: the
-// overhead of a message at its sender and its receiver, reductions and copies. A slice of a send is handed to its lane
-// when the steps that it follows have finished that slice, as in the executor; it then moves over its links, which all
-// messages on them share equally (fair_links.h), and arrives a latency later. A lane moves its slices one at a time and
-// in order. Messages that arrive before their receive is possible wait there, at most kLaneWindow slices of a lane.
+// Each rank has one core, which does one piece of work at a time: the overheads of messages at their sender and
+// receiver first, then one slice of a reduction or copy, as a pass of the executor does. A slice of a send is handed to
+// its lane when the steps that it follows have finished that slice, as in the executor; it then moves over its links,
+// which all messages on them share equally (fair_links.h), and arrives a latency later. A lane moves its slices one at
+// a time and in order. Messages that arrive before their receive is possible wait there, at most kLaneWindow slices of
+// a lane.
 //
 // No tie is broken by the number of a rank. Events of one moment are handled together, rank by rank and, for one rank,
 // in the order of its lanes; whatever they cause on other ranks takes effect in the next round of the same moment. So a
@@ -54,11 +55,18 @@ class ClusterSimulation {
   static constexpr uint32_t kOutstanding = 16;  // slices of a lane that a rank hands over before the first has left
   static constexpr uint32_t kLaneWindow = 16;   // slices of a lane that move or wait at the receiver
 
-  enum class Work : uint8_t { begin, send, accept, accept_and_reduce, reduce, local };
+  enum class Work : uint8_t { begin, send, accept, reduce, local };
   struct Task {
     Work work;
     int32_t index;  // a lane of this simulation, or a step
     double seconds;
+  };
+  // Tasks in the order in which they became possible.
+  struct TaskQueue {
+    std::vector<Task> tasks;
+    std::size_t next = 0;
+    bool empty() const { return next == tasks.size(); }
+    Task pop();
   };
   enum class What : uint8_t { work_done, left, arrived, may_move };
   struct Event {
@@ -84,8 +92,9 @@ class ClusterSimulation {
     const RankProgram* program = nullptr;
     std::size_t first_step = 0;    // in steps_
     std::vector<int32_t> lane_of;  // by lane of the program: the lane of this simulation
-    std::vector<Task> queue;
-    std::size_t next_task = 0;
+    TaskQueue messages;            // overheads, before any other work
+    TaskQueue work;
+    Task running{};
     bool is_working = false;
     bool is_dispatching = false;
     bool has_begun = false;

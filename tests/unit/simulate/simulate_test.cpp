@@ -89,6 +89,20 @@ TEST(SimulatedCluster, ReductionsTakeTimeOfTheReceiver) {
             hop_s(65536) + 65536 / 0x1p28);
 }
 
+// Inside hosts slices arrive much faster than a core reduces them. Each that is reduced must go on before the others
+// are reduced, else the network is idle meanwhile.
+TEST(SimulatedCluster, WaitingReductionsDoNotHoldBackMessages) {
+  Cluster cluster = cluster_of(4, 4);
+  cluster.local_ports = true;
+  cluster.local.bytes_per_s = 0x1p38;
+  cluster.reduce_bytes_per_s = 0.8 * kBytesPerSecond;
+  constexpr double kChunk = 64 * 65536;
+  const double streamed_s = 15 * kChunk / cluster.reduce_bytes_per_s + 15 * kChunk / kBytesPerSecond;
+  const double seconds = run(row(Collective::allreduce, "ring"), cluster, 16 * kChunk, true, 65536).seconds;
+  EXPECT_GE(seconds, 0.9 * streamed_s);  // the end of one half overlaps with the beginning of the other
+  EXPECT_LE(seconds, 1.1 * streamed_s);
+}
+
 TEST(SimulatedCluster, OverheadsOfOneRankAddUp) {
   // The root of a direct scatter hands over seven messages one after the other; the last one is on its way then.
   const double bytes_s = 4 / kBytesPerSecond;
