@@ -118,6 +118,12 @@ Result<Experiment> parse(const SimulateArguments& arguments) {
   return experiment;
 }
 
+// GB/s as nccl-tests defines it; 0 where nothing takes time.
+double busbw_GBps(const SimulatedPoint& point, Collective collective, double seconds) {
+  if (!(seconds > 0)) return 0;
+  return static_cast<double>(point.bytes) / seconds * bus_factor(collective, point.cluster.ranks()) * 1e-9;
+}
+
 std::string symmetry_text(const SimulatedCollective& run, int ranks) {
   if (run.symmetry == Renumbering::none) return fmt::format("all {}", ranks);
   return fmt::format("{} by {}", run.simulated_ranks, run.symmetry == Renumbering::rotation ? "rotation" : "exchange");
@@ -137,10 +143,11 @@ void print_table(const SimulatedPoint& point, Collective collective) {
       continue;
     }
     const SimulatedCollective& run = *row.run;
-    const double busbw = static_cast<double>(point.bytes) / run.seconds * bus_factor(collective, ranks) * 1e-9;
-    cells.insert(cells.end(), {seconds_text(run.seconds), fmt::format("{:.4g}", busbw),
-                               fmt::format("{:.1f} %", 100 * point.bound_s / run.seconds),
-                               fmt::format("{}", run.messages), predicted, symmetry_text(run, ranks)});
+    const double of_bound = run.seconds > 0 ? 100 * point.bound_s / run.seconds : 100;
+    cells.insert(
+        cells.end(),
+        {seconds_text(run.seconds), fmt::format("{:.4g}", busbw_GBps(point, collective, run.seconds)),
+         fmt::format("{:.1f} %", of_bound), fmt::format("{}", run.messages), predicted, symmetry_text(run, ranks)});
   }
   rows.front().front() = "   way";
   for (const std::string& line : align(rows)) fmt::print("{}\n", line);
@@ -160,10 +167,9 @@ void print_json(const SimulatedPoint& point, Collective collective) {
     line.text("algorithm", row.name).flag("chosen", row.is_chosen).number("bound_us", point.bound_s * 1e6);
     if (row.predicted_s) line.number("predicted_us", *row.predicted_s * 1e6);
     if (row.run) {
-      const double busbw =
-          static_cast<double>(point.bytes) / row.run->seconds * bus_factor(collective, point.cluster.ranks());
       line.number("time_us", row.run->seconds * 1e6).number("first_rank_us", row.run->first_rank_s * 1e6);
-      line.number("busbw_GBps", busbw * 1e-9).number("messages", static_cast<long long>(row.run->messages));
+      line.number("busbw_GBps", busbw_GBps(point, collective, row.run->seconds))
+          .number("messages", static_cast<long long>(row.run->messages));
       line.number("sent_bytes", static_cast<long long>(row.run->sent_bytes));
       line.number("simulated_ranks", static_cast<long long>(row.run->simulated_ranks));
     } else {

@@ -24,6 +24,14 @@ GroupShape shape_of(const Cluster& cluster, int ranks, int ranks_per_host) {
           .transport = "tcp"};
 }
 
+// Whether the library runs a schedule over all ranks. Where ranks share memory it runs these collectives otherwise.
+bool runs_a_schedule(Collective collective, const Cluster& cluster) {
+  if (cluster.hosts == 1) return false;
+  const bool is_composed =
+      collective == Collective::allreduce || collective == Collective::broadcast || collective == Collective::barrier;
+  return cluster.ranks_per_host == 1 || !is_composed;
+}
+
 bool is_wanted(const SimulateQuery& query, const std::string& name, bool is_chosen) {
   if (query.algorithms == "all") return true;
   if (query.algorithms == "auto") return is_chosen;
@@ -31,8 +39,13 @@ bool is_wanted(const SimulateQuery& query, const std::string& name, bool is_chos
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-Status check_names(const SimulateQuery& query, bool has_whole) {
-  if (query.algorithms == "all" || query.algorithms == "auto") return {};
+Status check_names(const SimulateQuery& query, const Cluster& cluster, bool has_whole) {
+  if (query.algorithms == "all") return {};
+  if (query.algorithms == "auto") {
+    if (has_whole || runs_a_schedule(query.collective, cluster)) return {};
+    return Status(Code::invalid_argument, "auto: here the library runs " + std::string(name_of(query.collective)) +
+                                              " over shared memory, which is not simulated; give all, or names");
+  }
   for (const std::string& name : split_list(query.algorithms)) {
     if (is_whole(name) && has_whole) continue;
     if (is_whole(name))
@@ -70,13 +83,13 @@ class PointWriter {
     return {};
   }
 
-  Status add_algorithms(bool has_whole) {
+  Status add_algorithms() {
     const Cluster& cluster = point_.cluster;
     const GroupShape shape = shape_of(cluster, cluster.ranks(), cluster.ranks_per_host);
     FDL_ASSIGN_OR_RETURN(const Choice choice, choose(query_.collective, shape, point_.bytes));
     for (const Algorithm& algorithm : catalog()) {
       if (algorithm.collective != query_.collective) continue;
-      const bool is_chosen = !has_whole && &algorithm == choice.algorithm;
+      const bool is_chosen = runs_a_schedule(query_.collective, cluster) && &algorithm == choice.algorithm;
       if (!is_wanted(query_, std::string(algorithm.name), is_chosen)) continue;
       SimulatedRow row{.name = std::string(algorithm.name), .is_chosen = is_chosen};
       const std::string_view why_not = obstacle(algorithm, cluster.ranks(), {});
@@ -102,13 +115,13 @@ class PointWriter {
 Result<SimulatedPoint> simulated_point(const SimulateQuery& query, const Cluster& cluster, int64_t bytes) {
   FDL_RETURN_IF_ERROR(check(cluster));
   const bool has_whole = query.collective == Collective::allreduce && cluster.hosts > 1 && cluster.ranks_per_host > 1;
-  FDL_RETURN_IF_ERROR(check_names(query, has_whole));
+  FDL_RETURN_IF_ERROR(check_names(query, cluster, has_whole));
   SimulatedPoint point{.cluster = cluster,
                        .bytes = query.collective == Collective::barrier ? 0 : bytes,
                        .bound_s = lower_bound_s(query.collective, cluster, bytes)};
   PointWriter writer(query, point);
   if (has_whole && is_wanted(query, std::string(kWhole), true)) FDL_RETURN_IF_ERROR(writer.add_whole());
-  FDL_RETURN_IF_ERROR(writer.add_algorithms(has_whole));
+  FDL_RETURN_IF_ERROR(writer.add_algorithms());
   return point;
 }
 

@@ -102,6 +102,25 @@ def test_malformed_arguments_are_named(arguments, words):
     assert words in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "alltoall",
+                                        "gather", "scatter", "barrier"])  # fmt: skip
+def test_every_collective_is_simulated_from_one_rank_on(collective):
+    for shape in (
+        ["--hosts", "1"],
+        ["--hosts", "1", "--ranks-per-host", "3"],
+        ["--hosts", "2", "--ranks-per-host", "3"],
+    ):
+        rows = rows_of(*shape, "--collective", collective, "--bytes", "60")
+        assert all(row["time_us"] >= row["bound_us"] * (1 - 1e-5) for row in rows if "refused" not in row), rows
+        assert any("time_us" in row for row in rows)
+
+
+def test_auto_is_refused_where_shared_memory_runs():
+    done = simulate("--hosts", "1", "--ranks-per-host", "4", "--algorithm", "auto")
+    assert done.returncode == 64
+    assert "shared memory, which is not simulated" in done.stderr
+
+
 def test_a_picture_that_cannot_be_written_is_an_error():
     done = simulate("--svg", "/no/such/folder/x.svg")
     assert done.returncode == 74
