@@ -173,8 +173,13 @@ class Picture {
 }  // namespace
 
 std::string picture_of(const std::vector<SimulatedPoint>& points, const std::string& title, bool over_ranks) {
-  std::string subtitle = cluster_text(points.front().cluster);
-  if (over_ranks) subtitle = "on the largest: " + cluster_text(points.back().cluster);
+  std::string subtitle = cluster_text(points.back().cluster);
+  // Along the axis the hosts differ, and the rest of the text does not.
+  if (over_ranks) {
+    const int locals = points.back().cluster.ranks_per_host;
+    subtitle = fmt::format("{} rank{} a host", locals, locals == 1 ? "" : "s") +
+               subtitle.substr(std::min(subtitle.find(';'), subtitle.size()));
+  }
   return Picture(points, over_ranks).draw(title, subtitle);
 }
 
