@@ -9,7 +9,7 @@ WIDTH = 980
 BOXES = [
     ("bindings/", 10, 44, 470, 54, "edge", ["python, torch, keras, horovod: they include include/farandole only"]),
     ("capi", 10, 130, 470, 54, "shell", ["farandole.h to runtime; the only ABI"]),
-    ("cli", 500, 130, 470, 54, "shell", ["the command: run/ elastic/ doctor/ bench/ tune/ and small subcommands"]),
+    ("cli", 500, 130, 470, 54, "shell", ["the command: run/ elastic/ doctor/ bench/ tune/ ..., and module simulate"]),
     ("runtime", 10, 216, 960, 72, "shell",
      ["named/ named operations, handles     progress/ token and thread     device/ work on GPUs",
       "telemetry/ metrics, timeline     lifecycle/ start, groups, assemble.cpp (the only file that names transports)"]),

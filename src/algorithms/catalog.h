@@ -29,6 +29,8 @@ struct Algorithm {
   bool in_place = true;           // correct when input and output are the same memory
   bool needs_commutative = true;  // false: folds in rank order
   bool even_chunks_only = false;  // Bruck: all chunks of one size
+  // Rank r's schedule is that of rank 0 with r added to every rank and chunk. One rank then stands for all of them.
+  bool rotates = false;
   Schedule (*write)(const ScheduleRequest&) = nullptr;
 };
 

@@ -149,6 +149,7 @@ int fdl_program_main(int argc, char** argv) {
   fdl::add_where(app, work);
   fdl::add_inspect(app, work);
   fdl::add_explain(app, work);
+  fdl::add_simulate(app, work);
   fdl::add_tune(app, work);
   fdl::add_kubernetes(app, work, python_arguments);
   fdl::add_doctor(app, work);

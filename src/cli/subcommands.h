@@ -32,6 +32,7 @@ void add_run(CLI::App& app, Work& work, const std::vector<std::string>& words);
 void add_bench(CLI::App& app, Work& work);
 void add_env(CLI::App& app, Work& work);
 void add_config(CLI::App& app, Work& work);
+void add_simulate(CLI::App& app, Work& work);
 void add_tune(CLI::App& app, Work& work);
 void add_doctor(CLI::App& app, Work& work);
 void add_sshd_init(CLI::App& app, Work& work);

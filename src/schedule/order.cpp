@@ -1,6 +1,8 @@
-// order() passes once over the steps. For each place it keeps the last step that wrote it and the steps that have read
-// it since.
+// order() passes once over the steps. For each run of places that no access divides it keeps the last step that wrote
+// it and the steps that have read it since. A butterfly over p ranks thus costs log(p) runs, not p places.
 #include "schedule/order.h"
+
+#include <algorithm>
 
 #include "schedule/places.h"
 
@@ -23,24 +25,30 @@ struct Touch {
 
 class Orderer {
  public:
-  Orderer(const Schedule& schedule, bool in_place)
-      : places_(schedule, in_place),
-        writer_(static_cast<std::size_t>(places_.total())),
-        readers_(static_cast<std::size_t>(places_.total())),
-        found_(schedule.steps.size(), -1) {}
+  Orderer(const Schedule& schedule, bool in_place) : places_(schedule, in_place), found_(schedule.steps.size(), -1) {
+    for (const Step& step : schedule.steps) list_accesses(step);
+    for (const Access& access : accesses_) {
+      starts_.push_back(access.first);
+      starts_.push_back(access.first + access.count);
+    }
+    std::sort(starts_.begin(), starts_.end());
+    starts_.erase(std::unique(starts_.begin(), starts_.end()), starts_.end());
+    writer_.resize(starts_.size());
+    readers_.resize(starts_.size());
+  }
 
   std::vector<Dependency> follow(int32_t step, const Step& what) {
     accesses_.clear();
     list_accesses(what);
     std::vector<Dependency> dependencies;
     for (const Access& access : accesses_) {
-      for (int32_t place = access.first; place < access.first + access.count; ++place) {
-        // A step that has read the place since the last write already follows that write.
-        const auto& readers = readers_[static_cast<std::size_t>(place)];
+      for (std::size_t run = run_at(access.first); starts_[run] < access.first + access.count; ++run) {
+        // A step that has read the run since the last write already follows that write.
+        const auto& readers = readers_[run];
         if (access.writes && !readers.empty()) {
           for (const Touch& reader : readers) add(dependencies, step, access, reader);
         } else {
-          add(dependencies, step, access, writer_[static_cast<std::size_t>(place)]);
+          add(dependencies, step, access, writer_[run]);
         }
       }
     }
@@ -50,6 +58,11 @@ class Orderer {
   }
 
  private:
+  // The run that begins at a place where an access begins. Each access also ends where a run, or the last one, begins.
+  std::size_t run_at(int32_t place) const {
+    return static_cast<std::size_t>(std::lower_bound(starts_.begin(), starts_.end(), place) - starts_.begin());
+  }
+
   void list_accesses(const Step& step) {
     const int32_t source = places_.first(step.source);
     const int32_t target = places_.first(step.target);
@@ -86,22 +99,22 @@ class Orderer {
 
   void record(int32_t step) {
     for (const Access& access : accesses_) {
-      for (int32_t i = access.first; i < access.first + access.count; ++i) {
-        const auto place = static_cast<std::size_t>(i);
-        const Touch touch{step, access.first, access.count};
+      const Touch touch{step, access.first, access.count};
+      for (std::size_t run = run_at(access.first); starts_[run] < access.first + access.count; ++run) {
         if (access.writes) {
-          writer_[place] = touch;
-          readers_[place].clear();
+          writer_[run] = touch;
+          readers_[run].clear();
         } else {
-          readers_[place].push_back(touch);
+          readers_[run].push_back(touch);
         }
       }
     }
   }
 
   Places places_;
-  std::vector<Touch> writer_;                // by place: the last write
-  std::vector<std::vector<Touch>> readers_;  // by place: the reads since that write
+  std::vector<int32_t> starts_;              // by run: its first place; the last one is the end of the last run
+  std::vector<Touch> writer_;                // by run: the last write
+  std::vector<std::vector<Touch>> readers_;  // by run: the reads since that write
   std::vector<int32_t> found_;
   std::vector<Access> accesses_;
 };

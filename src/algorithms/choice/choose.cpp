@@ -169,6 +169,10 @@ std::optional<Choice> choose_measured(Collective collective, const GroupShape& s
 
 }  // namespace
 
+double predicted_s(const Algorithm& algorithm, const GroupShape& shape, int64_t bytes) {
+  return cost_of(algorithm, terms_of(shape, bytes));
+}
+
 Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t bytes, std::string_view requested,
                       bool deterministic, bool commutative, bool even_chunks) {
   const Need need{.rank_order = deterministic || !commutative, .uneven = !even_chunks};

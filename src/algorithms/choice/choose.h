@@ -37,4 +37,8 @@ Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t by
                       std::string_view requested = "auto", bool deterministic = false, bool commutative = true,
                       bool even_chunks = false);
 
+// Returns the time that the model predicts, which is what choose() compares without a table. Infinite if the model has
+// no formula for this algorithm on this group.
+double predicted_s(const Algorithm& algorithm, const GroupShape& shape, int64_t bytes);
+
 }  // namespace fdl

@@ -25,11 +25,13 @@ void OrderedSchedule::find_carried_copies(const std::vector<std::vector<Dependen
     const Step& copy = schedule.steps[i];
     const Step& next = schedule.steps[i + 1];
     if (copy.kind != StepKind::copy || next.kind != StepKind::recv_reduce || copy.target != next.target) continue;
-    bool only_for_the_sum = true;
-    for (std::size_t later = i + 2; later < edges.size(); ++later) {
-      only_for_the_sum &= !depends_on(edges[later], i) || depends_on(edges[later], i + 1);
+    carries_out[i + 1] = static_cast<int32_t>(i);
+  }
+  for (std::size_t later = 0; later < edges.size(); ++later) {
+    for (const Dependency& edge : edges[later]) {
+      const auto sum = static_cast<std::size_t>(edge.step) + 1;
+      if (later > sum && carries_out[sum] == edge.step && !depends_on(edges[later], sum)) carries_out[sum] = -1;
     }
-    if (only_for_the_sum) carries_out[i + 1] = static_cast<int32_t>(i);
   }
 }
 

@@ -77,8 +77,7 @@ bool HierarchicalCollectives::can(const CollectiveSpec& spec) const {
   }
 }
 
-std::size_t HierarchicalCollectives::segments_of(const CollectiveSpec& spec) const {
-  const std::size_t bytes = spec.count * size_of(spec.dtype);
+std::size_t HierarchicalCollectives::segments_of(std::size_t bytes) {
   if (bytes < 2 * kLeastSegmentBytes) return 1;
   const auto root = static_cast<std::size_t>(std::sqrt(static_cast<double>(bytes) / static_cast<double>(kBytesOfRoot)));
   return std::min({root, bytes / kLeastSegmentBytes, kMostSegments});
@@ -101,7 +100,7 @@ void HierarchicalCollectives::start(const CollectiveSpec& spec, Buffers buffers,
   memory_.done = network_.done = 0;
   memory_.begun = network_.begun = false;
   if (spec.collective == Collective::allreduce) {
-    segment_count_ = segments_of(spec);
+    segment_count_ = segments_of(spec.count * size_of(spec.dtype));
     memory_.stages = 2 * segment_count_;
     network_.stages = segment_count_;
   } else if (spec.collective == Collective::broadcast) {

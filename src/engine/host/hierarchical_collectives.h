@@ -28,6 +28,9 @@ class HierarchicalCollectives final : public Collectives {
   static Result<std::unique_ptr<Collectives>> make(std::unique_ptr<Collectives> inside,
                                                    std::unique_ptr<Collectives> between, const Place& place);
 
+  // The number of segments into which an allreduce of so many bytes is cut.
+  static std::size_t segments_of(std::size_t bytes);
+
   std::string_view name() const override { return name_; }
   bool can(const CollectiveSpec& spec) const override;
   void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) override;
@@ -64,7 +67,6 @@ class HierarchicalCollectives final : public Collectives {
   HierarchicalCollectives(std::unique_ptr<Collectives> inside, std::unique_ptr<Collectives> between, const Place& place,
                           Poller poller);
 
-  std::size_t segments_of(const CollectiveSpec& spec) const;
   Segment segment(std::size_t index) const;
   Stage stage_inside(std::size_t index);
   Stage stage_between(std::size_t index);

@@ -1,0 +1,260 @@
+// farandole simulate runs the schedules of a collective over a simulated cluster, and prints how long they take.
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+
+#include "base/config.h"
+#include "cli/json_line.h"
+#include "cli/simulate/cluster_text.h"
+#include "cli/simulate/picture.h"
+#include "cli/simulate/simulated_ways.h"
+#include "cli/subcommands.h"
+#include "cli/table_text.h"
+#include "simulate/lower_bound.h"
+
+namespace fdl {
+namespace {
+
+// The command line, not yet checked.
+struct SimulateArguments {
+  std::string hosts = "4";
+  int ranks_per_host = 1;
+  std::string link = "100Gbit,10us,0.5us";
+  std::string local_link = "800Gbit,1us,0.2us";
+  bool local_ports = false;
+  std::string topology = "flat";
+  std::string collective = "allreduce";
+  std::string bytes = "1M";
+  std::string algorithm = "all";
+  std::string reduce_speed = "10GB";
+  std::string copy_speed = "10GB";
+  std::string noise = "0%";
+  std::string stragglers;
+  std::string slice = "256K";
+  std::string most_slices = "20M";
+  uint64_t seed = 1;
+  bool json = false;
+  std::string svg;
+};
+
+// The checked command line: one cluster for each number of hosts, and the sizes.
+struct Experiment {
+  SimulateQuery query;
+  std::vector<Cluster> clusters;
+  std::vector<int64_t> sizes;
+};
+
+Result<Collective> parse_collective(const std::string& name) {
+  std::string names;
+  for (int kind = 0; kind < kCollectiveCount; ++kind) {
+    if (name_of(static_cast<Collective>(kind)) == name) return static_cast<Collective>(kind);
+    names += (names.empty() ? "" : ", ") + std::string(name_of(static_cast<Collective>(kind)));
+  }
+  return Status(Code::invalid_argument, "--collective '" + name + "' is none of " + names);
+}
+
+// Adds the name of the option to the error of its value.
+Status of_option(const Status& status, const char* option) {
+  return status.ok() ? status : Status(status.code(), std::string(option) + ": " + status.text());
+}
+
+template <typename T>
+Status assign(T& target, const Result<T>& value, const char* option) {
+  if (!value.ok()) return of_option(value.status(), option);
+  target = *value;
+  return {};
+}
+
+Status parse_count(int64_t& target, const std::string& text, const char* option, int64_t least) {
+  const auto values = parse_sizes(text, 2, least);
+  if (!values.ok()) return of_option(values.status(), option);
+  if (values->size() != 1) return Status(Code::invalid_argument, fmt::format("{}: one number, not '{}'", option, text));
+  target = values->front();
+  return {};
+}
+
+Result<Cluster> parse_cluster(const SimulateArguments& arguments) {
+  Cluster cluster{.ranks_per_host = arguments.ranks_per_host, .local_ports = arguments.local_ports};
+  cluster.seed = arguments.seed;
+  FDL_RETURN_IF_ERROR(of_option(parse_link(arguments.link, cluster.network), "--link"));
+  FDL_RETURN_IF_ERROR(of_option(parse_link(arguments.local_link, cluster.local), "--local-link"));
+  FDL_RETURN_IF_ERROR(of_option(parse_topology(arguments.topology, cluster), "--topology"));
+  FDL_RETURN_IF_ERROR(of_option(parse_stragglers(arguments.stragglers, cluster), "--stragglers"));
+  FDL_RETURN_IF_ERROR(assign(cluster.reduce_bytes_per_s, parse_bandwidth(arguments.reduce_speed), "--reduce-speed"));
+  FDL_RETURN_IF_ERROR(assign(cluster.copy_bytes_per_s, parse_bandwidth(arguments.copy_speed), "--copy-speed"));
+  FDL_RETURN_IF_ERROR(assign(cluster.noise, parse_fraction(arguments.noise), "--noise"));
+  return cluster;
+}
+
+Result<Experiment> parse(const SimulateArguments& arguments) {
+  Experiment experiment;
+  FDL_ASSIGN_OR_RETURN(experiment.query.collective, parse_collective(arguments.collective));
+  experiment.query.algorithms = arguments.algorithm;
+  FDL_RETURN_IF_ERROR(parse_count(experiment.query.slice_bytes, arguments.slice, "--slice", 4));
+  FDL_RETURN_IF_ERROR(parse_count(experiment.query.limits.most_slices, arguments.most_slices, "--most-slices", 1));
+  FDL_RETURN_IF_ERROR(assign(experiment.sizes, parse_sizes(arguments.bytes, 4, 4), "--bytes"));
+  for (const int64_t size : experiment.sizes) {
+    if (size % kSimulatedElementBytes != 0)
+      return Status(Code::invalid_argument,
+                    fmt::format("--bytes: {} is not a multiple of the 4 bytes of a float32 element", size));
+  }
+  std::vector<int64_t> hosts;
+  FDL_RETURN_IF_ERROR(assign(hosts, parse_sizes(arguments.hosts, 2, 1), "--hosts"));
+  FDL_ASSIGN_OR_RETURN(Cluster cluster, parse_cluster(arguments));
+  for (const int64_t count : hosts) {
+    if (count > 65536)
+      return Status(Code::invalid_argument, fmt::format("--hosts: {} is more than the 65536 that are possible", count));
+    cluster.hosts = static_cast<int>(count);
+    FDL_RETURN_IF_ERROR(check(cluster));
+    experiment.clusters.push_back(cluster);
+  }
+  if (!arguments.svg.empty() && experiment.clusters.size() > 1 && experiment.sizes.size() > 1)
+    return Status(
+        Code::invalid_argument,
+        "--svg draws times over bytes or over ranks: give several sizes or several numbers of hosts, not both");
+  return experiment;
+}
+
+// GB/s as nccl-tests defines it; 0 where nothing takes time.
+double busbw_GBps(const SimulatedPoint& point, Collective collective, double seconds) {
+  if (!(seconds > 0)) return 0;
+  return static_cast<double>(point.bytes) / seconds * bus_factor(collective, point.cluster.ranks()) * 1e-9;
+}
+
+std::string symmetry_text(const SimulatedCollective& run, int ranks) {
+  if (run.symmetry == Renumbering::none) return fmt::format("all {}", ranks);
+  return fmt::format("{} by {}", run.simulated_ranks, run.symmetry == Renumbering::rotation ? "rotation" : "exchange");
+}
+
+void print_table(const SimulatedPoint& point, Collective collective) {
+  const int ranks = point.cluster.ranks();
+  fmt::print("{} of {} on {} ranks: {}\n", name_of(collective), bytes_text(static_cast<double>(point.bytes)), ranks,
+             cluster_text(point.cluster));
+  std::vector<std::vector<std::string>> rows{
+      {"way", "time", "busbw GB/s", "of bound", "messages", "model predicts", "simulated ranks"}};
+  for (const SimulatedRow& row : point.rows) {
+    auto& cells = rows.emplace_back(std::vector<std::string>{(row.is_chosen ? "-> " : "   ") + row.name});
+    const std::string predicted = row.predicted_s ? seconds_text(*row.predicted_s) : "-";
+    if (!row.run) {
+      cells.insert(cells.end(), {"-", "-", "-", "-", predicted, "too large, see below"});
+      continue;
+    }
+    const SimulatedCollective& run = *row.run;
+    const double of_bound = run.seconds > 0 ? 100 * point.bound_s / run.seconds : 100;
+    cells.insert(
+        cells.end(),
+        {seconds_text(run.seconds), fmt::format("{:.4g}", busbw_GBps(point, collective, run.seconds)),
+         fmt::format("{:.1f} %", of_bound), fmt::format("{}", run.messages), predicted, symmetry_text(run, ranks)});
+  }
+  rows.front().front() = "   way";
+  for (const std::string& line : align(rows)) fmt::print("{}\n", line);
+  fmt::print("   lower bound: {}\n", seconds_text(point.bound_s));
+  for (const SimulatedRow& row : point.rows) {
+    if (!row.run) fmt::print("   {}\n", row.refusal);
+  }
+  fmt::print("\n");
+}
+
+void print_json(const SimulatedPoint& point, Collective collective) {
+  for (const SimulatedRow& row : point.rows) {
+    JsonLine line;
+    line.text("collective", name_of(collective)).number("hosts", static_cast<long long>(point.cluster.hosts));
+    line.number("ranks", static_cast<long long>(point.cluster.ranks()))
+        .number("bytes", static_cast<long long>(point.bytes));
+    line.text("algorithm", row.name).flag("chosen", row.is_chosen).number("bound_us", point.bound_s * 1e6);
+    if (row.predicted_s) line.number("predicted_us", *row.predicted_s * 1e6);
+    if (row.run) {
+      line.number("time_us", row.run->seconds * 1e6).number("first_rank_us", row.run->first_rank_s * 1e6);
+      line.number("busbw_GBps", busbw_GBps(point, collective, row.run->seconds))
+          .number("messages", static_cast<long long>(row.run->messages));
+      line.number("sent_bytes", static_cast<long long>(row.run->sent_bytes));
+      line.number("simulated_ranks", static_cast<long long>(row.run->simulated_ranks));
+    } else {
+      line.text("refused", row.refusal);
+    }
+    fmt::print("{}\n", line.str());
+  }
+}
+
+Status write_file(const std::string& path, const std::string& text) {
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  if (file == nullptr) return Status::from_errno("--svg " + path);
+  const bool is_written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const int error = errno;
+  if (std::fclose(file) != 0) return Status::from_errno("--svg " + path);
+  return is_written ? ok_status() : Status::from_errno("--svg " + path, error);
+}
+
+Status simulate_all(const SimulateArguments& arguments) {
+  FDL_ASSIGN_OR_RETURN(const Experiment experiment, parse(arguments));
+  const Collective collective = experiment.query.collective;
+  std::vector<SimulatedPoint> points;
+  for (const Cluster& cluster : experiment.clusters) {
+    for (const int64_t bytes : experiment.sizes) {
+      FDL_ASSIGN_OR_RETURN(points.emplace_back(), simulated_point(experiment.query, cluster, bytes));
+      arguments.json ? print_json(points.back(), collective) : print_table(points.back(), collective);
+      std::fflush(stdout);
+    }
+  }
+  if (arguments.svg.empty()) return {};
+  const bool over_ranks = experiment.clusters.size() > 1;
+  const std::string of = over_ranks ? bytes_text(static_cast<double>(points.front().bytes))
+                                    : fmt::format("{} ranks", points.front().cluster.ranks());
+  const std::string title = fmt::format("simulated time of {}, {}", name_of(collective), of);
+  return write_file(arguments.svg, picture_of(points, title, over_ranks));
+}
+
+int simulate_or_fail(const SimulateArguments& arguments) {
+  const Status outcome = simulate_all(arguments);
+  if (outcome.ok()) return kExitOk;
+  fmt::print(stderr, "farandole simulate: {}\n", outcome.text());
+  return outcome.code() == Code::invalid_argument ? kExitUsage : kExitCannotWrite;
+}
+
+void add_cluster_options(CLI::App* command, SimulateArguments& arguments) {
+  const auto option = [&](const char* name, auto& value, const char* what) {
+    return command->add_option(name, value, what)->capture_default_str();
+  };
+  option("--hosts", arguments.hosts, "Hosts: 4096, a list, or a range that doubles (2:4096)");
+  option("--ranks-per-host", arguments.ranks_per_host, "Ranks of each host")->check(CLI::Range(1, 65536));
+  option("--link", arguments.link, "A host's card: bandwidth of each direction, latency, overhead a message[,gap=1us]");
+  option("--local-link", arguments.local_link, "The link inside a host, which its ranks share");
+  command->add_flag("--local-ports", arguments.local_ports, "Each rank has its own local link in each direction");
+  option("--topology", arguments.topology, "flat, or rack:32,2:1 (racks of 32 hosts, uplink oversubscribed 2:1)");
+  option("--reduce-speed", arguments.reduce_speed, "Of a reduction on one core, per second");
+  option("--copy-speed", arguments.copy_speed, "Of a copy on one core, per second");
+  option("--noise", arguments.noise, "Mean of a random addition to each latency and each piece of work");
+  option("--stragglers", arguments.stragglers, "RANKS:TIME, so many ranks begin late: 3:10ms");
+  option("--seed", arguments.seed, "Of noise and stragglers");
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& app, Work& work) {
+  auto arguments = std::make_shared<SimulateArguments>();
+  CLI::App* command = app.add_subcommand("simulate", "Simulate a collective on a cluster of any size");
+  add_cluster_options(command, *arguments);
+  command
+      ->add_option("--collective", arguments->collective,
+                   "allreduce, reduce, broadcast, allgather, reduce_scatter, "
+                   "alltoall, gather, scatter, barrier")
+      ->capture_default_str();
+  command->add_option("--bytes,--sizes", arguments->bytes, "Size of the vector: 1G, a list, or a range by fours (4:1G)")
+      ->capture_default_str();
+  command
+      ->add_option("--algorithm", arguments->algorithm,
+                   "all, auto (what the library would run), or names as `farandole explain` has them: ring,whole")
+      ->capture_default_str();
+  command->add_option("--slice", arguments->slice, "Unit of pipelining, as FARANDOLE_SLICE_BYTES")
+      ->capture_default_str();
+  command->add_option("--most-slices", arguments->most_slices, "Refuse simulations of more slices than this")
+      ->capture_default_str();
+  command->add_flag("--json", arguments->json, "One JSON object a line");
+  command->add_option("--svg", arguments->svg, "Write a picture: time over bytes, or over ranks");
+  command->callback([&work, arguments] { work = [arguments] { return simulate_or_fail(*arguments); }; });
+}
+
+}  // namespace fdl

@@ -1,0 +1,127 @@
+"""The command `farandole simulate`: tables, JSON, pictures, and what it refuses."""
+
+import json
+import os
+import subprocess
+import xml.etree.ElementTree
+
+import pytest
+from launch import FARANDOLE
+
+
+def simulate(*arguments, timeout=120):
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
+    return subprocess.run(
+        [FARANDOLE, "simulate", *arguments], env=variables, capture_output=True, text=True, timeout=timeout
+    )
+
+
+def rows_of(*arguments):
+    done = simulate(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_ring_takes_the_time_of_its_formula():
+    (row,) = rows_of("--hosts", "4", "--link", "8Gbit,10us,0.5us", "--bytes", "4M", "--algorithm", "ring",
+                     "--reduce-speed", "1000TB")  # fmt: skip
+    # Six messages of 1 MiB in four slices, which stream: the overheads of all but the last slice are hidden.
+    assert row["messages"] == 6
+    assert row["sent_bytes"] == 6 << 20
+    at_least = 6 * (1 << 20) / 1e9 * 1e6
+    assert at_least < row["time_us"] < at_least + 6 * 4 * 11
+    assert row["busbw_GBps"] == pytest.approx(1.5 * (4 << 20) / row["time_us"] * 1e-3, rel=1e-4)
+
+
+def test_all_algorithms_of_32768_ranks():
+    rows = rows_of("--hosts", "4096", "--ranks-per-host", "8", "--bytes", "4", "--algorithm",
+                   "whole,ring,recursive_doubling,binomial_tree")  # fmt: skip
+    whole, ring, doubling, tree = rows
+    assert whole["chosen"]
+    assert whole["algorithm"] == "whole: recursive_doubling between hosts"
+    assert "too many to simulate" in ring["refused"]
+    assert (doubling["ranks"], doubling["messages"], doubling["simulated_ranks"]) == (32768, 15, 8)
+    assert (tree["messages"], tree["simulated_ranks"]) == (15, 32768)
+    assert all(row["time_us"] >= row["bound_us"] for row in (whole, doubling, tree))
+
+
+def test_the_same_seed_gives_the_same_output():
+    arguments = ("--hosts", "8", "--noise", "20%", "--stragglers", "1:1ms", "--bytes", "64K", "--json")
+    first = simulate(*arguments, "--seed", "7").stdout
+    assert first == simulate(*arguments, "--seed", "7").stdout
+    assert first != simulate(*arguments, "--seed", "8").stdout
+
+
+def test_the_table_marks_the_choice_and_the_bound():
+    done = simulate("--hosts", "4", "--bytes", "1M", "--topology", "rack:2,2:1")
+    assert done.returncode == 0, done.stderr
+    assert "racks of 2 hosts, 2:1" in done.stdout
+    assert sum(line.startswith("-> ") for line in done.stdout.splitlines()) == 1
+    assert "lower bound: " in done.stdout
+
+
+@pytest.mark.parametrize("axis", [("--bytes", "4:1M", "--hosts", "8"), ("--hosts", "2:16", "--bytes", "64K")])
+def test_the_picture_is_well_formed(tmp_path, axis):
+    path = tmp_path / "times.svg"
+    done = simulate(*axis, "--svg", str(path))
+    assert done.returncode == 0, done.stderr
+    texts = [element.text for element in xml.etree.ElementTree.parse(path).iter() if element.tag.endswith("text")]
+    assert {"lower bound", "ring", "halving_doubling"} <= set(texts)
+    assert ("ranks" if axis[0] == "--hosts" else "bytes of the vector") in texts
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--link", "100,10us,0.5us"], "--link: '100' is not a bandwidth"),
+        (["--link", "0Gbit,10us,0.5us"], "'0Gbit' is not a bandwidth above 0"),
+        (["--link", "100Gbit,10,0.5us"], "'10' is not a time"),
+        (["--link", "100Gbit"], "BANDWIDTH,LATENCY,OVERHEAD"),
+        (["--topology", "ring"], "'ring' is not a topology"),
+        (["--topology", "rack:32,2:1", "--hosts", "4"], "a rack holds between 1 and all 4 hosts, not 32"),
+        (["--hosts", "0"], "--hosts: '0'"),
+        (["--hosts", "70000"], "70000"),
+        (["--hosts", "65536", "--ranks-per-host", "2"], "more than 65536 ranks"),
+        (["--ranks-per-host", "0"], "--ranks-per-host"),
+        (["--bytes", "0"], "--bytes: '0'"),
+        (["--bytes", "6"], "not a multiple of the 4 bytes"),
+        (["--bytes", "99999999G"], "--bytes: '99999999G'"),
+        (["--bytes", "1M:4"], "from a smaller to a larger number"),
+        (["--collective", "everything"], "none of allreduce, reduce, broadcast"),
+        (["--algorithm", "quickest"], "it has: ring, recursive_doubling"),
+        (["--algorithm", "whole"], "several hosts with several ranks each"),
+        (["--noise", "lots"], "--noise: 'lots'"),
+        (["--stragglers", "9:1ms"], "9 stragglers are not between 0 and all 4 ranks"),
+        (["--slice", "0"], "--slice: '0'"),
+        (["--hosts", "2,4", "--bytes", "4,8", "--svg", "x.svg"], "not both"),
+    ],
+)
+def test_malformed_arguments_are_named(arguments, words):
+    done = simulate(*arguments)
+    assert done.returncode == 64, done.stderr
+    assert words in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "alltoall",
+                                        "gather", "scatter", "barrier"])  # fmt: skip
+def test_every_collective_is_simulated_from_one_rank_on(collective):
+    for shape in (
+        ["--hosts", "1"],
+        ["--hosts", "1", "--ranks-per-host", "3"],
+        ["--hosts", "2", "--ranks-per-host", "3"],
+    ):
+        rows = rows_of(*shape, "--collective", collective, "--bytes", "60")
+        assert all(row["time_us"] >= row["bound_us"] * (1 - 1e-5) for row in rows if "refused" not in row), rows
+        assert any("time_us" in row for row in rows)
+
+
+def test_auto_is_refused_where_shared_memory_runs():
+    done = simulate("--hosts", "1", "--ranks-per-host", "4", "--algorithm", "auto")
+    assert done.returncode == 64
+    assert "shared memory, which is not simulated" in done.stderr
+
+
+def test_a_picture_that_cannot_be_written_is_an_error():
+    done = simulate("--svg", "/no/such/folder/x.svg")
+    assert done.returncode == 74
+    assert "/no/such/folder/x.svg" in done.stderr

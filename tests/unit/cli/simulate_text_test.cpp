@@ -1,0 +1,108 @@
+// Tests of what `farandole simulate` reads and draws: units, links, racks, ranges, and the picture.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/simulate/cluster_text.h"
+#include "cli/simulate/picture.h"
+
+namespace fdl {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(ClusterText, ReadsTimes) {
+  EXPECT_DOUBLE_EQ(*parse_seconds("250ns"), 250e-9);
+  EXPECT_DOUBLE_EQ(*parse_seconds("0.5us"), 0.5e-6);
+  EXPECT_DOUBLE_EQ(*parse_seconds("1.5 ms"), 1.5e-3);
+  EXPECT_DOUBLE_EQ(*parse_seconds("0s"), 0);
+  for (const char* wrong : {"", "10", "us", "-1us", "10 minutes", "nan", "inf", "1e300s", "3601s", "1us2"}) {
+    const auto result = parse_seconds(wrong);
+    ASSERT_FALSE(result.ok()) << wrong;
+    EXPECT_THAT(result.status().text(), HasSubstr("'" + std::string(wrong) + "' is not a time")) << wrong;
+  }
+}
+
+TEST(ClusterText, ReadsBandwidths) {
+  EXPECT_DOUBLE_EQ(*parse_bandwidth("100Gbit"), 12.5e9);
+  EXPECT_DOUBLE_EQ(*parse_bandwidth("12.5GB"), 12.5e9);
+  EXPECT_DOUBLE_EQ(*parse_bandwidth("200Mbit"), 25e6);
+  for (const char* wrong : {"", "100", "0Gbit", "-1GB", "100gbps", "1e400GB", "1e9TB", "inf"}) {
+    ASSERT_FALSE(parse_bandwidth(wrong).ok()) << wrong;
+    EXPECT_THAT(parse_bandwidth(wrong).status().text(), HasSubstr("such as 100Gbit")) << wrong;
+  }
+}
+
+TEST(ClusterText, ReadsLinks) {
+  ClusterLink link;
+  ASSERT_TRUE(parse_link("100Gbit,10us,0.5us", link).ok());
+  EXPECT_DOUBLE_EQ(link.bytes_per_s, 12.5e9);
+  EXPECT_DOUBLE_EQ(link.latency_s, 10e-6);
+  EXPECT_DOUBLE_EQ(link.overhead_s, 0.5e-6);
+  EXPECT_EQ(link.gap_s, 0);
+  ASSERT_TRUE(parse_link("1GB,1us,1us,gap=2us", link).ok());
+  EXPECT_DOUBLE_EQ(link.gap_s, 2e-6);
+  for (const char* wrong : {"", "100Gbit", "100Gbit,10us", "10us,100Gbit,1us", "1GB,1us,1us,2us", "1GB,1us,1us,gap=x"})
+    EXPECT_FALSE(parse_link(wrong, link).ok()) << wrong;
+}
+
+TEST(ClusterText, ReadsTopologies) {
+  Cluster cluster{.hosts = 64};
+  ASSERT_TRUE(parse_topology("flat", cluster).ok());
+  EXPECT_EQ(cluster.hosts_per_rack, 0);
+  ASSERT_TRUE(parse_topology("rack:32,2:1", cluster).ok());
+  EXPECT_EQ(cluster.hosts_per_rack, 32);
+  EXPECT_DOUBLE_EQ(cluster.oversubscription, 2);
+  ASSERT_TRUE(parse_topology("rack:16,3:2", cluster).ok());
+  EXPECT_DOUBLE_EQ(cluster.oversubscription, 1.5);
+  for (const char* wrong : {"", "rack", "rack:", "rack:0", "rack:2.5", "rack:32,1:2", "rack:32,2:0", "rack:32,2",
+                            "tree", "rack:32,2:1,3", "rack:99999999999"}) {
+    ASSERT_FALSE(parse_topology(wrong, cluster).ok()) << wrong;
+    EXPECT_THAT(parse_topology(wrong, cluster).text(), HasSubstr("rack:32,2:1")) << wrong;
+  }
+}
+
+TEST(ClusterText, ReadsStragglers) {
+  Cluster cluster{.hosts = 8};
+  ASSERT_TRUE(parse_stragglers("3:10ms", cluster).ok());
+  EXPECT_EQ(cluster.stragglers, 3);
+  EXPECT_DOUBLE_EQ(cluster.straggler_delay_s, 10e-3);
+  for (const char* wrong : {"3", "3:", ":1ms", "x:1ms", "-1:1ms", "3:10", "1.5:1ms"})
+    EXPECT_FALSE(parse_stragglers(wrong, cluster).ok()) << wrong;
+}
+
+TEST(ClusterText, ReadsRanges) {
+  EXPECT_THAT(*parse_sizes("4,64K", 4, 4), ElementsAre(4, 65536));
+  EXPECT_THAT(*parse_sizes("4:256", 4, 4), ElementsAre(4, 16, 64, 256));
+  EXPECT_THAT(*parse_sizes("2:12", 2, 1), ElementsAre(2, 4, 8, 12));
+  for (const char* wrong : {"", "0", "3:1", "1:", "99999T", "17000G", "x", "-4"})
+    EXPECT_FALSE(parse_sizes(wrong, 4, 1).ok()) << wrong;
+}
+
+TEST(ClusterText, WritesUnits) {
+  EXPECT_EQ(seconds_text(12.34e-6), "12.34 us");
+  EXPECT_EQ(seconds_text(0.2), "200 ms");
+  EXPECT_EQ(bytes_text(1 << 20), "1 MiB");
+}
+
+TEST(Picture, HasALineForEachWayAndTheBound) {
+  std::vector<SimulatedPoint> points;
+  for (const int64_t bytes : {4, 1024, 1 << 20}) {
+    SimulatedPoint point{.cluster = {.hosts = 4}, .bytes = bytes, .bound_s = 1e-5};
+    point.rows.push_back({.name = "ring", .run = SimulatedCollective{.seconds = 2e-5}});
+    point.rows.push_back({.name = "a<b", .refusal = "too large"});
+    points.push_back(point);
+  }
+  const std::string picture = picture_of(points, "title", false);
+  EXPECT_THAT(picture, HasSubstr("</svg>"));
+  EXPECT_THAT(picture, HasSubstr("stroke-dasharray"));
+  EXPECT_THAT(picture, HasSubstr(">lower bound</text>"));
+  EXPECT_THAT(picture, HasSubstr(">ring</text>"));
+  EXPECT_THAT(picture, HasSubstr(">a&lt;b (too large)</text>"));
+  EXPECT_THAT(picture, Not(HasSubstr("nan")));
+  EXPECT_THAT(picture, Not(HasSubstr("inf")));
+}
+
+}  // namespace
+}  // namespace fdl
