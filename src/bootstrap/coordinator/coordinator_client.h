@@ -120,8 +120,14 @@ class CoordinatorClient {
   // event, and the coordinator's process gets the text too. If several ranks report the stall of one communicator, only
   // the reports of the first one are passed on, for `valid_ns`.
   virtual void report_stall(const std::string& comm, const std::string& text, int64_t valid_ns) = 0;
-  // Announces that this rank leaves: closing the connection is then not a loss.
+  // Announces that this rank leaves: closing the connection is then not a loss, once the message has arrived.
   virtual void leave() = 0;
+
+  // ---- after leave(), when no thread drives any more ----
+  // Drives the connection until the coordinator has confirmed the leave message, or has ended itself. Returns false if
+  // the deadline passes first. A process that ends before may take the message with it: packets that were lost are not
+  // sent again once the connection is reset, and the other ranks are then told that this rank was lost.
+  virtual bool wait_until_left(Deadline deadline) = 0;
 };
 
 // "rank 3 on host-b (process 4711)".

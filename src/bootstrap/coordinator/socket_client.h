@@ -53,6 +53,7 @@ class SocketClient final : public CoordinatorClient {
   void reply_state(uint64_t query, const RankState& state) override;
   void report_stall(const std::string& comm, const std::string& text, int64_t valid_ns) override;
   void leave() override;
+  bool wait_until_left(Deadline deadline) override;
 
  private:
   // The reply to a request. The caller that waits in send_request() owns it. That caller leaves only after it has
@@ -102,6 +103,7 @@ class SocketClient final : public CoordinatorClient {
   std::string server_name_ FDL_GUARDED_BY(mutex_);
   std::vector<Hello> server_ FDL_GUARDED_BY(mutex_);  // the rank that serves the coordinator, if one does
   bool left_ FDL_GUARDED_BY(mutex_) = false;
+  bool leave_confirmed_ FDL_GUARDED_BY(mutex_) = false;   // the coordinator has the leave message
   bool coordinator_ends_ FDL_GUARDED_BY(mutex_) = false;  // in good order
   Status coordinator_lost_ FDL_GUARDED_BY(mutex_);
   Silence silence_ FDL_GUARDED_BY(mutex_);         // of the coordinator

@@ -201,7 +201,7 @@ class Runtime {
   static Result<std::unique_ptr<Runtime>> agree_with_survivors(const Runtime& old, RecoveryPoint& point,
                                                                std::set<int> lost, double timeout_s);
   void leave(const Status& why, int64_t farewell_ns);
-  void end_coordinator();
+  void end_coordinator(double patience_s);
   Status agree_on_session_key(Exchange& exchange, Deadline deadline);
   Status compute_facts();
   Status share_memory();

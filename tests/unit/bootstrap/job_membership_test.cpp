@@ -130,6 +130,8 @@ class JobMembershipTest : public ::testing::Test {
         return "silent";
       case Kind::answers_again:
         return "answers again";
+      case Kind::coordinator_ends:
+        return "coordinator ends";
       default:
         return "something else";
     }
@@ -376,9 +378,9 @@ TEST_F(JobMembershipTest, ReportedRankThatLeavesBeforeItsPongHasShutDown) {
   report(0, "a", 1, 0);
   sent();
   EXPECT_TRUE(receive(1, {.kind = Kind::leave}).ok());
-  EXPECT_THAT(sent(),
-              ElementsAre("0:left rank 1 (h1) has shut down", "2:left rank 1 (h1) has shut down",
-                          "0:comm_failed rank 1 (h1) has shut down", "2:comm_failed rank 1 (h1) has shut down"));
+  EXPECT_THAT(sent(), ElementsAre("0:left rank 1 (h1) has shut down", "2:left rank 1 (h1) has shut down",
+                                  "0:comm_failed rank 1 (h1) has shut down", "2:comm_failed rank 1 (h1) has shut down",
+                                  "1:left rank 1 (h1) has shut down"));
   membership_.closed(peer(1));
   EXPECT_THAT(sent(), IsEmpty());
 }
@@ -498,7 +500,7 @@ TEST_F(JobMembershipTest, OwnReportIsDecidedEvenIfItsRankLeaves) {
   EXPECT_TRUE(receive(1, {.kind = Kind::leave}).ok());
   const std::string why = "comm_failed rank 1 aborted";
   const std::string left = "left rank 1 (h1) has shut down";
-  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why, "0:" + left, "2:" + left));
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why, "0:" + left, "2:" + left, "1:" + left));
 }
 
 TEST_F(JobMembershipTest, ReportOfAnUnknownRankIsDecidedUnchanged) {
@@ -668,6 +670,43 @@ TEST_F(JobMembershipTest, RejectsMessagesThatOnlyTheCoordinatorSends) {
   EXPECT_FALSE(receive(0, {.kind = Kind::report}).ok()) << "a report without a failure";
   EXPECT_FALSE(receive(5, {.kind = Kind::leave}).ok()) << "there is no such peer";
   EXPECT_THAT(sent(), IsEmpty());
+}
+
+TEST_F(JobMembershipTest, ConfirmsALeaveMessageToItsSender) {
+  all_arrive();
+  EXPECT_TRUE(receive(1, {.kind = Kind::leave}).ok());
+  const std::string left = ":left rank 1 (h1) has shut down";
+  EXPECT_THAT(sent(), ElementsAre("0" + left, "2" + left, "1" + left));
+  EXPECT_TRUE(receive(1, {.kind = Kind::leave}).ok());
+  EXPECT_THAT(sent(), IsEmpty());
+}
+
+TEST_F(JobMembershipTest, ItsEndIsKnownWhenEachRankHasReadItOrLeft) {
+  all_arrive();
+  probe(0, {1}, 0);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1"));
+  membership_.end();
+  EXPECT_THAT(sent(), ElementsAre("0:coordinator ends", "1:coordinator ends", "2:coordinator ends", "0:ping 1",
+                                  "1:ping 2", "2:ping 1"));
+  pong(0, 1, 0);
+  EXPECT_TRUE(receive(2, {.kind = Kind::leave}).ok());
+  pong(1, 1, 0);
+  EXPECT_FALSE(membership_.all_know_of_end()) << "rank 1 has answered the earlier ping only";
+  pong(1, 2, 0);
+  EXPECT_TRUE(membership_.all_know_of_end());
+  sent();
+  EXPECT_FALSE(membership_.greet(77, {0, 3, "h0", "boot", 100}, 0));
+  EXPECT_THAT(sent(), ElementsAre("67:something else the coordinator (test) is ending"));
+}
+
+TEST_F(JobMembershipTest, ItsEndDoesNotWaitForALostRank) {
+  all_arrive();
+  membership_.end();
+  pong(0, 1, 0);
+  pong(1, 1, 0);
+  EXPECT_FALSE(membership_.all_know_of_end());
+  membership_.closed(peer(2));
+  EXPECT_TRUE(membership_.all_know_of_end());
 }
 
 TEST_F(JobMembershipTest, IgnoresUnsolicitedPongs) {
