@@ -177,6 +177,19 @@ void SocketClient::handle_event(CoordinatorMessage message) {
     case Kind::state_query:
       add_event({.kind = CoordinatorEvent::Kind::state_query, .comm = {}, .why = {}, .query = message.id});
       break;
+    case Kind::relayed_sends_query:
+      add_event({.kind = CoordinatorEvent::Kind::sends_query,
+                 .rank = message.rank,
+                 .comm = std::move(message.key),
+                 .why = {}});
+      break;
+    case Kind::sends_answer:
+      add_event({.kind = CoordinatorEvent::Kind::sends_reply,
+                 .rank = message.rank,
+                 .comm = std::move(message.key),
+                 .why = {},
+                 .sent = {message.id, static_cast<uint64_t>(message.number)}});
+      break;
     case Kind::silent:
     case Kind::answers_again:
       add_event({.kind = message.kind == Kind::silent ? CoordinatorEvent::Kind::silent

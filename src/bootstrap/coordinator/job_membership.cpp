@@ -285,6 +285,9 @@ Status JobMembership::receive(Peer peer, CoordinatorMessage message, int64_t now
     case Kind::progress_reply:
       forward_answer(member->hello.rank, message);
       return {};
+    case Kind::sends_query:
+    case Kind::sends_reply:
+      return relay_sends(*member, std::move(message));
     case Kind::stall:
       return relay_stall(*member, message, now_ns);
     case Kind::state_reply:

@@ -148,6 +148,7 @@ class JobMembership {
   void examine(FailureReport& failure, int64_t now_ns);
   void end_circle(FailureReport& failure, const std::set<int>& ranks, int64_t now_ns);
   Status relay_query(const Member& from, const CoordinatorMessage& message, int64_t now_ns);
+  Status relay_sends(const Member& from, CoordinatorMessage message);
   Status relay_stall(const Member& from, const CoordinatorMessage& message, int64_t now_ns);
   bool may_query(const std::string& comm, int rank, int64_t now_ns);
   void forward_answer(int answering, const CoordinatorMessage& message);

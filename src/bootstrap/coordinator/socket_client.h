@@ -50,6 +50,8 @@ class SocketClient final : public CoordinatorClient {
   void query_progress(const std::string& comm, uint64_t query, const std::vector<int>& world_ranks,
                       int64_t timeout_ns) override;
   void reply_progress(const CoordinatorEvent& query, int64_t begun, bool waiting) override;
+  void query_sends(const std::string& comm, const std::vector<int>& world_ranks) override;
+  void reply_sends(const CoordinatorEvent& query, const SliceCounts& sent) override;
   void reply_state(uint64_t query, const RankState& state) override;
   void report_stall(const std::string& comm, const std::string& text, int64_t valid_ns) override;
   void leave() override;

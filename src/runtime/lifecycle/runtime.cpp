@@ -292,6 +292,12 @@ void Runtime::on_event(const CoordinatorEvent& event) {
     case CoordinatorEvent::Kind::state_query:
       begin_state_answer(event.query);
       break;
+    case CoordinatorEvent::Kind::sends_query:
+      answer_sends_query(event);
+      break;
+    case CoordinatorEvent::Kind::sends_reply:
+      take_sends_reply(event);
+      break;
     case CoordinatorEvent::Kind::progress_reply:
       take_device_answer(event);
       break;

@@ -257,6 +257,8 @@ class Runtime {
   int64_t answer_states(int64_t now_ns);
   void on_failure_report(const std::string& comm, const Status& why);
   void on_suspect(Communicator& comm, int64_t waited_ns);
+  void answer_sends_query(const CoordinatorEvent& event);
+  void take_sends_reply(const CoordinatorEvent& event);
   void check_interrupt(Communicator& comm);
   void check_stall(Communicator& comm, int64_t waited_ns);
   void report_stall(const std::string& comm, const std::string& text);

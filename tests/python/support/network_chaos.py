@@ -70,10 +70,6 @@ class Trial:
             ranks = chance.choice(((1, 1, 1), (1, 2), (2, 1)))
         transport = chance.choice(("auto", "auto", "auto", "ofi:tcp")) if 2 not in ranks else "auto"
         links = links_of(fault, len(ranks), chance)
-        if fault in ("link", "reset once") and not any(0 in link for link in links):
-            # libfabric does not show the state of its connections. Its provider tcp connects again after a reset, and
-            # what was in flight is gone. Neither is detected while the coordinator reaches both hosts: protocols.md.
-            transport = "auto"
         security = chance.choice(PROTECTIONS) if transport == "auto" else "none"
         seconds = {"pause": chance.uniform(0.3, LOST_AFTER_S - 1.5), "flapping": chance.uniform(0.2, 0.6),
                    "outage": LOST_AFTER_S + chance.uniform(1.5, 5), "loss": 4, "reset once": 0.4}  # fmt: skip

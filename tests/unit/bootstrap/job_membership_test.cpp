@@ -99,6 +99,11 @@ class JobMembershipTest : public ::testing::Test {
         line += " " + message.key + std::to_string(message.id) + " of " + std::to_string(message.rank) + ": " +
                 std::to_string(message.number) + message.value;
       }
+      if (message.kind == Kind::relayed_sends_query) line += " " + message.key + " of " + std::to_string(message.rank);
+      if (message.kind == Kind::sends_answer) {
+        line += " " + message.key + " of " + std::to_string(message.rank) + ": " + std::to_string(message.id) + " " +
+                std::to_string(message.number);
+      }
       if (message.kind == Kind::stalled) line += " " + message.value;
       if (one.message.kind == Kind::ping) line += " " + std::to_string(one.message.id);
       if (!one.message.why.ok()) line += " " + one.message.why.text();
@@ -130,6 +135,10 @@ class JobMembershipTest : public ::testing::Test {
         return "silent";
       case Kind::answers_again:
         return "answers again";
+      case Kind::relayed_sends_query:
+        return "asks for sends";
+      case Kind::sends_answer:
+        return "sends";
       case Kind::coordinator_ends:
         return "coordinator ends";
       default:
@@ -670,6 +679,28 @@ TEST_F(JobMembershipTest, RejectsMessagesThatOnlyTheCoordinatorSends) {
   EXPECT_FALSE(receive(0, {.kind = Kind::report}).ok()) << "a report without a failure";
   EXPECT_FALSE(receive(5, {.kind = Kind::leave}).ok()) << "there is no such peer";
   EXPECT_THAT(sent(), IsEmpty());
+}
+
+TEST_F(JobMembershipTest, RelaysWhatRanksHaveSentToEachOther) {
+  all_arrive();
+  CoordinatorMessage query{.kind = Kind::sends_query};
+  query.key = "c";
+  query.ranks = {1, 2, 99};
+  EXPECT_TRUE(receive(0, query).ok());
+  CoordinatorMessage reply{.kind = Kind::sends_reply};
+  reply.key = "c";
+  reply.rank = 0;
+  reply.id = 7;
+  reply.number = 8;
+  EXPECT_TRUE(receive(2, reply).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:asks for sends c of 0", "2:asks for sends c of 0", "0:sends c of 2: 7 8"));
+  EXPECT_TRUE(receive(1, {.kind = Kind::leave}).ok());
+  sent();
+  EXPECT_TRUE(receive(0, query).ok());
+  EXPECT_THAT(sent(), ElementsAre("0:sends c of 1: 18446744073709551615 -1", "2:asks for sends c of 0"))
+      << "the coordinator answers for a rank that is gone";
+  query.ranks = {0, 1, 2, 0};
+  EXPECT_FALSE(receive(0, query).ok()) << "more ranks than there are";
 }
 
 TEST_F(JobMembershipTest, ConfirmsALeaveMessageToItsSender) {
