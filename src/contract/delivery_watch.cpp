@@ -4,11 +4,14 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace fdl {
 namespace {
 
 constexpr int64_t kLongestStep_ns = 1'000'000'000;
+// A thread that waits in a transport drives it more often than this.
+constexpr int64_t kUndriven_ns = 2'000'000'000;
 constexpr int64_t kByte_ns = 1000;  // of a long slice: a network is not slower than 1 MB/s
 
 }  // namespace
@@ -16,14 +19,18 @@ constexpr int64_t kByte_ns = 1000;  // of a long slice: a network is not slower 
 DeliveryWatch::DeliveryWatch(const SliceLedger& ledger, double lost_after_s)
     : ledger_(ledger),
       limit_s_(2 * lost_after_s),
-      sent_to_(static_cast<std::size_t>(ledger.size() * kChannelCount)),
-      sent_by_(sent_to_.size()),
-      waits_(sent_to_.size()) {}
+      posted_(static_cast<std::size_t>(ledger.size() * kChannelCount)),
+      finished_(posted_.size()),
+      sent_by_(posted_.size()),
+      waits_(posted_.size()) {}
 
-SliceCounts DeliveryWatch::sent_to(int peer) const {
+SliceCounts DeliveryWatch::sent_to(int peer, int64_t now_ns) {
+  const uint64_t rounds = rounds_.load(std::memory_order_relaxed);
+  if (std::exchange(seen_rounds_, rounds) != rounds) seen_ns_ = now_ns;
+  const auto& counts = now_ns - seen_ns_ < kUndriven_ns ? posted_ : finished_;
   SliceCounts sent{};
   for (int i = 0; i < kChannelCount; ++i) {
-    sent[static_cast<std::size_t>(i)] = sent_to_[index({peer, i})].load(std::memory_order_relaxed);
+    sent[static_cast<std::size_t>(i)] = counts[index({peer, i})].load(std::memory_order_relaxed);
   }
   return sent;
 }
@@ -37,7 +44,7 @@ void DeliveryWatch::note_sent_by(int peer, const SliceCounts& sent) {
 void DeliveryWatch::note_posted(std::size_t stream, std::size_t bytes) {
   const std::size_t at = index(SliceLedger::channel_of(stream));
   if (SliceLedger::is_outgoing(stream)) {
-    sent_to_[at].store(ledger_[stream].posted, std::memory_order_relaxed);
+    posted_[at].store(ledger_[stream].posted, std::memory_order_relaxed);
   } else {
     waits_[at].longest = std::max(waits_[at].longest, bytes);
   }

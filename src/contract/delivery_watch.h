@@ -4,6 +4,7 @@
 // Such a library connects again after a break, without what was in flight, and repeats for a long time what a cut
 // network drops; it reports no error in either case. Therefore the ranks tell each other how many slices they have
 // sent, by the coordinator. A slice that was sent and is awaited arrives soon, however slow the peer's program is.
+// While no thread drives the peer's transport, only those slices count as sent that the network has.
 #pragma once
 
 #include <atomic>
@@ -29,13 +30,19 @@ class DeliveryWatch {
   // may take twice as long.
   DeliveryWatch(const SliceLedger& ledger, double lost_after_s);
 
-  // ---- from any thread ----
-  SliceCounts sent_to(int peer) const;
+  // ---- from any thread, one at a time ----
+  SliceCounts sent_to(int peer, int64_t now_ns);
   void note_sent_by(int peer, const SliceCounts& sent);
 
   // ---- the driving thread ----
   // A slice of so many bytes was posted in the stream, and is counted in the ledger.
   void note_posted(std::size_t stream, std::size_t bytes);
+  // The transport was driven; `stream` may have finished slices.
+  void note_driven() { rounds_.store(rounds_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+  void note_progress(std::size_t stream) {
+    if (!SliceLedger::is_outgoing(stream)) return;
+    finished_[index(SliceLedger::channel_of(stream))].store(ledger_[stream].finished, std::memory_order_relaxed);
+  }
   // Peers for whose slices receives wait.
   std::vector<int> awaited_peers() const;
   // Call it from time to time while nothing moves. Time in which this process did not run counts as one second at most.
@@ -57,9 +64,13 @@ class DeliveryWatch {
 
   const SliceLedger& ledger_;
   const double limit_s_;
-  std::vector<std::atomic<uint64_t>> sent_to_;  // by channel
+  std::vector<std::atomic<uint64_t>> posted_;    // slices for peers, by channel
+  std::vector<std::atomic<uint64_t>> finished_;  // those that the network has
   std::vector<std::atomic<uint64_t>> sent_by_;
   std::vector<Wait> waits_;
+  std::atomic<uint64_t> rounds_{0};
+  uint64_t seen_rounds_ = 0;  // by sent_to()
+  int64_t seen_ns_ = 0;       // when they had changed
 };
 
 }  // namespace fdl

@@ -58,8 +58,8 @@ class Transport : public Waitable {
   // For a transport that cannot see whether its network delivers: the peers that this rank waits for. The caller asks
   // them how much they have sent, and passes their answers to note_sent_by(). The other transports need no answers.
   virtual std::vector<int> awaited_peers() const { return {}; }
-  // From any thread: how many slices this rank has sent to the peer, and that the peer has sent to this rank.
-  virtual SliceCounts sent_to(int /*peer*/) const { return {}; }
+  // From any thread, one at a time: how many slices this rank has sent to the peer, and the peer to this rank.
+  virtual SliceCounts sent_to(int /*peer*/) { return {}; }
   virtual void note_sent_by(int /*peer*/, const SliceCounts& /*sent*/) {}
 
   // Moves data without blocking. Returns true if anything moved or any peer's state changed.

@@ -176,7 +176,7 @@ class Communicator final : public Waitable {
   // they have sent to this rank; see contract/transport.h.
   std::vector<int> awaited_ranks();
   // From any thread. Ranks are those of the world; one that is no member has sent nothing.
-  SliceCounts sent_to(int world_rank) const;
+  SliceCounts sent_to(int world_rank);
   void note_sent_by(int world_rank, const SliceCounts& sent);
   // For the driving thread only: whether nothing is in flight; the error that query_late_ranks() returns, and the facts
   // in it; whether a message of this rank to itself in that direction waits for its counterpart.

@@ -32,7 +32,7 @@ std::vector<int> Communicator::awaited_ranks() {
 }
 
 // The driving thread ends the transport under the same mutex.
-SliceCounts Communicator::sent_to(int world_rank) const {
+SliceCounts Communicator::sent_to(int world_rank) {
   const State& s = *state_;
   MutexLock lock(state_->mutex);
   const auto peer = std::ranges::find(s.parts.members, world_rank, &Member::world_rank) - s.parts.members.begin();

@@ -59,6 +59,7 @@ class OfiTransport final : public Transport, private OfiLink::Events {
     sender_->append(at, tag, bytes);
     const Ticket ticket = post(at, bytes.size());
     sender_->push(at);
+    deliveries_.note_progress(at);
     return ticket;
   }
 
@@ -77,9 +78,11 @@ class OfiTransport final : public Transport, private OfiLink::Events {
 
   bool progress() override {
     bool moved = link_.poll(*this);
+    deliveries_.note_driven();
     for (std::size_t i = 0; i < post_->active.size();) {
       const std::size_t at = post_->active[i];
       moved |= SliceLedger::is_outgoing(at) ? sender_->push(at) : receiver_.settle(at);
+      deliveries_.note_progress(at);
       const bool is_over = (ledger_[at].is_idle() && !receiver_.owes(at)) || !ledger_.error_of(at).ok();
       is_over ? post_->deactivate(i) : void(++i);
     }
@@ -98,7 +101,7 @@ class OfiTransport final : public Transport, private OfiLink::Events {
     return overdue->why;
   }
   std::vector<int> awaited_peers() const override { return deliveries_.awaited_peers(); }
-  SliceCounts sent_to(int peer) const override { return deliveries_.sent_to(peer); }
+  SliceCounts sent_to(int peer) override { return deliveries_.sent_to(peer, now_ns()); }
   void note_sent_by(int peer, const SliceCounts& sent) override { deliveries_.note_sent_by(peer, sent); }
 
   Status channel_status(Channel channel) const override { return ledger_.error_of(channel); }
@@ -414,13 +417,6 @@ Status open_devices(const Membership& membership, Opened& opened) {
 }
 
 }  // namespace
-
-bool is_ofi(std::string_view word) { return word == "efa" || word == "ofi" || word.starts_with("ofi:"); }
-
-std::string_view ofi_provider_in(std::string_view word) {
-  if (word == "efa") return word;
-  return word.starts_with("ofi:") ? word.substr(4) : std::string_view();
-}
 
 uint64_t bytes_over_ofi() { return OfiLink::bytes_of_process(); }
 

@@ -31,7 +31,7 @@ class RoutedTransport final : public Transport {
   }
   Status check_connections() override;
   std::vector<int> awaited_peers() const override;
-  SliceCounts sent_to(int peer) const override { return part(route(peer)).sent_to(route(peer).peer); }
+  SliceCounts sent_to(int peer) override { return part(route(peer)).sent_to(route(peer).peer); }
   void note_sent_by(int peer, const SliceCounts& sent) override {
     part(route(peer)).note_sent_by(route(peer).peer, sent);
   }

@@ -54,8 +54,9 @@ TEST_F(DeliveryWatchTest, ASliceThatWasSentAndDoesNotArriveIsOverdueAfterTwiceTh
   watch_->note_sent_by(2, {1, 0});
   EXPECT_EQ(found_until(0, 3.5), -1);
   EXPECT_EQ(found_until(4, 4), 2);
-  EXPECT_EQ(text_, "net: what rank 12 (host-c) has sent has not arrived for 4 s (twice FARANDOLE_LOST_AFTER_S): the "
-                   "network between the two hosts is cut, or was interrupted");
+  EXPECT_EQ(text_,
+            "net: what rank 12 (host-c) has sent has not arrived for 4 s (twice FARANDOLE_LOST_AFTER_S): the "
+            "network between the two hosts is cut, or was interrupted");
 }
 
 TEST_F(DeliveryWatchTest, APeerThatHasNotSentIsAwaitedForEver) {
@@ -105,8 +106,15 @@ TEST_F(DeliveryWatchTest, CountsWhatThisRankSends) {
   const std::size_t out = SliceLedger::stream_of({2, 1}, true);
   (*ledger_)[out].posted = 7;
   watch_->note_posted(out, 100);
-  EXPECT_EQ(watch_->sent_to(2), (SliceCounts{0, 7}));
-  EXPECT_EQ(watch_->sent_to(1), (SliceCounts{0, 0}));
+  (*ledger_)[out].finished = 5;
+  watch_->note_progress(out);
+  watch_->note_driven();
+  EXPECT_EQ(watch_->sent_to(2, 100 * kSecond), (SliceCounts{0, 7}));
+  EXPECT_EQ(watch_->sent_to(1, 100 * kSecond), (SliceCounts{0, 0}));
+  EXPECT_EQ(watch_->sent_to(2, 101 * kSecond), (SliceCounts{0, 7}));
+  EXPECT_EQ(watch_->sent_to(2, 103 * kSecond), (SliceCounts{0, 5})) << "no thread drives: the network has five";
+  watch_->note_driven();
+  EXPECT_EQ(watch_->sent_to(2, 104 * kSecond), (SliceCounts{0, 7}));
 }
 
 }  // namespace
