@@ -86,7 +86,10 @@ def hold(seconds, file, source, target):
 
 def relay(edit, caller):
     _, port, address = struct.unpack("!HH4s8x", caller.getsockopt(socket.SOL_IP, SO_ORIGINAL_DST, 16))
-    called = socket.create_connection((socket.inet_ntoa(address), port))
+    try:
+        called = socket.create_connection((socket.inet_ntoa(address), port))
+    except OSError:
+        return caller.close()  # nothing listens there yet, and the caller tries again
     for end in (caller, called):
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     name, *rest = edit.split(":")
