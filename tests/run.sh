@@ -195,9 +195,9 @@ part_kubernetes() {
 sanitized_tests=(elastic_workers_test coordinator_loss_test transport_contract_test hostile_network_test shm_test
   shm_transport_test shm_readiness_flags_test engine_test adasum_test capi_test capi_sizes_test capi_progress_test
   capi_submitted_test capi_waits_test capi_lifetime_test capi_timeline_test timeline_test channel_test cuda_test
-  capi_devices_test capi_device_watch_test capi_group_launch_test device_scratch_test symmetric_memory_test)
-address_tests=("${sanitized_tests[@]}" capi_random_test farandole_wheel system_test node_port_test
-  coordinator_strangers_test tcp_test)
+  capi_devices_test capi_device_watch_test capi_group_launch_test device_scratch_test symmetric_memory_test
+  capi_random_test)
+address_tests=("${sanitized_tests[@]}" farandole_wheel system_test node_port_test coordinator_strangers_test tcp_test)
 thread_tests=("${sanitized_tests[@]}" coordinator_test history_test)
 
 # build_sanitized KIND: the tests of KIND_tests. Each module is compiled as one source (batch 0), because nothing is built
