@@ -17,7 +17,7 @@ option(FARANDOLE_NCCL       "Collectives on GPUs by NCCL, opened at run time"   
 option(FARANDOLE_METRICS    "Module that serves Prometheus, where prometheus-cpp is found" ON)
 option(FARANDOLE_FUZZ       "Build the fuzz targets with libFuzzer (needs clang)"      OFF)
 set(FARANDOLE_TESTS_ONLY "" CACHE STRING "Only these test programs, or empty for all")
-set(FARANDOLE_SANITIZE "" CACHE STRING "Sanitizer of all code: address, thread, or empty")
+set(FARANDOLE_SANITIZE "" CACHE STRING "Sanitizers of all code: address, undefined, address,undefined, thread, or empty")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   if(PROJECT_IS_TOP_LEVEL)

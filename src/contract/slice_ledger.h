@@ -47,6 +47,7 @@ class SliceLedger {
   const Counts& operator[](std::size_t stream) const { return counts_[stream]; }
   bool done(Ticket ticket) const { return ticket.position < counts_[ticket.stream].finished; }
 
+  const std::string& transport() const { return transport_; }
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
   bool joins(int peer) const { return peers_[index(peer)].joined; }
@@ -74,6 +75,10 @@ class SliceLedger {
   void note_left(int peer, const Farewell& farewell);
   bool has_left(int peer) const { return peers_[index(peer)].left; }
   bool all_have_left() const;
+  // 0 if it has not left.
+  uint64_t sent_before_it_left(Channel channel) const {
+    return peers_[index(channel.peer)].farewell.sent[index(channel.index)];
+  }
   // Whether the next slice of a stream may be posted. Ends the channel of a peer that has left and cannot take part in
   // it; false without an error means that something is still to arrive: try again.
   bool may_post(std::size_t stream);

@@ -7,10 +7,12 @@
 // An error names its peer and is final for it. The channels of other peers continue.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/status.h"
@@ -25,6 +27,8 @@ struct Channel {
   int index = 0;
 };
 inline constexpr int kChannelCount = 2;
+// Numbers of slices, by channel.
+using SliceCounts = std::array<uint64_t, kChannelCount>;
 
 // Identifies one slice in flight. Slices of one channel and direction finish in order, so a ticket is a position and
 // done() is one comparison. done() may be called any number of times for a ticket.
@@ -48,9 +52,15 @@ class Transport : public Waitable {
   virtual void keep(const std::shared_ptr<void>& /*memory*/, std::size_t /*bytes*/) {}
 
   // The caller has waited for a while, and nothing has moved. Fails peers whose host has not acknowledged for
-  // lost_after_s what was sent to it, where the transport can detect that. Returns the error of the first such peer:
-  // this rank may wait for others only, while that peer waits for what was sent.
+  // lost_after_s what was sent to it, or whose slices do not arrive, where the transport can detect that. Returns the
+  // error of the first such peer: this rank may wait for others only, while that peer waits for what was sent.
   virtual Status check_connections() { return {}; }
+  // For a transport that cannot see whether its network delivers: the peers that this rank waits for. The caller asks
+  // them how much they have sent, and passes their answers to note_sent_by(). The other transports need no answers.
+  virtual std::vector<int> awaited_peers() const { return {}; }
+  // From any thread, one at a time: how many slices this rank has sent to the peer, and the peer to this rank.
+  virtual SliceCounts sent_to(int /*peer*/) { return {}; }
+  virtual void note_sent_by(int /*peer*/, const SliceCounts& /*sent*/) {}
 
   // Moves data without blocking. Returns true if anything moved or any peer's state changed.
   virtual bool progress() = 0;

@@ -367,13 +367,6 @@ void Communicator::time_out() {
   if (!s.failed) s.fail(timed_out(s.waiting(), s.parts.members));
 }
 
-void Communicator::check_connections() {
-  State& s = *state_;
-  const DriverLock lock(s);
-  if (s.failed || !s.parts.transport) return;
-  if (const Status broken = s.parts.transport->check_connections(); !broken.ok()) s.fail(broken);
-}
-
 bool Communicator::idle() const { return state_->oldest == nullptr && state_->messages.idle(); }
 
 Status Communicator::late_ranks() {

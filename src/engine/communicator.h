@@ -168,9 +168,16 @@ class Communicator final : public Waitable {
   void answer_late_query(int64_t still_since_ns = 0);
   void clear_wake();
   void time_out();
-  // Ends the communicator if the host of a peer acknowledges nothing any more; see contract/transport.h. For the
-  // driving thread only.
-  void check_connections();
+  // Ends the communicator if the host of a peer acknowledges nothing any more, or its data does not arrive; see
+  // contract/transport.h. `report` gets that error before the connections are closed, so that the coordinator has it
+  // before the reports of ranks that find them closed. For the driving thread only.
+  void check_connections(const std::function<void(const Status&)>& report);
+  // For the driving thread only: ranks of the world that must tell, for the next check_connections(), how many slices
+  // they have sent to this rank; see contract/transport.h.
+  std::vector<int> awaited_ranks();
+  // From any thread. Ranks are those of the world; one that is no member has sent nothing.
+  SliceCounts sent_to(int world_rank);
+  void note_sent_by(int world_rank, const SliceCounts& sent);
   // For the driving thread only: whether nothing is in flight; the error that query_late_ranks() returns, and the facts
   // in it; whether a message of this rank to itself in that direction waits for its counterpart.
   bool idle() const;

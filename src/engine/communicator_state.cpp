@@ -263,6 +263,7 @@ void Communicator::State::fail(const Status& why) {
   last_phase = phase();
   failed = true;
   Status final;
+  std::unique_ptr<Transport> transport;  // other threads read its counts under the mutex
   {
     MutexLock lock(mutex);
     if (ended_by.ok()) ended_by = why.during(operation_name(), last_phase, parts.id);
@@ -277,7 +278,11 @@ void Communicator::State::fail(const Status& why) {
   sleeps_announced = 0;
   active = nullptr;
   // The transport goes first: while it exists, peers may write to memory that the others own.
-  parts.transport.reset();
+  {
+    MutexLock lock(mutex);
+    transport = std::move(parts.transport);
+  }
+  transport.reset();
   parts.preferred.clear();
   parts.readiness_flags.reset();
   scheduled.reset();

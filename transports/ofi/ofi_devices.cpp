@@ -15,6 +15,7 @@
 #include "base/split_list.h"
 #include "system/addresses.h"
 #include "system/rdma_devices.h"
+#include "transports/ofi/ofi_transport.h"
 
 namespace fdl {
 namespace {
@@ -288,6 +289,15 @@ std::string list_providers(const OfiLibrary& library) {
     text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", provider, fmt::join(names, ", "));
   }
   return text;
+}
+
+// ---- Words of FARANDOLE_TRANSPORT ----
+
+bool is_ofi(std::string_view word) { return word == "efa" || word == "ofi" || word.starts_with("ofi:"); }
+
+std::string_view ofi_provider_in(std::string_view word) {
+  if (word == "efa") return word;
+  return word.starts_with("ofi:") ? word.substr(4) : std::string_view();
 }
 
 }  // namespace fdl

@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "contract/delivery_watch.h"
 #include "system/poll_timer.h"
 #include "transports/ofi/ofi_agreement.h"
 #include "transports/ofi/ofi_devices.h"
@@ -37,6 +38,7 @@ class OfiTransport final : public Transport, private OfiLink::Events {
         ledger_(post_->ledger),
         sender_(std::make_unique<OfiSender>(*post_)),
         receiver_(*post_),
+        deliveries_(ledger_, membership.config->lost_after_s),
         greeted_(membership.members.size()),
         settled_(membership.members.size()),
         timer_(std::move(timer)),
@@ -55,8 +57,9 @@ class OfiTransport final : public Transport, private OfiLink::Events {
     const std::size_t at = SliceLedger::stream_of(channel, true);
     if (!may_post(at)) return std::nullopt;
     sender_->append(at, tag, bytes);
-    const Ticket ticket = post(at);
+    const Ticket ticket = post(at, bytes.size());
     sender_->push(at);
+    deliveries_.note_progress(at);
     return ticket;
   }
 
@@ -64,7 +67,7 @@ class OfiTransport final : public Transport, private OfiLink::Events {
     const std::size_t at = SliceLedger::stream_of(channel, false);
     if (!may_post(at)) return std::nullopt;
     receiver_.append(at, tag, bytes);
-    const Ticket ticket = post(at);
+    const Ticket ticket = post(at, bytes.size());
     receiver_.accept(at, ticket.position);
     return ticket;
   }
@@ -75,9 +78,11 @@ class OfiTransport final : public Transport, private OfiLink::Events {
 
   bool progress() override {
     bool moved = link_.poll(*this);
+    deliveries_.note_driven();
     for (std::size_t i = 0; i < post_->active.size();) {
       const std::size_t at = post_->active[i];
       moved |= SliceLedger::is_outgoing(at) ? sender_->push(at) : receiver_.settle(at);
+      deliveries_.note_progress(at);
       const bool is_over = (ledger_[at].is_idle() && !receiver_.owes(at)) || !ledger_.error_of(at).ok();
       is_over ? post_->deactivate(i) : void(++i);
     }
@@ -88,6 +93,16 @@ class OfiTransport final : public Transport, private OfiLink::Events {
     if (moved) timer_.note_move();
     return moved;
   }
+
+  Status check_connections() override {
+    const auto overdue = deliveries_.find_overdue(now_ns());
+    if (!overdue) return {};
+    post_->fail(overdue->peer, overdue->why);
+    return overdue->why;
+  }
+  std::vector<int> awaited_peers() const override { return deliveries_.awaited_peers(); }
+  SliceCounts sent_to(int peer) override { return deliveries_.sent_to(peer, now_ns()); }
+  void note_sent_by(int peer, const SliceCounts& sent) override { deliveries_.note_sent_by(peer, sent); }
 
   Status channel_status(Channel channel) const override { return ledger_.error_of(channel); }
   Status peer_status(int peer) const override { return ledger_.peer_status(peer); }
@@ -111,10 +126,12 @@ class OfiTransport final : public Transport, private OfiLink::Events {
     return ledger_.may_post(at) && ledger_[at].posted - ledger_[at].finished < kOfiDepth;
   }
 
-  Ticket post(std::size_t at) {
+  Ticket post(std::size_t at, std::size_t bytes) {
     if (ledger_[at].is_idle()) timer_.note_move();
     post_->activate(at);
-    return {static_cast<uint32_t>(at), ledger_[at].posted++};
+    const uint64_t position = ledger_[at].posted++;
+    deliveries_.note_posted(at, bytes);
+    return {static_cast<uint32_t>(at), position};
   }
 
   // ---- Packets from peers ----
@@ -334,6 +351,7 @@ class OfiTransport final : public Transport, private OfiLink::Events {
   SliceLedger& ledger_;
   std::unique_ptr<OfiSender> sender_;
   OfiReceiver receiver_;
+  DeliveryWatch deliveries_;
   std::string name_;
   std::vector<char> greeted_;  // by peer
   std::vector<char> settled_;  // by peer: it has answered this rank's goodbye
@@ -399,13 +417,6 @@ Status open_devices(const Membership& membership, Opened& opened) {
 }
 
 }  // namespace
-
-bool is_ofi(std::string_view word) { return word == "efa" || word == "ofi" || word.starts_with("ofi:"); }
-
-std::string_view ofi_provider_in(std::string_view word) {
-  if (word == "efa") return word;
-  return word.starts_with("ofi:") ? word.substr(4) : std::string_view();
-}
 
 uint64_t bytes_over_ofi() { return OfiLink::bytes_of_process(); }
 

@@ -36,7 +36,6 @@ static_assert(JobMembership::kOwnPeer < kFirstPeer);
 constexpr std::size_t kMostStrangers = 128;   // connections that belong to no member yet
 constexpr double kStrangerTimeout_s = 5;      // time until a stranger must have become a member
 constexpr std::size_t kMostUnsent = 320_MiB;  // for a rank that does not read; more than the store holds
-constexpr double kAnnounceEnd_s = 1;          // limit for sending the last messages
 
 // A connection passes through three states: stranger in its handshake (`introduction`), stranger with a session key
 // (`socket`, before the hello), and member. It has a deadline until it is a member. A client that only asks what the
@@ -76,8 +75,9 @@ class CoordinatorServer final : public Coordinator {
 
   std::string address() const override { return listener_->address(); }
   int64_t strangers() const override { return strangers_.load(std::memory_order_relaxed); }
-  // May be called from any thread; run() returns after it has sent the last messages.
-  void stop() override {
+  // May be called from any thread.
+  void stop(double patience_s) override {
+    patience_s_.store(patience_s);
     stopping_.store(true);
     wake_.ring();
   }
@@ -93,6 +93,7 @@ class CoordinatorServer final : public Coordinator {
 
  private:
   Deadline next_deadline() const;
+  void serve_once(Deadline deadline);
   void accept_all(CoordinatorListener& listener, bool may_only_query);
   void take_in(UniqueFd fd, bool may_only_query);
   void note_own(CoordinatorMessage message);
@@ -120,6 +121,7 @@ class CoordinatorServer final : public Coordinator {
   Event wake_;
   std::unique_ptr<CoordinatorListener> query_listener_;  // null if it could not be opened
   std::atomic<bool> stopping_{false};
+  std::atomic<double> patience_s_{kAnnounceEnd_s};
   std::atomic<bool> query_requested_{false};
   std::atomic<int64_t> strangers_{0};
 
@@ -136,32 +138,35 @@ class CoordinatorServer final : public Coordinator {
 };
 
 void CoordinatorServer::run() {
-  std::array<Poller::Ready, 64> ready;
-  while (!stopping_.load()) {
-    const std::size_t count = poller_.wait(ready, next_deadline());
-    for (std::size_t i = 0; i < count; ++i) {
-      if (ready[i].token == kListenerToken) {
-        accept_all(*listener_, false);
-      } else if (ready[i].token == kQueryListenerToken) {
-        accept_all(*query_listener_, true);
-      } else if (ready[i].token == kWakeToken) {
-        wake_.clear();
-      } else {
-        serve(ready[i].token, ready[i]);
-      }
-    }
-    // After the events, in this order: what arrived counts before time-outs are decided, and all messages of a round
-    // leave together.
-    listener_->resume(poller_);
-    if (query_listener_) query_listener_->resume(poller_);
-    // A query that is open already answers this request too.
-    if (query_requested_.exchange(false)) static_cast<void>(membership_.query_job(JobMembership::kOwnPeer, now_ns()));
-    membership_.tick(now_ns());
-    drop_expired_strangers();
-    deliver();
-    note_emptiness();
-  }
+  while (!stopping_.load()) serve_once(Deadline::never());
   announce_end();
+}
+
+// Sleeps until something happens or the deadline passes, and handles it.
+void CoordinatorServer::serve_once(Deadline deadline) {
+  std::array<Poller::Ready, 64> ready;
+  const std::size_t count = poller_.wait(ready, next_deadline().earlier(deadline));
+  for (std::size_t i = 0; i < count; ++i) {
+    if (ready[i].token == kListenerToken) {
+      accept_all(*listener_, false);
+    } else if (ready[i].token == kQueryListenerToken) {
+      accept_all(*query_listener_, true);
+    } else if (ready[i].token == kWakeToken) {
+      wake_.clear();
+    } else {
+      serve(ready[i].token, ready[i]);
+    }
+  }
+  // After the events, in this order: what arrived counts before time-outs are decided, and all messages of a round
+  // leave together.
+  listener_->resume(poller_);
+  if (query_listener_) query_listener_->resume(poller_);
+  // A query that is open already answers this request too.
+  if (query_requested_.exchange(false)) static_cast<void>(membership_.query_job(JobMembership::kOwnPeer, now_ns()));
+  membership_.tick(now_ns());
+  drop_expired_strangers();
+  deliver();
+  note_emptiness();
 }
 
 Deadline CoordinatorServer::next_deadline() const {
@@ -362,12 +367,14 @@ void CoordinatorServer::note_emptiness() {
   emptied_.notify_all();
 }
 
-// Announces the end to all members and sends what is still queued, within kAnnounceEnd_s.
+// Announces the end to all members. A connection that is closed with unread data is reset, and a reset discards what is
+// on its way in both directions: the announcement here, a leave message there.
 void CoordinatorServer::announce_end() {
   // Members that do not read within the limit see the end of the connection instead.
   membership_.end();
   deliver();
-  const Deadline deadline = Deadline::after_seconds(kAnnounceEnd_s);
+  const Deadline deadline = Deadline::after_seconds(patience_s_.load());
+  while (!membership_.all_know_of_end() && !deadline.passed()) serve_once(deadline);
   for (auto& [peer, connection] : connections_) {
     while (connection.socket && connection.socket->unsent_bytes() > 0 && connection.socket->flush() &&
            connection.socket->unsent_bytes() > 0) {

@@ -49,8 +49,13 @@ class Coordinator {
   virtual ~Coordinator() = default;
 
   virtual std::string address() const = 0;  // the rendezvous for the ranks
-  virtual void run() = 0;                   // serves until stop(); then announces its end to all members and returns
-  virtual void stop() = 0;
+  // Serves until stop(). Then announces its end to all members, and serves on until each has read that or has left, for
+  // as long as stop() grants.
+  virtual void run() = 0;
+  // The default is for a coordinator whose members are gone, or are to notice its end soon. Where members may be ending
+  // themselves, FARANDOLE_LOST_AFTER_S gives a message the time that a slow or lossy network needs.
+  static constexpr double kAnnounceEnd_s = 1;
+  virtual void stop(double patience_s = kAnnounceEnd_s) = 0;
   // Blocks until each rank that arrived has left or was lost; returns false if the deadline passes first. A rank that
   // serves the coordinator calls it before stop(). run() must be active in another thread.
   virtual bool wait_until_empty(Deadline deadline) = 0;

@@ -31,8 +31,8 @@ Status silence_warning(const std::string& name, double silence_warning_s, double
 }
 
 SocketClient::~SocketClient() {
-  // Without the leave message the coordinator would take the end of the connection for a loss. The wait is bounded,
-  // because a stopped coordinator reads nothing.
+  // For callers that do not wait_until_left(): the message has at least left this process. The wait is bounded, because
+  // a stopped coordinator reads nothing.
   MutexLock lock(mutex_);
   const Deadline deadline = Deadline::after_seconds(kLeaveFlush_s);
   while (left_ && coordinator_lost_.ok() && socket_.flush() && socket_.unsent_bytes() > 0) {
@@ -136,6 +136,10 @@ void SocketClient::handle(CoordinatorMessage message) {
       note_gone(CoordinatorEvent::Kind::lost, message);
       break;
     case Kind::left:
+      if (message.rank == hello_.rank) {
+        leave_confirmed_ = true;
+        break;
+      }
       note_gone(CoordinatorEvent::Kind::left, message);
       break;
     case Kind::comm_failed:
@@ -172,6 +176,19 @@ void SocketClient::handle_event(CoordinatorMessage message) {
       break;
     case Kind::state_query:
       add_event({.kind = CoordinatorEvent::Kind::state_query, .comm = {}, .why = {}, .query = message.id});
+      break;
+    case Kind::relayed_sends_query:
+      add_event({.kind = CoordinatorEvent::Kind::sends_query,
+                 .rank = message.rank,
+                 .comm = std::move(message.key),
+                 .why = {}});
+      break;
+    case Kind::sends_answer:
+      add_event({.kind = CoordinatorEvent::Kind::sends_reply,
+                 .rank = message.rank,
+                 .comm = std::move(message.key),
+                 .why = {},
+                 .sent = {message.id, static_cast<uint64_t>(message.number)}});
       break;
     case Kind::silent:
     case Kind::answers_again:
@@ -308,6 +325,19 @@ void SocketClient::lose_coordinator(const std::string& how) {
     if (const std::shared_ptr<SetupWatch> watch = one.lock()) watch->fire(coordinator_lost_, now);
   }
   answered_.notify_all();
+}
+
+// The end of the connection counts as a confirmation: the process that served the coordinator has ended, and no rank
+// can be told any more that this one was lost.
+bool SocketClient::wait_until_left(Deadline deadline) {
+  while (true) {
+    progress();
+    {
+      MutexLock lock(mutex_);
+      if (!left_ || leave_confirmed_ || !coordinator_lost_.ok()) return true;
+    }
+    if (!wait_readable(poller_.fd(), deadline)) return false;
+  }
 }
 
 std::vector<CoordinatorEvent> SocketClient::take_events() {

@@ -14,6 +14,7 @@
 #include "bootstrap/coordinator/rank_state.h"
 #include "bootstrap/coordinator/setup_watch.h"
 #include "contract/membership.h"
+#include "contract/transport.h"
 
 namespace fdl {
 
@@ -29,6 +30,8 @@ struct CoordinatorEvent {
     answers_again,     // the silence has ended; `why` likewise
     stalled,           // `why`: operations wait for ranks; `rank` has reported it
     state_query,       // a user asks what this rank does; answer `query` with reply_state()
+    sends_query,       // `rank` asks how many slices of `comm` this rank has sent to it; answer with reply_sends()
+    sends_reply,       // `rank` has sent `sent` slices of `comm` to this rank
   };
   Kind kind = Kind::lost;
   int rank = -1;
@@ -37,6 +40,7 @@ struct CoordinatorEvent {
   uint64_t query = 0;
   int64_t begun = -1;    // collectives on devices that `rank` has called; -1: it has no such communicator
   bool waiting = false;  // some of them have not run yet
+  SliceCounts sent{};
 };
 
 class CoordinatorClient {
@@ -114,14 +118,24 @@ class CoordinatorClient {
   virtual void query_progress(const std::string& comm, uint64_t query, const std::vector<int>& world_ranks,
                               int64_t timeout_ns) = 0;
   virtual void reply_progress(const CoordinatorEvent& query, int64_t begun, bool waiting) = 0;
+  // Asks these ranks how many slices of a communicator they have sent to this one. Each answer is a `sends_reply`
+  // event; the coordinator answers for ranks that are gone.
+  virtual void query_sends(const std::string& comm, const std::vector<int>& world_ranks) = 0;
+  virtual void reply_sends(const CoordinatorEvent& query, const SliceCounts& sent) = 0;
   // Answers a state_query.
   virtual void reply_state(uint64_t query, const RankState& state) = 0;
   // Reports that operations of a communicator wait for other ranks. All ranks, this one included, get a `stalled`
   // event, and the coordinator's process gets the text too. If several ranks report the stall of one communicator, only
   // the reports of the first one are passed on, for `valid_ns`.
   virtual void report_stall(const std::string& comm, const std::string& text, int64_t valid_ns) = 0;
-  // Announces that this rank leaves: closing the connection is then not a loss.
+  // Announces that this rank leaves: closing the connection is then not a loss, once the message has arrived.
   virtual void leave() = 0;
+
+  // ---- after leave(), when no thread drives any more ----
+  // Drives the connection until the coordinator has confirmed the leave message, or has ended itself. Returns false if
+  // the deadline passes first. A process that ends before may take the message with it: packets that were lost are not
+  // sent again once the connection is reset, and the other ranks are then told that this rank was lost.
+  virtual bool wait_until_left(Deadline deadline) = 0;
 };
 
 // "rank 3 on host-b (process 4711)".

@@ -199,6 +199,25 @@ void SocketClient::reply_progress(const CoordinatorEvent& query, int64_t begun, 
   send_and_wake(message);
 }
 
+void SocketClient::query_sends(const std::string& comm, const std::vector<int>& world_ranks) {
+  if (comm.size() > kMostKey) return;  // the coordinator would reject it
+  CoordinatorMessage message{.kind = Kind::sends_query};
+  message.ranks = world_ranks;
+  message.key = comm;
+  MutexLock lock(mutex_);
+  if (!left_) send_and_wake(message);
+}
+
+void SocketClient::reply_sends(const CoordinatorEvent& query, const SliceCounts& sent) {
+  CoordinatorMessage message{.kind = Kind::sends_reply};
+  message.rank = query.rank;
+  message.key = query.comm;
+  message.id = sent[0];
+  message.number = static_cast<int64_t>(sent[1]);
+  MutexLock lock(mutex_);
+  if (!left_) send_and_wake(message);
+}
+
 void SocketClient::reply_state(uint64_t query, const RankState& state) {
   CoordinatorMessage message{.kind = Kind::state_reply};
   message.id = query;

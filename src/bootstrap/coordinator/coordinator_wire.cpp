@@ -149,8 +149,8 @@ std::vector<RankState::Wait> decode_waits(const flatbuffers::Vector<Offset<coord
 
 bool is_kind(uint8_t kind) {
   using Kind = CoordinatorMessage::Kind;
-  return (kind >= static_cast<uint8_t>(Kind::hello) && kind <= static_cast<uint8_t>(Kind::shrink_failed)) ||
-         (kind >= static_cast<uint8_t>(Kind::welcome) && kind <= static_cast<uint8_t>(Kind::job_reply));
+  return (kind >= static_cast<uint8_t>(Kind::hello) && kind <= static_cast<uint8_t>(Kind::sends_reply)) ||
+         (kind >= static_cast<uint8_t>(Kind::welcome) && kind <= static_cast<uint8_t>(Kind::sends_answer));
 }
 
 std::string bytes_of_number(uint64_t number, std::size_t bytes) {

@@ -52,6 +52,9 @@ struct CoordinatorMessage {
     shrink_decided = 21,
     shrink_address = 22,  // key: the address of the new world's coordinator
     shrink_failed = 23,   // why
+    // from a rank that waits, about slices that it may have to wait for in vain (contract/delivery_watch.h)
+    sends_query = 24,  // key: the communicator; ranks: the queried ones
+    sends_reply = 25,  // key; rank: the querying one; id, number: slices sent to it on channels 0 and 1
     // from the coordinator
     welcome = 32,      // key: the name of the serving process
     refused = 33,      // why
@@ -62,13 +65,15 @@ struct CoordinatorMessage {
     left = 38,         // rank, why
     comm_failed = 39,  // key: the communicator; why
     coordinator_ends = 40,
-    relayed_query = 48,  // key, id; rank: the querying one
-    answer = 49,         // key, id, number, value; rank: the answering one
-    probed = 50,         // answers a probe
-    silent = 51,         // rank, why: a warning
-    answers_again = 52,  // rank, why: the end of that silence
-    stalled = 53,        // rank: the one that reported the stall; value: the text
-    state_query = 54,    // id: answered by a state_reply
+    relayed_query = 48,        // key, id; rank: the querying one
+    answer = 49,               // key, id, number, value; rank: the answering one
+    probed = 50,               // answers a probe
+    silent = 51,               // rank, why: a warning
+    answers_again = 52,        // rank, why: the end of that silence
+    stalled = 53,              // rank: the one that reported the stall; value: the text
+    state_query = 54,          // id: answered by a state_reply
+    relayed_sends_query = 57,  // key; rank: the querying one
+    sends_answer = 58,         // key, id, number; rank: the answering one
     // to a client that is no rank
     rank_state = 55,  // rank; number: a RankPresence; members[0]; why: how it left or was lost; state
     job_reply = 56,   // number: the ranks of the job; key: the name of the serving process; why: it is refused

@@ -99,6 +99,8 @@ Status JobMembership::refusal_of(const CoordinatorClient::Hello& hello) const {
     return Status(Code::invalid_argument,
                   fmt::format("{} claims to be rank {} of {}", place(hello), hello.rank, options_.size));
   }
+  // SHUT_DOWN makes CoordinatorClient::connect retry, perhaps with the coordinator of the next job.
+  if (is_ending_) return Status(Code::shut_down, fmt::format("the coordinator ({}) is ending", options_.server_name));
   const Member& member = members_[static_cast<std::size_t>(hello.rank)];
   if (member.state == Member::State::absent) {
     if (start_failed_.ok()) return {};
@@ -106,7 +108,7 @@ Status JobMembership::refusal_of(const CoordinatorClient::Hello& hello) const {
     error.text = "the job did not start: " + error.text;
     return Status(std::move(error));
   }
-  // A rank that starts again before all others have left must wait: SHUT_DOWN makes CoordinatorClient::connect retry.
+  // A rank that starts again before all others have left must wait: connect() retries here too.
   if (member.state == Member::State::left) {
     return Status(Code::shut_down, fmt::format("rank {} has left the job, and others have not yet", hello.rank));
   }
@@ -283,6 +285,9 @@ Status JobMembership::receive(Peer peer, CoordinatorMessage message, int64_t now
     case Kind::progress_reply:
       forward_answer(member->hello.rank, message);
       return {};
+    case Kind::sends_query:
+    case Kind::sends_reply:
+      return relay_sends(*member, std::move(message));
     case Kind::stall:
       return relay_stall(*member, message, now_ns);
     case Kind::state_reply:
@@ -342,6 +347,8 @@ void JobMembership::leave(Member& member) {
   member.end = Status::blame(member.hello.rank, member.hello.host_name, Code::shut_down,
                              fmt::format("rank {} ({}) has shut down", member.hello.rank, member.hello.host_name));
   vacate(member, Member::State::left, Kind::left);
+  // It waits for this confirmation.
+  send(member.peer, {.kind = Kind::left, .rank = member.hello.rank, .why = member.end});
 }
 
 // Loses a member whose process may only have been stopped. When it continues, it reads the same decision as the others.
@@ -427,9 +434,17 @@ Deadline JobMembership::next() const {
   return next;
 }
 
+// The pong of the ping that follows proves that the rank has read the announcement, and that nothing that it had sent
+// before is on its way any more.
 void JobMembership::end() {
-  CoordinatorMessage good_bye{.kind = Kind::coordinator_ends};
-  send_to_all(good_bye);
+  is_ending_ = true;
+  send_to_all({.kind = Kind::coordinator_ends});
+  for (Member& member : members_) {
+    if (member.state != Member::State::present) continue;
+    CoordinatorMessage ping{.kind = Kind::ping};
+    ping.id = member.end_ping = ++member.last_ping;
+    send(member.peer, std::move(ping));
+  }
 }
 
 }  // namespace fdl

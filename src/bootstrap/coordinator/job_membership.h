@@ -5,6 +5,7 @@
 // left and lost. A peer is a connection, numbered by the caller; it belongs to a member once its hello was accepted.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <set>
@@ -47,8 +48,15 @@ class JobMembership {
   Status query_job(Peer peer, int64_t now_ns);
   static constexpr Peer kOwnPeer = 1;
   static constexpr int64_t kStateAnswer_ns = 2'000'000'000;
-  // Announces to all members that the coordinator ends in good order.
+  // Announces to all members that the coordinator ends in good order. From then on no rank can join.
   void end();
+  // Whether each member has left or has read the announcement. Until then a leave message may be on its way, and the
+  // member would find the connection broken.
+  bool all_know_of_end() const {
+    return std::ranges::all_of(members_, [](const Member& member) {
+      return member.state != Member::State::present || member.last_pong >= member.end_ping;
+    });
+  }
 
   std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
   std::vector<Peer> take_hang_ups() { return std::exchange(hang_ups_, {}); }
@@ -65,6 +73,7 @@ class JobMembership {
     // Pings are numbered; a pong answers its ping and all earlier ones.
     uint64_t last_ping = 0;
     uint64_t last_pong = 0;
+    uint64_t end_ping = 0;                 // the one that follows the announcement of end()
     int64_t asked_ns = 0;                  // when the first ping without a pong was sent
     Deadline warn_at = Deadline::never();  // then all ranks are warned of its silence
     // Shortly before pong_until: a coordinator that is late for this moment has not run, and its rank gets more time.
@@ -139,6 +148,7 @@ class JobMembership {
   void examine(FailureReport& failure, int64_t now_ns);
   void end_circle(FailureReport& failure, const std::set<int>& ranks, int64_t now_ns);
   Status relay_query(const Member& from, const CoordinatorMessage& message, int64_t now_ns);
+  Status relay_sends(const Member& from, CoordinatorMessage message);
   Status relay_stall(const Member& from, const CoordinatorMessage& message, int64_t now_ns);
   bool may_query(const std::string& comm, int rank, int64_t now_ns);
   void forward_answer(int answering, const CoordinatorMessage& message);
@@ -177,6 +187,7 @@ class JobMembership {
   std::unordered_map<Peer, int> rank_of_;
   int first_rank_ = -1;  // the first to arrive: its settings are compared with those of all others
   std::vector<CompatibilitySetting> first_settings_;
+  bool is_ending_ = false;  // end() was called
   int arrived_ = 0;
   int here_ = 0;         // ranks that are present
   std::set<int> late_;   // ranks that arrived after the start had failed and received the reason

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bootstrap/coordinator/job_membership.h"
+#include "contract/delivery_watch.h"
 
 namespace fdl {
 namespace {
@@ -102,6 +103,28 @@ void JobMembership::forward_answer(int answering, const CoordinatorMessage& mess
   answer.key = message.key;
   if (message.value == kWaiting) answer.value = kWaiting;
   send(querying.peer, std::move(answer));
+}
+
+// Ranks tell each other how much they have sent. A rank that is gone sends nothing that has not arrived.
+Status JobMembership::relay_sends(const Member& from, CoordinatorMessage message) {
+  if (message.key.size() > kMostKey || message.ranks.size() > members_.size()) {
+    return Status(Code::transport, "coordinator: the query for sent slices is too large");
+  }
+  const bool is_query = message.kind == Kind::sends_query;
+  const std::vector<int> targets = is_query ? std::exchange(message.ranks, {}) : std::vector<int>{message.rank};
+  message.kind = is_query ? Kind::relayed_sends_query : Kind::sends_answer;
+  message.rank = from.hello.rank;
+  for (const int target : targets) {
+    const Member* member = member_at(target);
+    if (member == nullptr) continue;
+    if (member->state == Member::State::present) {
+      send(member->peer, message);
+    } else if (is_query) {
+      send(from.peer,
+           {.kind = Kind::sends_answer, .id = DeliveryWatch::kEnded, .number = -1, .rank = target, .key = message.key});
+    }
+  }
+  return {};
 }
 
 // ---- Stalls ----

@@ -50,9 +50,12 @@ class SocketClient final : public CoordinatorClient {
   void query_progress(const std::string& comm, uint64_t query, const std::vector<int>& world_ranks,
                       int64_t timeout_ns) override;
   void reply_progress(const CoordinatorEvent& query, int64_t begun, bool waiting) override;
+  void query_sends(const std::string& comm, const std::vector<int>& world_ranks) override;
+  void reply_sends(const CoordinatorEvent& query, const SliceCounts& sent) override;
   void reply_state(uint64_t query, const RankState& state) override;
   void report_stall(const std::string& comm, const std::string& text, int64_t valid_ns) override;
   void leave() override;
+  bool wait_until_left(Deadline deadline) override;
 
  private:
   // The reply to a request. The caller that waits in send_request() owns it. That caller leaves only after it has
@@ -102,6 +105,7 @@ class SocketClient final : public CoordinatorClient {
   std::string server_name_ FDL_GUARDED_BY(mutex_);
   std::vector<Hello> server_ FDL_GUARDED_BY(mutex_);  // the rank that serves the coordinator, if one does
   bool left_ FDL_GUARDED_BY(mutex_) = false;
+  bool leave_confirmed_ FDL_GUARDED_BY(mutex_) = false;   // the coordinator has the leave message
   bool coordinator_ends_ FDL_GUARDED_BY(mutex_) = false;  // in good order
   Status coordinator_lost_ FDL_GUARDED_BY(mutex_);
   Silence silence_ FDL_GUARDED_BY(mutex_);         // of the coordinator

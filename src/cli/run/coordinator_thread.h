@@ -1,4 +1,5 @@
-// CoordinatorThread owns a coordinator and the thread that serves it until destruction.
+// CoordinatorThread owns a coordinator and the thread that serves it until destruction. `patience_s`: for
+// Coordinator::stop().
 #pragma once
 
 #include <memory>
@@ -10,10 +11,10 @@ namespace fdl {
 
 class CoordinatorThread {
  public:
-  explicit CoordinatorThread(std::unique_ptr<Coordinator> coordinator)
-      : coordinator_(std::move(coordinator)), thread_([this] { coordinator_->run(); }) {}
+  explicit CoordinatorThread(std::unique_ptr<Coordinator> coordinator, double patience_s = Coordinator::kAnnounceEnd_s)
+      : coordinator_(std::move(coordinator)), patience_s_(patience_s), thread_([this] { coordinator_->run(); }) {}
   ~CoordinatorThread() {
-    coordinator_->stop();
+    coordinator_->stop(patience_s_);
     thread_.join();
   }
   CoordinatorThread(const CoordinatorThread&) = delete;
@@ -24,6 +25,7 @@ class CoordinatorThread {
 
  private:
   std::unique_ptr<Coordinator> coordinator_;
+  double patience_s_;
   std::thread thread_;
 };
 

@@ -176,7 +176,8 @@ Outcome run_once(const Job& job, int restart) {
     if (!coordinator.ok())
       return {fail(coordinator.status().while_doing("serving " + coordinator_of_job.address).text(), kExitRendezvous)};
     if (plan.nodes == 1) rendezvous = (*coordinator)->address();
-    coordinator_thread = std::make_unique<CoordinatorThread>(coordinator.take());
+    // The ranks of other hosts end by themselves, perhaps a little later than those of this one.
+    coordinator_thread = std::make_unique<CoordinatorThread>(coordinator.take(), job.config.lost_after_s);
   }
   if (!coordinator_is_there(rendezvous)) rendezvous += kCoordinatorIsThere;
   Supervisor::Options supervised = job.supervised();

@@ -55,6 +55,18 @@ Status RoutedTransport::check_connections() {
   return {};
 }
 
+std::vector<int> RoutedTransport::awaited_peers() const {
+  std::vector<int> peers;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const std::vector<int> awaited = parts_[i]->awaited_peers();
+    for (int peer = 0; peer < static_cast<int>(routes_.size()); ++peer) {
+      if (peer == rank_ || route(peer).part != static_cast<int>(i)) continue;
+      if (std::ranges::find(awaited, route(peer).peer) != awaited.end()) peers.push_back(peer);
+    }
+  }
+  return peers;
+}
+
 Status RoutedTransport::peer_status(int peer) const { return part(route(peer)).peer_status(route(peer).peer); }
 
 Status RoutedTransport::channel_status(Channel channel) const {

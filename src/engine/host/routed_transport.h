@@ -30,6 +30,11 @@ class RoutedTransport final : public Transport {
     for (const auto& part : parts_) part->keep(memory, bytes);
   }
   Status check_connections() override;
+  std::vector<int> awaited_peers() const override;
+  SliceCounts sent_to(int peer) override { return part(route(peer)).sent_to(route(peer).peer); }
+  void note_sent_by(int peer, const SliceCounts& sent) override {
+    part(route(peer)).note_sent_by(route(peer).peer, sent);
+  }
   bool progress() override;
   Status peer_status(int peer) const override;
   Status channel_status(Channel channel) const override;

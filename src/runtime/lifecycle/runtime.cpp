@@ -79,9 +79,18 @@ void Runtime::shut_down() {
   if (shut_down_.exchange(true)) return;
   leave(Status(Code::shut_down, "rank " + std::to_string(identity_.rank) + " has shut farandole down"), kFarewellNs);
   recovery_.listener.reset();
+  // A start that has failed has failed on all ranks, and no rank waits for another one.
+  const double patience_s = all_ == nullptr ? Coordinator::kAnnounceEnd_s : config_.lost_after_s;
+  // The process may end after this call, and a message that was lost on its way would not be sent again.
+  if (coordinator_client_ && !coordinator_client_->wait_until_left(Deadline::after_seconds(patience_s))) {
+    log_warning(
+        "rank {}: the coordinator has not confirmed within {:g} s that this rank has ended; the other ranks may "
+        "be told that it was lost",
+        identity_.rank, patience_s);
+  }
   // The other ranks may still need the coordinator to detect failures; this rank waits for them only a short while.
   if (coordinator_) coordinator_->wait_until_empty(Deadline::after_ns(kFarewellNs));
-  end_coordinator();
+  end_coordinator(patience_s);
 }
 
 // The coordinator client stays until the end: a thread that waits in a communicator may still probe peers with it.
@@ -115,9 +124,9 @@ void Runtime::leave(const Status& why, int64_t farewell_ns) {
   for (auto& group : groups_) group->comm().interrupt(why);
 }
 
-void Runtime::end_coordinator() {
+void Runtime::end_coordinator(double patience_s) {
   if (!coordinator_) return;
-  coordinator_->stop();
+  coordinator_->stop(patience_s);
   if (coordinator_thread_.joinable()) coordinator_thread_.join();
   coordinator_.reset();
 }
@@ -284,6 +293,12 @@ void Runtime::on_event(const CoordinatorEvent& event) {
       break;
     case CoordinatorEvent::Kind::state_query:
       begin_state_answer(event.query);
+      break;
+    case CoordinatorEvent::Kind::sends_query:
+      answer_sends_query(event);
+      break;
+    case CoordinatorEvent::Kind::sends_reply:
+      take_sends_reply(event);
       break;
     case CoordinatorEvent::Kind::progress_reply:
       take_device_answer(event);

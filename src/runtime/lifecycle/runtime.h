@@ -201,7 +201,7 @@ class Runtime {
   static Result<std::unique_ptr<Runtime>> agree_with_survivors(const Runtime& old, RecoveryPoint& point,
                                                                std::set<int> lost, double timeout_s);
   void leave(const Status& why, int64_t farewell_ns);
-  void end_coordinator();
+  void end_coordinator(double patience_s);
   Status agree_on_session_key(Exchange& exchange, Deadline deadline);
   Status compute_facts();
   Status share_memory();
@@ -258,6 +258,8 @@ class Runtime {
   int64_t answer_states(int64_t now_ns);
   void on_failure_report(const std::string& comm, const Status& why);
   void on_suspect(Communicator& comm, int64_t waited_ns);
+  void answer_sends_query(const CoordinatorEvent& event);
+  void take_sends_reply(const CoordinatorEvent& event);
   void check_interrupt(Communicator& comm);
   void check_stall(Communicator& comm, int64_t waited_ns);
   void report_stall(const std::string& comm, const std::string& text);

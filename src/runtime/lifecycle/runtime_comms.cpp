@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/log.h"
+#include "contract/delivery_watch.h"
 #include "runtime/lifecycle/runtime.h"
 #include "runtime/progress/ended_communicator.h"
 
@@ -166,8 +167,31 @@ void Runtime::on_suspect(Communicator& comm, int64_t waited_ns) {
   if (history_) history_->sample();  // a reader then sees for how long the operation was in flight
   if (!coordinator_client_) return;
   coordinator_client_->probe(others(comm.members()));
-  comm.check_connections();
+  comm.check_connections([&](const Status& broken) { on_failure_report(comm.id(), broken); });
+  if (const std::vector<int> awaited = comm.awaited_ranks(); !awaited.empty()) {
+    coordinator_client_->query_sends(comm.id(), awaited);
+  }
   check_stall(comm, waited_ns);
+}
+
+void Runtime::answer_sends_query(const CoordinatorEvent& event) {
+  // A communicator that this rank does not have any more sends nothing more.
+  SliceCounts sent;
+  sent.fill(DeliveryWatch::kEnded);
+  MutexLock lock(mutex_);
+  for (const auto& group : groups_) {
+    if (group->comm().id() == event.comm) sent = group->comm().sent_to(event.rank);
+  }
+  if (const OrderedComm* comm = comm_of(event.comm)) sent = comm->comm->sent_to(event.rank);
+  coordinator_client_->reply_sends(event, sent);
+}
+
+void Runtime::take_sends_reply(const CoordinatorEvent& event) {
+  MutexLock lock(mutex_);
+  for (const auto& group : groups_) {
+    if (group->comm().id() == event.comm) group->comm().note_sent_by(event.rank, event.sent);
+  }
+  if (OrderedComm* comm = comm_of(event.comm)) comm->comm->note_sent_by(event.rank, event.sent);
 }
 
 // In an application's thread that waits in an ordered call.

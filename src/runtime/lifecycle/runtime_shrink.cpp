@@ -101,7 +101,7 @@ Result<std::unique_ptr<Runtime>> Runtime::shrink(Runtime& old, double timeout_s)
   auto made =
       agree_with_survivors(old, point, std::move(gone), timeout_s > 0 ? timeout_s : old.config_.start_timeout_s);
   // It served until here, so that ranks that called later got its decisions.
-  old.end_coordinator();
+  old.end_coordinator(Coordinator::kAnnounceEnd_s);
   if (!made.ok()) return made.status().while_doing("making a world of the ranks that are left");
   (*made)->recovery_ = std::move(point);
   return made;

@@ -10,15 +10,16 @@ from launch import SUPPORT
 
 KEY = {"FARANDOLE_JOB_KEY": "0123456789abcdef"}
 
-# Starts the relay on host-a, and one rank on each host. Rank 1 calls rank 0.
-TWO_RANKS = """
+# Starts the relay on host-a, and the ranks on the hosts of PLACES. Rank 1 calls rank 0.
+RANKS = """
 import os, subprocess, sys
 pids = dict(pair.split("=") for pair in os.environ["HOSTS_OF_THIS_TEST"].split(","))
 relay = subprocess.Popen([sys.executable, os.environ["RELAY"], os.environ["EDIT"]], stdout=subprocess.PIPE)
 assert relay.stdout.readline() == b"ready\\n"
 ranks = []
-for rank, host in enumerate(["host-a", "host-b"]):
-    variables = {**os.environ, "FARANDOLE_RANK": str(rank), "FARANDOLE_SIZE": "2",
+places = os.environ["PLACES"].split()
+for rank, host in enumerate(places):
+    variables = {**os.environ, "FARANDOLE_RANK": str(rank), "FARANDOLE_SIZE": str(len(places)),
                  "FARANDOLE_RENDEZVOUS": "tcp://198.18.77.1:29500"}
     ranks.append(subprocess.Popen(["nsenter", "--target", pids[host], "--net", "--uts", sys.executable, "-c",
                                    os.environ["PROGRAM"]], env=variables))
@@ -75,14 +76,15 @@ attempt(work)
 CHANGED = r"from rank \d \(host-[ab]\) to rank \d \(host-[ab]\) is not what was sent"
 
 
-def run(program, edit, **environment):
+def run(program, edit, places="host-a host-b", **environment):
     ended = subprocess.run(
-        [sys.executable, os.path.join(SUPPORT, "two_hosts.py"), sys.executable, "-c", TWO_RANKS],
+        [sys.executable, os.path.join(SUPPORT, "two_hosts.py"), sys.executable, "-c", RANKS],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "EDIT": edit,
-             "PROGRAM": program, "RELAY": os.path.join(SUPPORT, "relay.py"), "OMP_NUM_THREADS": "1",
+             "PLACES": places, "PROGRAM": program, "RELAY": os.path.join(SUPPORT, "relay.py"), "OMP_NUM_THREADS": "1",
              "FARANDOLE_SLICE_BYTES": "16K", **environment},
         capture_output=True, text=True, timeout=120)  # fmt: skip
-    return [re.findall(rf"rank {rank}: (.*)", ended.stdout) for rank in range(2)], ended.stdout + ended.stderr
+    ranks = range(len(places.split()))
+    return [re.findall(rf"rank {rank}: (.*)", ended.stdout) for rank in ranks], ended.stdout + ended.stderr
 
 
 def all_are_told(outcomes):
@@ -143,3 +145,46 @@ def test_a_key_file_is_a_secret(tmp_path):
     assert "without a secret" not in output
     assert "data over TCP: integrity (FARANDOLE_SECURITY=auto)" in output, output
     assert "data over NCCL, MPI, EFA or libfabric is not protected" in output, output
+
+
+# ---- A goodbye that arrives late -------------------------------------------------------------------------------------
+
+# Rank 1 ends. The others begin an operation without it, and wait for it: the coordinator pings rank 1 meanwhile.
+GOODBYE = (
+    HEAD
+    + """
+import time
+def work():
+    farandole.init()
+    comm = farandole.Communicator()
+    comm.allreduce(np.ones(4, np.float32), op="sum")
+    if farandole.rank() == 1:
+        open(os.environ["HOLD"], "w").close()
+        begun = time.monotonic()
+        farandole.shutdown()
+        return f"ended after {time.monotonic() - begun:.1f} s"
+    return comm.allreduce(np.ones(4, np.float32), op="sum")
+attempt(work)
+"""
+)
+
+
+def goodbye(tmp_path, held_s, **environment):
+    file = tmp_path / "hold"
+    return run(GOODBYE, f"hold:{held_s}:{file}", "host-a host-b host-a", HOLD=str(file), **KEY, **environment)
+
+
+def test_a_rank_whose_goodbye_is_late_is_not_called_lost(tmp_path):
+    outcomes, output = goodbye(tmp_path, 4)
+    for rank in (0, 2):
+        assert re.match(r"ShutDownError: .*rank 1 \(host-b\) has shut down", outcomes[rank][0]), output
+    assert "was lost" not in output, output
+    assert 3.5 < float(re.match(r"ended after (.*) s", outcomes[1][0])[1]) < 10, output
+
+
+def test_a_rank_whose_goodbye_does_not_arrive_ends_after_the_limit(tmp_path):
+    outcomes, output = goodbye(tmp_path, 30, FARANDOLE_LOST_AFTER_S="2")
+    for rank in (0, 2):
+        assert re.match(r"PeerLostError: .*rank 1 .* was lost", outcomes[rank][0]), output
+    assert "has not confirmed within 2 s that this rank has ended" in output, output
+    assert 1.5 < float(re.match(r"ended after (.*) s", outcomes[1][0])[1]) < 20, output

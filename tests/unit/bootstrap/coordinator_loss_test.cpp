@@ -274,6 +274,34 @@ TEST(CoordinatorsEnd, IsNoEventForARankThatHasLeft) {
   EXPECT_EQ((*ranks[0])->publish("k", "v").code(), Code::shut_down);
 }
 
+TEST(CoordinatorsEnd, WaitsForARankThatHasNotReadIt) {
+  RunningCoordinator coordinator(options_for(2));
+  auto ranks = join_all(coordinator->address(), 2);
+  ranks[1]->stop_driving();
+  const int64_t began = now_ns();
+  std::thread ending([&] {
+    coordinator->stop(20);
+    coordinator.stop();
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_EQ(ranks[0]->waiting_events(), 0u) << "it has ended although rank 1 has not read that";
+  ranks[1]->disconnect();
+  ending.join();
+  EXPECT_LT(now_ns() - began, 18'000'000'000) << "it waits for a rank whose connection is closed";
+  EXPECT_EQ(first_text(ranks[0]->next_event()),
+            "rank 1 on host-b (process 101) was lost: its process ended or its "
+            "connection broke");
+  EXPECT_EQ(first_text(ranks[0]->next_event()), "the coordinator (farandole run on host-a) has ended");
+}
+
+TEST(CoordinatorsEnd, LeavesARankThatDoesNotReadAfterItsPatience) {
+  RunningCoordinator coordinator(options_for(1));
+  auto rank = join(coordinator->address(), 0, 1);
+  rank->stop_driving();
+  coordinator->stop(0.2);
+  coordinator.stop();
+}
+
 TEST(CoordinatorsEnd, WakesWaitingCalls) {
   RunningCoordinator coordinator(options_for(2));
   auto rank = join(coordinator->address(), 0, 2);
@@ -283,6 +311,31 @@ TEST(CoordinatorsEnd, WakesWaitingCalls) {
   coordinator.stop();
   waiting.join();
   fetching.join();
+}
+
+// ---- The end of a rank ----
+
+TEST(Leaving, WaitsForTheConfirmation) {
+  RunningCoordinator coordinator(options_for(2));
+  auto zero = join(coordinator->address(), 0, 2);
+  auto one = CoordinatorClient::connect(coordinator->address(), kKey, hello_of(1, 2), Deadline::after_seconds(20));
+  ASSERT_TRUE(one.ok());
+  (*one)->leave();
+  EXPECT_TRUE((*one)->wait_until_left(Deadline::after_seconds(20)));
+  one->reset();
+  const auto event = zero->next_event();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->kind, CoordinatorEvent::Kind::left);
+}
+
+TEST(Leaving, EndsWithTheCoordinator) {
+  auto coordinator = std::make_unique<RunningCoordinator>(options_for(1));
+  auto client =
+      CoordinatorClient::connect((*coordinator)->address(), kKey, hello_of(0, 1), Deadline::after_seconds(20));
+  ASSERT_TRUE(client.ok());
+  coordinator.reset();  // after a second: the client reads nothing
+  (*client)->leave();
+  EXPECT_TRUE((*client)->wait_until_left(Deadline::after_seconds(20)));
 }
 
 // ---- Real processes: forked before any thread exists, so that they inherit no connections of this process ----
@@ -384,6 +437,29 @@ TEST(Processes, ProbeDetectsAStoppedProcess) {
               static_cast<double>(now_ns() - stopped) / 1e6);
   EXPECT_EQ(event->why.text(), "rank 1 on host-b (process " + std::to_string(child.pid()) +
                                    ") was lost: it has not answered for 0.3 s (stopped, swapped out or cut off)");
+}
+
+TEST(Processes, AStoppedCoordinatorConfirmsNothing) {
+  const std::string rendezvous = fresh_name();
+  Child server(0, 2, rendezvous, true);
+  auto client = CoordinatorClient::connect(rendezvous, kKey, hello_of(1, 2), Deadline::after_seconds(60));
+  ASSERT_TRUE(client.ok());
+  server.stop();
+  (*client)->leave();
+  EXPECT_FALSE((*client)->wait_until_left(Deadline::after_seconds(0.2)));
+  server.signal(SIGCONT);
+  EXPECT_TRUE((*client)->wait_until_left(Deadline::after_seconds(20)));
+  client->reset();
+}
+
+TEST(Processes, AKilledCoordinatorNeedsNoGoodbye) {
+  const std::string rendezvous = fresh_name();
+  Child server(0, 2, rendezvous, true);
+  auto client = CoordinatorClient::connect(rendezvous, kKey, hello_of(1, 2), Deadline::after_seconds(60));
+  ASSERT_TRUE(client.ok());
+  server.kill_now();
+  (*client)->leave();
+  EXPECT_TRUE((*client)->wait_until_left(Deadline::after_seconds(20)));
 }
 
 // Probes no rank, as a rank that waits does, until the next event arrives.

@@ -99,6 +99,11 @@ class JobMembershipTest : public ::testing::Test {
         line += " " + message.key + std::to_string(message.id) + " of " + std::to_string(message.rank) + ": " +
                 std::to_string(message.number) + message.value;
       }
+      if (message.kind == Kind::relayed_sends_query) line += " " + message.key + " of " + std::to_string(message.rank);
+      if (message.kind == Kind::sends_answer) {
+        line += " " + message.key + " of " + std::to_string(message.rank) + ": " + std::to_string(message.id) + " " +
+                std::to_string(message.number);
+      }
       if (message.kind == Kind::stalled) line += " " + message.value;
       if (one.message.kind == Kind::ping) line += " " + std::to_string(one.message.id);
       if (!one.message.why.ok()) line += " " + one.message.why.text();
@@ -130,6 +135,12 @@ class JobMembershipTest : public ::testing::Test {
         return "silent";
       case Kind::answers_again:
         return "answers again";
+      case Kind::relayed_sends_query:
+        return "asks for sends";
+      case Kind::sends_answer:
+        return "sends";
+      case Kind::coordinator_ends:
+        return "coordinator ends";
       default:
         return "something else";
     }
@@ -376,9 +387,9 @@ TEST_F(JobMembershipTest, ReportedRankThatLeavesBeforeItsPongHasShutDown) {
   report(0, "a", 1, 0);
   sent();
   EXPECT_TRUE(receive(1, {.kind = Kind::leave}).ok());
-  EXPECT_THAT(sent(),
-              ElementsAre("0:left rank 1 (h1) has shut down", "2:left rank 1 (h1) has shut down",
-                          "0:comm_failed rank 1 (h1) has shut down", "2:comm_failed rank 1 (h1) has shut down"));
+  EXPECT_THAT(sent(), ElementsAre("0:left rank 1 (h1) has shut down", "2:left rank 1 (h1) has shut down",
+                                  "0:comm_failed rank 1 (h1) has shut down", "2:comm_failed rank 1 (h1) has shut down",
+                                  "1:left rank 1 (h1) has shut down"));
   membership_.closed(peer(1));
   EXPECT_THAT(sent(), IsEmpty());
 }
@@ -498,7 +509,7 @@ TEST_F(JobMembershipTest, OwnReportIsDecidedEvenIfItsRankLeaves) {
   EXPECT_TRUE(receive(1, {.kind = Kind::leave}).ok());
   const std::string why = "comm_failed rank 1 aborted";
   const std::string left = "left rank 1 (h1) has shut down";
-  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why, "0:" + left, "2:" + left));
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why, "0:" + left, "2:" + left, "1:" + left));
 }
 
 TEST_F(JobMembershipTest, ReportOfAnUnknownRankIsDecidedUnchanged) {
@@ -668,6 +679,65 @@ TEST_F(JobMembershipTest, RejectsMessagesThatOnlyTheCoordinatorSends) {
   EXPECT_FALSE(receive(0, {.kind = Kind::report}).ok()) << "a report without a failure";
   EXPECT_FALSE(receive(5, {.kind = Kind::leave}).ok()) << "there is no such peer";
   EXPECT_THAT(sent(), IsEmpty());
+}
+
+TEST_F(JobMembershipTest, RelaysWhatRanksHaveSentToEachOther) {
+  all_arrive();
+  CoordinatorMessage query{.kind = Kind::sends_query};
+  query.key = "c";
+  query.ranks = {1, 2, 99};
+  EXPECT_TRUE(receive(0, query).ok());
+  CoordinatorMessage reply{.kind = Kind::sends_reply};
+  reply.key = "c";
+  reply.rank = 0;
+  reply.id = 7;
+  reply.number = 8;
+  EXPECT_TRUE(receive(2, reply).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:asks for sends c of 0", "2:asks for sends c of 0", "0:sends c of 2: 7 8"));
+  EXPECT_TRUE(receive(1, {.kind = Kind::leave}).ok());
+  sent();
+  EXPECT_TRUE(receive(0, query).ok());
+  EXPECT_THAT(sent(), ElementsAre("0:sends c of 1: 18446744073709551615 -1", "2:asks for sends c of 0"))
+      << "the coordinator answers for a rank that is gone";
+  query.ranks = {0, 1, 2, 0};
+  EXPECT_FALSE(receive(0, query).ok()) << "more ranks than there are";
+}
+
+TEST_F(JobMembershipTest, ConfirmsALeaveMessageToItsSender) {
+  all_arrive();
+  EXPECT_TRUE(receive(1, {.kind = Kind::leave}).ok());
+  const std::string left = ":left rank 1 (h1) has shut down";
+  EXPECT_THAT(sent(), ElementsAre("0" + left, "2" + left, "1" + left));
+  EXPECT_TRUE(receive(1, {.kind = Kind::leave}).ok());
+  EXPECT_THAT(sent(), IsEmpty());
+}
+
+TEST_F(JobMembershipTest, ItsEndIsKnownWhenEachRankHasReadItOrLeft) {
+  all_arrive();
+  probe(0, {1}, 0);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1"));
+  membership_.end();
+  EXPECT_THAT(sent(), ElementsAre("0:coordinator ends", "1:coordinator ends", "2:coordinator ends", "0:ping 1",
+                                  "1:ping 2", "2:ping 1"));
+  pong(0, 1, 0);
+  EXPECT_TRUE(receive(2, {.kind = Kind::leave}).ok());
+  pong(1, 1, 0);
+  EXPECT_FALSE(membership_.all_know_of_end()) << "rank 1 has answered the earlier ping only";
+  pong(1, 2, 0);
+  EXPECT_TRUE(membership_.all_know_of_end());
+  sent();
+  EXPECT_FALSE(membership_.greet(77, {0, 3, "h0", "boot", 100}, 0));
+  EXPECT_THAT(sent(), ElementsAre("67:something else the coordinator (test) is ending"));
+}
+
+TEST_F(JobMembershipTest, ItsEndDoesNotWaitForALostRank) {
+  all_arrive();
+  membership_.end();
+  pong(0, 1, 0);
+  pong(1, 1, 0);
+  EXPECT_FALSE(membership_.all_know_of_end());
+  membership_.closed(peer(2));
+  EXPECT_TRUE(membership_.all_know_of_end());
 }
 
 TEST_F(JobMembershipTest, IgnoresUnsolicitedPongs) {
