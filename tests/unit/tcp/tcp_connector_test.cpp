@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <barrier>
 #include <filesystem>
 #include <latch>
 #include <thread>
@@ -82,6 +83,23 @@ TEST(TcpConnector, ConnectsAllPairsThoughBothCallAtOnce) {
       done.arrive_and_wait();  // the others may still need this rank's listener
     });
   }
+}
+
+// Both ranks demand every connection at the same moment, so that the calls cross in many ways.
+TEST(TcpConnector, KeepsOneOfTwoCallsThatCross) {
+  constexpr int kRounds = 300;
+  Participant world(2);
+  std::barrier together(2);
+  run_ranks(2, [&](int number) {
+    const Rank rank(world, number);
+    for (int round = 0; round < kRounds; ++round) {
+      auto transport = rank.connect("comm " + std::to_string(round));
+      together.arrive_and_wait();
+      exchange_numbers(*transport, number, 2);
+      EXPECT_TRUE(transport->status().ok()) << transport->status().text();
+      together.arrive_and_wait();
+    }
+  });
 }
 
 TEST(TcpConnector, ConnectsOnlyWhatIsUsed) {
