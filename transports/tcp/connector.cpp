@@ -222,7 +222,13 @@ void TcpConnector::Loop::close(const TcpEndpoint& endpoint) {
   const auto found = open_.find(endpoint.name_);
   if (found == open_.end()) return;
   for (const auto& [key, slot] : found->second.slots) {
-    if (!slot.made) drop(slot.place);
+    if (slot.made) continue;
+    // The callee may have taken the call.
+    if (link(slot.place).state == Link::State::kept) {
+      say_goodbye(endpoint.membership_, key.first, take(slot.place));
+    } else {
+      drop(slot.place);
+    }
   }
   open_.erase(found);
   ended_.insert(endpoint.name_);

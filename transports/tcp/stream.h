@@ -78,6 +78,7 @@ class TcpStream {
   // Numbers of slices done since the beginning.
   uint64_t sent() const { return sent_; }
   uint64_t received() const { return received_; }
+  bool has_received_anything() const { return received_ != 0 || front_received_ != 0; }
   bool sending() const { return sent_ != queued_; }
   bool receiving() const { return received_ != posted_; }
 
@@ -106,6 +107,7 @@ class TcpStream {
   bool in_poller = false;
   bool hung_up = false;  // the poller has reported a hang-up and need not report it again
   bool peer_left = false;
+  bool was_accepted = false;  // at its first use: the peer has called, and may not know that its call was taken
   SilentHost host;
 
  private:

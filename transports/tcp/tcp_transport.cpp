@@ -63,6 +63,7 @@ Status TcpTransport::attach(std::size_t index, TcpConnection connection) {
   if (!stays_on_host(fd)) use_usual_congestion_control(fd);
   if (!streams_[index]) streams_[index] = std::make_unique<TcpStream>();
   TcpStream& stream = *streams_[index];
+  stream.was_accepted = endpoint_ && !connection.called;
   stream.attach(std::move(connection.fd), std::move(protection));
   attached_.push_back(index);
   FDL_RETURN_IF_ERROR(poller_.add(fd, index, false, false));
@@ -190,6 +191,7 @@ bool TcpTransport::advance_stream(std::size_t index) {
 
 bool TcpTransport::handle_outcome(std::size_t index, Outcome outcome) {
   if (outcome == Outcome::nothing) return false;
+  outcome = meaning_of(*streams_[index], outcome);
   advance(channel_of(index));
   // A goodbye instead of an expected slice ends this stream only: data that the peer sent on its other streams is still
   // valid.
@@ -233,7 +235,7 @@ bool TcpTransport::poll_hang_ups() {
 
 void TcpTransport::handle_hang_up(std::size_t index) {
   TcpStream& stream = *streams_[index];
-  const Outcome outcome = stream.peek();
+  const Outcome outcome = meaning_of(stream, stream.peek());
   if (outcome == Outcome::closed || outcome == Outcome::broken) {
     fail(peer_of(index), failure_of(index, outcome));
     return;

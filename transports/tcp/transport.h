@@ -88,6 +88,11 @@ class TcpTransport final : public Transport {
   }
   bool advance_stream(std::size_t index);
   bool handle_outcome(std::size_t index, Outcome outcome);
+  // A peer that ends the communicator while its call is being taken can only close the connection.
+  static Outcome meaning_of(const TcpStream& stream, Outcome outcome) {
+    const bool was_given_up = outcome == Outcome::closed && stream.was_accepted && !stream.has_received_anything();
+    return was_given_up ? Outcome::left : outcome;
+  }
   bool poll_hang_ups();
   void handle_hang_up(std::size_t index);
   void ignore_data(std::size_t index);
