@@ -67,7 +67,7 @@ def test_pickled_files_are_private_and_are_removed():
 def test_files_of_another_user_are_not_unpickled(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(PermissionError, match="another user"):
-        run_rank._read_task(str(tmp_path))
+        run_rank._read_folder(str(tmp_path))
 
 
 # ---- run: failures ---------------------------------------------------------------------------------------------------
