@@ -153,7 +153,7 @@ bool SocketClient::probe_watched() {
       ranks.insert(watch->ranks().begin(), watch->ranks().end());
     }
   }
-  if (any) probe({ranks.begin(), ranks.end()});
+  if (any) probe(ranks_to_probe({ranks.begin(), ranks.end()}, hello_.rank));
   return any;
 }
 

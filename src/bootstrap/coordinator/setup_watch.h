@@ -5,6 +5,7 @@
 // so the others get kLeftGrace_ns more.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,6 +17,17 @@
 #include "system/event.h"
 
 namespace fdl {
+
+// Of the ranks that wait together, those that rank `me` probes: all of up to 32 others; of more, the first one and the
+// two that follow `me`. Each rank is probed by another one that waits, so a stopped one is found, and the number of
+// messages grows with the number of ranks, not with its square.
+inline std::vector<int> ranks_to_probe(std::vector<int> others, int me) {
+  constexpr std::size_t kProbedByAll = 32;
+  if (others.size() <= kProbedByAll) return others;
+  std::ranges::sort(others);
+  const auto next = static_cast<std::size_t>(std::ranges::upper_bound(others, me) - others.begin());
+  return {others.front(), others[next % others.size()], others[(next + 1) % others.size()]};
+}
 
 class SetupWatch {
  public:

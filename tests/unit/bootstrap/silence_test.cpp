@@ -1,7 +1,14 @@
-// Tests of Silence, which measures how long a coordinator has not answered, with a fake clock.
+// Tests of Silence, which measures how long a coordinator has not answered, with a fake clock, and of which ranks a
+// waiting rank probes.
 #include "bootstrap/coordinator/silence.h"
 
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "bootstrap/coordinator/setup_watch.h"
 
 namespace fdl {
 namespace {
@@ -47,6 +54,30 @@ TEST(Silence, DoesNotCountTimeWithoutAQuery) {
   silence.answered();
   EXPECT_EQ(silence.query(1000), Finding::none);
   EXPECT_EQ(silence.query(1009), Finding::none);
+}
+
+// ---- Which ranks a rank probes ----
+
+TEST(RanksToProbe, AreAllOthersOfASmallGroup) {
+  EXPECT_EQ(ranks_to_probe({0, 1, 3}, 2), (std::vector<int>{0, 1, 3}));
+  EXPECT_EQ(ranks_to_probe({}, 0), std::vector<int>());
+}
+
+TEST(RanksToProbe, AreFewOfALargeGroupAndTogetherAll) {
+  for (const int size : {34, 35, 1000}) {
+    std::vector<int> members;
+    for (int rank = 0; rank < size; ++rank) members.push_back(3 * (size - rank));  // world ranks in another order
+    std::map<int, int> probes;
+    for (const int me : members) {
+      std::vector<int> others = members;
+      std::erase(others, me);
+      const std::vector<int> few = ranks_to_probe(others, me);
+      EXPECT_EQ(few.size(), 3u);
+      EXPECT_EQ(std::ranges::count(few, me), 0);
+      for (const int rank : few) ++probes[rank];
+    }
+    for (const int rank : members) EXPECT_GE(probes[rank], 2) << "rank " << rank << " of " << size;
+  }
 }
 
 }  // namespace
