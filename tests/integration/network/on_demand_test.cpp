@@ -69,6 +69,7 @@ TEST(OnDemand, NamedOperationsAndGroups) {
       fdl_handle* handle = nullptr;
       FDL_ASSERT_OK(fdl_submit(me.all, &operation, 1, &handle));
       FDL_ASSERT_OK(fdl_wait_handle(handle, -1));
+      fdl_handle_free(handle);
       EXPECT_EQ(data[0], 6);
     }
     const int half = me.rank % 2;
