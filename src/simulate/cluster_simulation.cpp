@@ -266,7 +266,7 @@ void ClusterSimulation::reduce(int32_t index, int32_t step) {
   }
 }
 
-// Copies and reductions of what the rank has.
+// Begins copies and reductions whose data the rank has.
 void ClusterSimulation::work(int32_t index, int32_t step) {
   RankState& rank = rank_at(index);
   const RankProgram::Step& what = step_of(rank, step);

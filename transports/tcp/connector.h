@@ -46,7 +46,7 @@ class TcpEndpoint {
   bool has_arrivals() const { return has_arrivals_.load(std::memory_order_acquire); }
   std::vector<Arrival> take();
   int fd() const { return event_.fd(); }  // readable while there are arrivals
-  // Ends the communicator here: peers that call from now on are told that this rank has left it.
+  // Ends the communicator on this rank. Peers that call later get the answer that this rank has left.
   void close();
 
  private:

@@ -37,7 +37,7 @@ TcpTransport::TcpTransport(const Membership& membership, std::vector<int> stream
       poller_(std::move(poller)) {}
 
 TcpTransport::~TcpTransport() {
-  // Before the goodbyes, so that peers that call from now on are told the same.
+  // Before the goodbyes, so that peers that call later get the same answer.
   if (endpoint_) endpoint_->close();
   for (const std::size_t index : attached_) {
     if (connected(index)) streams_[index]->leave();

@@ -1,4 +1,4 @@
-// Tests of what `farandole simulate` reads and draws: units, links, racks, ranges, and the picture.
+// Tests of the options of `farandole simulate` (units, links, racks, ranges) and of its picture.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tests/support/participant.h"
+#include "tests/unit/tcp/all_pairs.h"
 #include "transports/tcp/tcp_transport.h"
 
 namespace fdl {
@@ -53,20 +54,6 @@ std::size_t open_descriptors() {
   return static_cast<std::size_t>(std::distance(begin(descriptors), end(descriptors)));
 }
 
-// Every rank sends its number to every other on both channels, and begins with the same distance: pairs call at once.
-void exchange_numbers(Transport& transport, int rank, int size) {
-  for (int index = 0; index < kChannelCount; ++index) {
-    for (int shift = 1; shift < size; ++shift) {
-      const int to = (rank + shift) % size;
-      const int from = (rank + size - shift) % size;
-      auto mine = static_cast<uint64_t>(rank);
-      const Ticket ticket = begin_send(transport, channel(to, index), 9, std::as_bytes(std::span(&mine, 1)));
-      EXPECT_EQ(recv_number(transport, channel(from, index), 9), static_cast<uint64_t>(from));
-      wait_done(transport, to, ticket);
-    }
-  }
-}
-
 TEST(TcpConnector, ConnectsAllPairsThoughBothCallAtOnce) {
   constexpr int kSize = 6;
   for (int round = 0; round < 10; ++round) {
@@ -76,8 +63,8 @@ TEST(TcpConnector, ConnectsAllPairsThoughBothCallAtOnce) {
       const Rank rank(world, number);
       for (int streams = 1; streams <= 3; streams += 2) {
         auto transport = rank.connect("comm " + std::to_string(streams), streams);
-        exchange_numbers(*transport, number, kSize);
-        exchange_numbers(*transport, number, kSize);
+        exchange_with_all(*transport, number, kSize);
+        exchange_with_all(*transport, number, kSize);
         EXPECT_TRUE(transport->status().ok()) << transport->status().text();
       }
       done.arrive_and_wait();  // the others may still need this rank's listener
@@ -95,7 +82,7 @@ TEST(TcpConnector, KeepsOneOfTwoCallsThatCross) {
     for (int round = 0; round < kRounds; ++round) {
       auto transport = rank.connect("comm " + std::to_string(round));
       together.arrive_and_wait();
-      exchange_numbers(*transport, number, 2);
+      exchange_with_all(*transport, number, 2);
       EXPECT_TRUE(transport->status().ok()) << transport->status().text();
       together.arrive_and_wait();
     }
@@ -155,7 +142,7 @@ TEST(TcpConnector, WaitsForACommunicatorThatThePeerHasNotMadeYet) {
       const Rank rank(world, number);
       if (number != early) std::this_thread::sleep_for(std::chrono::milliseconds(300));
       auto transport = rank.connect();
-      exchange_numbers(*transport, number, 2);
+      exchange_with_all(*transport, number, 2);
     });
   }
 }
@@ -174,7 +161,7 @@ TEST(TcpConnector, KeepsCommunicatorsApart) {
       EXPECT_EQ(recv_number(*other, channel(peer), 1), 2u);
       EXPECT_EQ(recv_number(*one, channel(peer), 1), 1u);
     }
-    exchange_numbers(*one, number, 2);
+    exchange_with_all(*one, number, 2);
   });
 }
 

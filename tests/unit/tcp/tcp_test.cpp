@@ -23,6 +23,7 @@
 #include "system/poller.h"
 #include "system/socket.h"
 #include "tests/support/participant.h"
+#include "tests/unit/tcp/all_pairs.h"
 #include "transports/tcp/stripes.h"
 #include "transports/tcp/tcp_transport.h"
 
@@ -42,20 +43,6 @@ Result<std::unique_ptr<Transport>> connect_all(const Membership& membership) {
 
 Result<std::unique_ptr<Transport>> connect_all_striped(const Membership& membership) {
   return connect_tcp_streams(membership, std::vector<int>(static_cast<std::size_t>(membership.size()), 3));
-}
-
-// Every rank sends its number to the others on every channel.
-void expect_connected(Transport& transport, int rank, int size) {
-  for (int index = 0; index < kChannelCount; ++index) {
-    for (int shift = 1; shift < size; ++shift) {
-      const int to = (rank + shift) % size;
-      const int from = (rank + size - shift) % size;
-      auto mine = static_cast<uint64_t>(rank);
-      const Ticket ticket = begin_send(transport, channel(to, index), 9, std::as_bytes(std::span(&mine, 1)));
-      EXPECT_EQ(recv_number(transport, channel(from, index), 9), static_cast<uint64_t>(from));
-      wait_done(transport, to, ticket);
-    }
-  }
 }
 
 std::vector<Address> addresses_of(Participant& participant, int rank) {
@@ -132,7 +119,7 @@ void expect_undisturbed(const std::function<void(const std::vector<Address>&)>& 
     }
     if (rank > 0) visited.arrive_and_wait();
     auto transport = require(connect_all(participant.membership(rank, Deadline::after_seconds(8))));
-    expect_connected(*transport, rank, 3);
+    exchange_with_all(*transport, rank, 3);
   });
 }
 
@@ -179,7 +166,7 @@ TEST(TcpForeignConnections, AreRefusedOnceAllAreConnected) {
                   HasSubstr("refused"));
     }
     tried.arrive_and_wait();
-    expect_connected(*transport, rank, 2);
+    exchange_with_all(*transport, rank, 2);
   });
 }
 
@@ -282,7 +269,7 @@ void expect_connected_through(int size, const EditedExchange::Edit& edit, const 
     Membership membership = participant.membership(rank);
     membership.exchange = &exchange;
     auto transport = require(connect_all(membership));
-    expect_connected(*transport, rank, size);
+    exchange_with_all(*transport, rank, size);
   });
 }
 
@@ -339,7 +326,7 @@ TEST(TcpAddresses, UseTheFixedPortsExceptTheCoordinators) {
     Membership membership = participant.membership(rank);
     membership.exchange = &exchange;
     auto transport = require(connect_all(membership));
-    expect_connected(*transport, rank, kSize);
+    exchange_with_all(*transport, rank, kSize);
   });
   EXPECT_FALSE(ports.empty());
   for (const int port : ports) {
@@ -362,7 +349,7 @@ TEST(TcpAddresses, AreTriedUntilOneReachesThePeer) {
     Membership membership = participant.membership(rank);
     if (rank == 2) membership.exchange = &exchange;
     auto transport = require(connect_all(membership));
-    expect_connected(*transport, rank, 3);
+    exchange_with_all(*transport, rank, 3);
   });
 }
 
@@ -623,7 +610,7 @@ TEST(TcpStripes, OpenAsManyConnectionsAsConfigured) {
       EXPECT_EQ(open_descriptors() - before, 2 * kChannelCount * (1 + 5 * 3) + 4);
     }
     counted.arrive_and_wait();
-    expect_connected(*transport, rank, 4);
+    exchange_with_all(*transport, rank, 4);
   });
 }
 
