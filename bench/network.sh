@@ -13,6 +13,7 @@
 # measurement; the exit code is 1 if a target is missed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source bench/network/namespaces.sh
 
 program=build/bin/farandole
 hosts=4
@@ -36,10 +37,7 @@ tag=fdl$$
 work=$(mktemp -d)
 switch_pid=
 tear_down() {
-  for name in $(ip netns list | awk -v tag="$tag" 'index($1, tag) == 1 {print $1}'); do
-    for pid in $(ip netns pids "$name"); do kill -9 "$pid" 2>/dev/null || true; done
-    ip netns del "$name"
-  done
+  end_namespaces "$tag-"
   if [ -n "$switch_pid" ]; then
     kill "$switch_pid" 2>/dev/null || true
     wait "$switch_pid" 2>/dev/null || true

@@ -14,6 +14,7 @@
 # Needs root, iproute2 and python3. All namespaces are removed at every exit.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+source bench/network/namespaces.sh
 
 program=build/bin/farandole
 hosts=2,4,8
@@ -41,12 +42,7 @@ program=$(realpath "$program")
 
 tag=fdls$$
 work=$(mktemp -d)
-tear_down() {
-  for name in $(ip netns list | awk -v tag="$tag-" 'index($1, tag) == 1 {print $1}'); do
-    for pid in $(ip netns pids "$name"); do kill -9 "$pid" 2>/dev/null || true; done
-    ip netns del "$name"
-  done
-}
+tear_down() { end_namespaces "$tag-"; }
 trap 'tear_down; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
