@@ -46,7 +46,8 @@ class Exchange {
   virtual Result<std::string> fetch(std::string_view key, Deadline deadline) = 0;
 };
 
-// Everything that a transport needs in order to connect one communicator. References outlive the set-up call.
+// Everything that a transport needs in order to connect one communicator. `exchange` outlives the set-up call, `config`
+// the transport and the connector: they connect later too.
 struct Membership {
   std::string id;  // of the communicator: the same on all members and never used twice in a job
   int rank = 0;    // of this process, in `members`

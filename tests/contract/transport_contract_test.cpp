@@ -28,9 +28,20 @@ using testing::HasSubstr;
 struct Row {
   std::string name;
   Connect connect;
+  // The configuration that differs from the default.
+  std::string security = "auto";
+  std::string transport = "auto";
   std::size_t bytes_in_flight = 16_MiB;  // of the slices with which a peer is lost
 };
 void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
+
+// The participants of a row. Their configuration outlives their transports, which keep references to it.
+struct RowParticipant : Participant {
+  RowParticipant(const Row& row, int size) : Participant(size) {
+    config().security = row.security;
+    config().transport = row.transport;
+  }
+};
 
 Result<std::unique_ptr<Transport>> connect_all_over_tcp(const Membership& membership) {
   return connect_tcp(membership, std::vector<bool>(static_cast<std::size_t>(membership.size()), true));
@@ -49,36 +60,6 @@ Result<std::unique_ptr<Transport>> connect_all_on_demand(const Membership& membe
   return connect_tcp_on_demand(with, std::vector<int>(static_cast<std::size_t>(membership.size()), kStreams),
                                with.tcp_connector);
 }
-
-// The membership with another configuration. References outlive the set-up.
-class Reconfigured {
- public:
-  Reconfigured(const Membership& membership, std::string Config::*setting, const char* value)
-      : config_(*membership.config), membership_(membership) {
-    config_.*setting = value;
-    membership_.config = &config_;
-  }
-  const Membership& membership() const { return membership_; }
-
- private:
-  Config config_;
-  Membership membership_;
-};
-
-template <const char* kSecurity>
-Result<std::unique_ptr<Transport>> connect_all_protected_on_demand(const Membership& membership) {
-  const Reconfigured with(membership, &Config::security, kSecurity);
-  return connect_all_on_demand<1>(with.membership());
-}
-
-template <const char* kSecurity, int kStreams>
-Result<std::unique_ptr<Transport>> connect_all_protected(const Membership& membership) {
-  const Reconfigured with(membership, &Config::security, kSecurity);
-  return connect_tcp_streams(with.membership(),
-                             std::vector<int>(static_cast<std::size_t>(membership.size()), kStreams));
-}
-constexpr char kIntegrity[] = "integrity";
-constexpr char kEncrypt[] = "encrypt";
 
 Result<std::unique_ptr<Transport>> connect_all_over_shm(const Membership& membership) {
   return connect_shm(membership, std::vector<bool>(static_cast<std::size_t>(membership.size()), true));
@@ -100,15 +81,10 @@ Result<std::unique_ptr<Transport>> connect_all_over_fake_mpi(const Membership& m
   return connect_mpi_over(*mpi, membership, std::vector<bool>(static_cast<std::size_t>(membership.size()), true));
 }
 
-// The transport over a provider of libfabric, whose endpoints are in one process here.
-template <const char* kWord>
-Result<std::unique_ptr<Transport>> connect_all_over(const Membership& membership) {
-  const Reconfigured with(membership, &Config::transport, kWord);
-  return connect_ofi(with.membership(), std::vector<bool>(static_cast<std::size_t>(membership.size()), true));
+// The transport over the provider of libfabric that the configuration names. Its endpoints are in one process here.
+Result<std::unique_ptr<Transport>> connect_all_over_ofi(const Membership& membership) {
+  return connect_ofi(membership, std::vector<bool>(static_cast<std::size_t>(membership.size()), true));
 }
-constexpr char kOfiTcp[] = "ofi:tcp";
-constexpr char kOfiUdp[] = "ofi:udp;ofi_rxd";
-constexpr char kEfa[] = "efa";  // the hostile provider answers to this name
 
 // libfabric reads this variable when it is used first.
 [[maybe_unused]] const int has_hostile_provider = ::setenv("FI_PROVIDER_PATH", FDL_HOSTILE_PROVIDER, 1);
@@ -120,20 +96,20 @@ const Row kRows[] = {
     {"tcp_striped", connect_all_over_three_streams},
     {"tcp_on_demand", connect_all_on_demand<1>},
     {"tcp_on_demand_striped", connect_all_on_demand<3>},
-    {"tcp_on_demand_integrity", connect_all_protected_on_demand<kIntegrity>},
-    {"tcp_on_demand_encrypted", connect_all_protected_on_demand<kEncrypt>},
-    {"tcp_integrity", connect_all_protected<kIntegrity, 1>},
-    {"tcp_encrypted", connect_all_protected<kEncrypt, 1>},
-    {"tcp_encrypted_striped", connect_all_protected<kEncrypt, 3>},
+    {"tcp_on_demand_integrity", connect_all_on_demand<1>, "integrity"},
+    {"tcp_on_demand_encrypted", connect_all_on_demand<1>, "encrypt"},
+    {"tcp_integrity", connect_all_over_tcp, "integrity"},
+    {"tcp_encrypted", connect_all_over_tcp, "encrypt"},
+    {"tcp_encrypted_striped", connect_all_over_three_streams, "encrypt"},
     {"shm", connect_all_over_shm},
     {"mpi", connect_all_over_fake_mpi},
-    {"ofi_tcp", connect_all_over<kOfiTcp>},
+    {"ofi_tcp", connect_all_over_ofi, "auto", "ofi:tcp"},
 #ifndef __SANITIZE_THREAD__  // the threads are those of ofi_tcp, and ofi_rxd repeats packets for most of a minute there
     // UDP has no connection whose end a peer sees, only the goodbye. ofi_rxd does not deliver it in time on a busy
     // machine while it repeats many packets in both directions.
-    {"ofi_udp", connect_all_over<kOfiUdp>, 256_KiB},
+    {"ofi_udp", connect_all_over_ofi, "auto", "ofi:udp;ofi_rxd", 256_KiB},
 #endif
-    {"efa", connect_all_over<kEfa>},
+    {"efa", connect_all_over_ofi, "auto", "efa"},  // the hostile provider answers to this name
 };
 // The transports whose ranks may be processes.
 const Row kProcessRows[] = {
@@ -145,7 +121,7 @@ const Row kProcessRows[] = {
 class TransportContract : public testing::TestWithParam<Row> {
  protected:
   void run(int size, const std::function<void(int, std::unique_ptr<Transport>)>& work) {
-    Participant participant(size);
+    RowParticipant participant(GetParam(), size);
     participant.run(GetParam().connect, work);
   }
 };
@@ -420,7 +396,7 @@ void expect_mismatch(const Status& status, std::initializer_list<const char*> fa
 
 void mismatched(const Row& row, std::size_t sent_bytes, uint32_t sent_tag, std::size_t expected_bytes,
                 uint32_t expected_tag, std::initializer_list<const char*> facts) {
-  Participant participant(3);
+  RowParticipant participant(row, 3);
   std::latch checked(3);
   participant.run(row.connect, [&](int rank, std::unique_ptr<Transport> transport) {
     std::vector<std::byte> bytes(std::max(sent_bytes, expected_bytes));
@@ -573,7 +549,7 @@ TEST_P(TransportContract, CanBeDestroyedIdleAndWithSlicesInFlight) {
 // Runs the other end as a separate process. `child_work` runs there; `work` may kill the process.
 void killed(const Row& row, const std::function<void(Transport&)>& child_work,
             const std::function<void(Transport&, pid_t)>& work) {
-  Participant participant(2);
+  RowParticipant participant(row, 2);
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
   const pid_t child = ::fork();
