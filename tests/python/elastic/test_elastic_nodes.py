@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from launch import FARANDOLE
+from launch import FARANDOLE, free_port
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KEY = "0123456789abcdef0123456789abcdef"
@@ -77,9 +77,7 @@ class Node:
 
 class Job:
     def __init__(self, folder, nodes, task="spreads", flags=""):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.place = f"127.0.0.1:{free.getsockname()[1]}"
+        self.place = f"127.0.0.1:{free_port()}"
         self.folder, self.nodes, self.task, self.flags = folder, nodes, task, flags
         self.all = []
 

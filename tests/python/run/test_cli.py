@@ -11,7 +11,7 @@ import time
 
 import fake_devices
 import pytest
-from launch import FARANDOLE
+from launch import FARANDOLE, free_port
 
 
 def farandole(*arguments, environment=None, timeout=60):
@@ -155,9 +155,7 @@ def test_run_restarts_its_ranks():
 
 
 def test_run_on_two_nodes_is_one_world():
-    with __import__("socket").socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     code = (
         "import farandole as f, numpy as n; f.init(); print(f.rank(), f.size(), f.allreduce(n.ones(1))[0]); "
         "f.shutdown()"

@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from launch import FARANDOLE
+from launch import FARANDOLE, free_port
 
 KEY = {"FARANDOLE_JOB_KEY": "sixteen-characters"}
 SAY = "echo $FARANDOLE_RANK/$FARANDOLE_SIZE local $FARANDOLE_LOCAL_RANK node $FARANDOLE_NODE_RANK/$FARANDOLE_NODE_COUNT"
@@ -30,12 +30,6 @@ def run(*arguments, environment=None, **more):
 def start(*arguments, environment=None):
     return subprocess.Popen([FARANDOLE, "run", *arguments], env=variables(environment), stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True)  # fmt: skip
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def printed(text):

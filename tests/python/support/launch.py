@@ -1,5 +1,6 @@
 """Runs ranks as processes, with a deadline, and leaves none behind."""
 
+import collections
 import importlib.util
 import json
 import os
@@ -20,10 +21,20 @@ FARANDOLE = os.environ.get("TEST_PROGRAM") or os.path.join(ROOT, "build", "bin",
 DEADLINE_S = 60
 
 
+_reserved = collections.deque(maxlen=256)
+
+
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port of 127.0.0.1 at which no other process will listen or connect from.
+
+    A bound socket reserves it until 256 more ports are taken. It does not listen, so that the program under test can,
+    if it sets SO_REUSEADDR as servers do; the kernel gives the port to no other process that asks for any free port.
+    """
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    _reserved.append(holder)
+    return holder.getsockname()[1]
 
 
 def _file_of(module):
