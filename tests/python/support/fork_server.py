@@ -6,6 +6,7 @@ The server reports the start and end of each rank. When the client ends, the ser
 """
 
 import contextlib
+import gc
 import importlib
 import importlib.util
 import json
@@ -20,6 +21,7 @@ import time
 MESSAGE_BYTES = 1 << 18
 # What ranks import that use the framework, where it is installed. None starts a thread before its first operation.
 FRAMEWORKS = {
+    "numpy": ["numpy"],
     "torch": ["torch", "torch.distributed._functional_collectives", "torch.distributed.checkpoint",
               "torch.distributed.fsdp", "torch.distributed.tensor"],
     "tensorflow": ["tensorflow"],
@@ -168,6 +170,10 @@ if __name__ == "__main__":
             importlib.import_module(module)
     import worker
 
+    # A rank that ends collects garbage. Without this it visits, and thereby copies, all objects of the framework: 0.95
+    # CPU seconds for each rank with PyTorch instead of 0.25.
+    gc.collect()
+    gc.freeze()
     if serve(socket.socket(fileno=int(sys.argv[1]))):
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.exit(worker.main())

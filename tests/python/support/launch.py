@@ -1,9 +1,11 @@
 """Runs ranks as processes, with a deadline, and leaves none behind."""
 
 import collections
+import functools
 import importlib.util
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -41,6 +43,30 @@ def _file_of(module):
     """The path of a test module."""
     loaded = sys.modules.get(module)
     return os.path.abspath(loaded.__file__ if loaded else importlib.util.find_spec(module).origin)
+
+
+@functools.cache
+def _framework_of(file):
+    """The one of fork_server.FRAMEWORKS from whose process the ranks of a test module are forked."""
+    folder = os.path.basename(os.path.dirname(file))
+    return folder if folder in fork_server.FRAMEWORKS else "torch" if _names_torch(file, set()) else "numpy"
+
+
+def _names_torch(file, visited):
+    """Whether PyTorch is in the source of a module, or of a module beside it or in this folder that it imports."""
+    visited.add(file)
+    with open(file) as source:
+        text = source.read()
+    if "torch" in text:
+        return True
+    for name in re.findall(r"^ *(?:import|from) (\w+)", text, re.MULTILINE):
+        for place in (os.path.dirname(file), SUPPORT):
+            imported = os.path.join(place, f"{name}.py")
+            # This file and fork_server name PyTorch in order to choose it.
+            if os.path.exists(imported) and name not in ("launch", "fork_server") and imported not in visited:
+                if _names_torch(imported, visited):
+                    return True
+    return False
 
 
 class Rank:
@@ -83,14 +109,13 @@ class Launched:
     """The ranks of one job. As a context manager it ends ranks that still run.
 
     Ranks are forked from a process that has imported the framework after which the folder of the module is named, or
-    else PyTorch. Where `fresh`, they are interpreters of their own: for tests of how an interpreter starts, ends or
+    else PyTorch if the module uses it, or else NumPy. Where `fresh`, they are interpreters of their own: for tests of how an interpreter starts, ends or
     forks."""
 
     def __init__(self, size, module, checks, environment=None, arguments=(), rendezvous=None, fresh=False):
         self.folder = tempfile.TemporaryDirectory(prefix="farandole-test-")
         file = _file_of(module)
-        folder = os.path.basename(os.path.dirname(file))
-        framework = folder if folder in fork_server.FRAMEWORKS else "torch"
+        framework = _framework_of(file)
         key = secrets.token_hex(16)
         rendezvous = rendezvous or f"tcp://127.0.0.1:{free_port()}"
         self.ranks = []
