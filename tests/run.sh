@@ -70,6 +70,41 @@ build_tests() {
   fi
 }
 
+declare -A ahead=() # processes that prepare later parts, by name
+
+# start_ahead NAME COMMAND...: runs a function in the background, in a process group that ends with this script.
+start_ahead() {
+  set -m
+  ("${@:2}") >"$logs/ahead-$1.log" 2>&1 &
+  ahead[$1]=$!
+  set +m
+  trap 'for name in "${!ahead[@]}"; do kill -- "-${ahead[$name]}" 2>/dev/null || true; done' EXIT
+}
+
+# wait_ahead NAME: what failed there runs again in its part, where its errors are shown.
+wait_ahead() {
+  [ -n "${ahead[$1]:-}" ] || return 0
+  ! kill -0 "${ahead[$1]}" 2>/dev/null || setup_say "waiting for what was started ahead: $1 ($logs/ahead-$1.log)"
+  wait "${ahead[$1]}" || true
+}
+
+# Packages of later parts are downloaded while the compiler works. Those of part kubernetes go into .venv, so they are
+# there before the first test imports from it.
+install_ahead() {
+  [[ " ${parts[*]} " != *" kubernetes "* ]] || start_ahead kubernetes set_up_kubernetes
+  [[ " ${parts[*]} " != *" frameworks "* ]] || start_ahead frameworks install_frameworks
+}
+
+set_up_kubernetes() { PYTHON=python bash tests/kubernetes/setup.sh; }
+
+# The frameworks of part frameworks: FRAMEWORKS, or the newest releases.
+wanted_frameworks() { echo "${FRAMEWORKS:-$(names_of_frameworks newest | xargs)}"; }
+
+install_frameworks() {
+  local name
+  for name in $(wanted_frameworks); do install_framework "$name"; done
+}
+
 part_format() {
   say "format and static analysis"
   local bad=0
@@ -137,6 +172,7 @@ PY
 
 part_python() {
   say "Python"
+  wait_ahead kubernetes
   build_tests build fake_cuda fake_nccl efa_over_tcp || return 0
   build_ahead
   # Part frameworks has Keras's tests with PyTorch too.
@@ -158,11 +194,13 @@ part_newest() {
   done
 }
 
-# The bindings whose frameworks are not in .venv, each in an environment of its own: FRAMEWORKS, or the newest releases.
+# The bindings whose frameworks are not in .venv, each in an environment of its own.
 part_frameworks() {
+  wait_ahead kubernetes
   install_python_package
+  wait_ahead frameworks
   local name begin before may_skip table=()
-  for name in ${FRAMEWORKS:-$(names_of_frameworks newest)}; do
+  for name in $(wanted_frameworks); do
     say "Frameworks: $name"
     set_up_framework "$name"
     begin=$(date +%s) before="$passed $failed"
@@ -185,9 +223,10 @@ part_spark() {
 part_kubernetes() {
   say "Kubernetes: manifests, and pods in namespaces of this machine"
   build_tests build fake_cuda fake_nccl efa_over_tcp || return 0
+  wait_ahead kubernetes
+  set_up_kubernetes
   install_python_package
   build_ahead
-  [ ! -f tests/kubernetes/setup.sh ] || PYTHON=python bash tests/kubernetes/setup.sh
   run_pytest kubernetes tests/kubernetes may-skip # tests without root, namespaces or schemas are skipped with a reason
 }
 
@@ -212,30 +251,28 @@ build_sanitized() {
     "-DFARANDOLE_TESTS_ONLY=$only" "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1 -UNDEBUG"
 }
 
-# Starts the builds of the sanitizers that are among the parts, one after the other. They use the time in which the tests
-# of other parts wait: at the lowest priority they take no core from those. sanitized() waits for them, and builds again,
-# so that the errors of a build that has failed are shown and counted.
-declare -A ahead=() # the process that builds, by kind
+# The sanitizers that are among the parts are built while the tests of other parts wait, one after the other: at the lowest
+# priority they take no core from those. sanitized() builds again, so that errors of the build are shown and counted.
 build_ahead() {
   local kind before=
-  set -m # a process group for each, which the trap ends
   for kind in address thread; do
     [[ " ${parts[*]} " == *" $kind "* && -z ${ahead[$kind]:-} ]] || continue
-    (
-      renice -n 19 -p "$BASHPID"
-      [ -z "$before" ] || tail --pid="$before" -f /dev/null
-      build_sanitized "$kind" || true
-    ) >/dev/null 2>&1 &
-    before=$! ahead[$kind]=$!
+    start_ahead "$kind" build_after "$before" "$kind"
+    before=${ahead[$kind]}
   done
-  set +m
-  trap 'for kind in "${!ahead[@]}"; do kill -- "-${ahead[$kind]}" 2>/dev/null || true; done' EXIT
+}
+
+# build_after PROCESS KIND: waits for the end of PROCESS, if one is given.
+build_after() {
+  renice -n 19 -p "$BASHPID"
+  [ -z "$1" ] || tail --pid="$1" -f /dev/null
+  build_sanitized "$2" || true
 }
 
 sanitized() {
   local kind=$1
   say "$kind sanitizer: build"
-  [ -z "${ahead[$kind]:-}" ] || wait "${ahead[$kind]}" || true
+  wait_ahead "$kind"
   build_sanitized "$kind" || return 0
   say "$kind sanitizer: tests"
   RANDOM_CALLS_SEEDS=10 TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1" run_ctest "$kind" "build/$kind"
@@ -264,6 +301,7 @@ part_address() {
 part_thread() { sanitized thread; }
 
 set_up_machine
+install_ahead
 for part in "${parts[@]}"; do
   case "$part" in
     cpp | python | frameworks | newest | spark | kubernetes | address | thread | format) "part_$part" ;;

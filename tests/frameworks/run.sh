@@ -28,9 +28,9 @@ wanted_release() {
   printf '%s' "$first${newest:+==$newest}${1#"$first"}"
 }
 
-# set_up_framework NAME: its environment in venv in framework_home, and farandole as built for .venv in package beside it.
-set_up_framework() {
-  local home wanted built
+# install_framework NAME: its environment in venv in framework_home.
+install_framework() {
+  local home wanted
   read_framework "$1"
   home=$framework_home
   wanted=$(wanted_release "$framework_packages")
@@ -45,10 +45,16 @@ set_up_framework() {
       setup_fail "pip could not install $wanted"
     printf '%s' "$wanted" >"$home/packages"
   fi
+}
+
+# set_up_framework NAME: installs it, and copies farandole as built for .venv into package in framework_home.
+set_up_framework() {
+  local built
+  install_framework "$1"
   built=$(python -c 'import farandole, os; print(os.path.dirname(os.path.dirname(farandole.__file__)))')
-  rm -rf "$home/package"
-  mkdir -p "$home/package"
-  cp -r "$built"/farandole "$built"/farandole-*.dist-info "$built"/horovod "$home/package/"
+  rm -rf "$framework_home/package"
+  mkdir -p "$framework_home/package"
+  cp -r "$built"/farandole "$built"/farandole-*.dist-info "$built"/horovod "$framework_home/package/"
 }
 
 # version_of_framework NAME: the release of the module that its environment has.
