@@ -109,8 +109,8 @@ class Launched:
     """The ranks of one job. As a context manager it ends ranks that still run.
 
     Ranks are forked from a process that has imported the framework after which the folder of the module is named, or
-    else PyTorch if the module uses it, or else NumPy. Where `fresh`, they are interpreters of their own: for tests of how an interpreter starts, ends or
-    forks."""
+    else PyTorch if the module uses it, or else NumPy. Where `fresh`, they are interpreters of their own: for tests of
+    how an interpreter starts, ends or forks."""
 
     def __init__(self, size, module, checks, environment=None, arguments=(), rendezvous=None, fresh=False):
         self.folder = tempfile.TemporaryDirectory(prefix="farandole-test-")
