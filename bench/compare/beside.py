@@ -21,7 +21,7 @@ QUOTA_CORES = 1.5
 GROUP = f"farandole-compare-{os.getpid()}"
 
 
-class Surroundings:
+class BackgroundLoad:
     """Other processes that run meanwhile, or a quota for the ranks."""
 
     def __init__(self, name, programs=(), nice=0, quota=False):
@@ -44,13 +44,13 @@ class Surroundings:
 
 
 ALL = (
-    Surroundings("quiet"),
-    Surroundings("1 busy process", [SPIN]),
-    Surroundings("2 busy processes", [SPIN] * 2),
-    Surroundings("1 of low priority", [SPIN], nice=19),
-    Surroundings("2 of low priority", [SPIN] * 2, nice=19),
-    Surroundings("2 data loaders", [LOADER] * 2),
-    Surroundings(f"quota of {QUOTA_CORES} cores", quota=True),
+    BackgroundLoad("quiet"),
+    BackgroundLoad("1 busy process", [SPIN]),
+    BackgroundLoad("2 busy processes", [SPIN] * 2),
+    BackgroundLoad("1 of low priority", [SPIN], nice=19),
+    BackgroundLoad("2 of low priority", [SPIN] * 2, nice=19),
+    BackgroundLoad("2 data loaders", [LOADER] * 2),
+    BackgroundLoad(f"quota of {QUOTA_CORES} cores", quota=True),
 )
 
 
@@ -82,7 +82,7 @@ def remove_control_group():
 
 
 class Beside:
-    """Medians over launches, by surroundings, library and size: of the median call and of the call at 99 %."""
+    """Medians over launches, by load, library and size: of the median call and of the call at 99 %."""
 
     ranks = 2
     transport = "shm"
@@ -102,57 +102,57 @@ class Beside:
         self.failures = []
 
     def measure(self, timeout_s):
-        for surroundings in ALL:
-            with surroundings:
+        for load in ALL:
+            with load:
                 for _ in range(self.rounds):
                     for name, command in self.commands.items():
-                        self._launch(surroundings, name, command, timeout_s)
+                        self._launch(load, name, command, timeout_s)
         end_marked()
         remove_control_group()
 
-    def _launch(self, surroundings, name, command, timeout_s):
-        if surroundings.quota:
+    def _launch(self, load, name, command, timeout_s):
+        if load.quota:
             command = within_quota(command)
             if command is None:
-                if not any(surroundings.name in why for _, why in self.failures):
-                    self.failures.append((name, f"{surroundings.name}: no control group can be made here"))
+                if not any(load.name in why for _, why in self.failures):
+                    self.failures.append((name, f"{load.name}: no control group can be made here"))
                 return
         done = launch(command, timeout_s, {"FARANDOLE_LOG_LEVEL": "error"})
         if done.failure:
-            self.failures.append((name, f"{surroundings.name}: {done.failure}"))
+            self.failures.append((name, f"{load.name}: {done.failure}"))
         for row in done.rows:
-            self.rows.setdefault((surroundings.name, name, row["bytes"]), []).append(row)
+            self.rows.setdefault((load.name, name, row["bytes"]), []).append(row)
 
-    def value(self, surroundings, name, bytes_, what):
-        rows = self.rows.get((surroundings, name, bytes_))
+    def value(self, load, name, bytes_, what):
+        rows = self.rows.get((load, name, bytes_))
         return statistics.median(row[what] for row in rows) if rows else None
 
     def json_rows(self):
-        for (surroundings, name, bytes_), rows in self.rows.items():
+        for (load, name, bytes_), rows in self.rows.items():
             yield {
                 "collective": "allreduce", "library": name, "transport": "beside", "algorithm": "auto", "ranks": 2,
-                "bytes": bytes_, "dtype": "float32", "surroundings": surroundings,
-                "time_us_median": self.value(surroundings, name, bytes_, "median_us"),
-                "time_us_p99": self.value(surroundings, name, bytes_, "p99_us"), "launches": len(rows),
+                "bytes": bytes_, "dtype": "float32", "load": load,
+                "time_us_median": self.value(load, name, bytes_, "median_us"),
+                "time_us_p99": self.value(load, name, bytes_, "p99_us"), "launches": len(rows),
             }  # fmt: skip
 
 
 def check_p12(measured):
     target = Target("P12", f"2 ranks on {CORES} cores beside other work: not slower than Open MPI, median and p99")
-    for surroundings in ALL:
+    for load in ALL:
         rows = []
         for bytes_ in measured.sizes:
             cells, words = [], []
             for free in ("", FREE):
                 for what in ("median_us", "p99_us"):
-                    ours = measured.value(surroundings.name, OURS + free, bytes_, what)
-                    theirs = measured.value(surroundings.name, MPI + free, bytes_, what)
+                    ours = measured.value(load.name, OURS + free, bytes_, what)
+                    theirs = measured.value(load.name, MPI + free, bytes_, what)
                     cells += [f"{short(ours)} / {short(theirs)}"]
-                    point = f"{surroundings.name}{free}, {size(bytes_)}, {what[:-3]}"
+                    point = f"{load.name}{free}, {size(bytes_)}, {what[:-3]}"
                     words.append(target.check(point, ours / theirs if ours and theirs else None, 1, at_most=True))
             rows.append([size(bytes_), *cells, "NO" if "NO" in words else words[0]])
         print_table(
-            f"P12  {surroundings.name}",
+            f"P12  {load.name}",
             ["bytes", "bound: median", "p99", "not bound: median", "p99", "holds"],
             rows,
             ["microseconds of one call on rank 0, farandole / Open MPI; median of the launches"],
