@@ -1,10 +1,11 @@
 // choose() prefers measured times. Without them it takes the cheapest row by a cost formula in alpha, beta and gamma.
 // All ranks use the same numbers and make the same choice.
 //
-// The formulas are those of Thakur et al. 2005 and Chan et al. 2007 with four additions. An algorithm that streams
+// The formulas are those of Thakur et al. 2005 and Chan et al. 2007 with five additions. An algorithm that streams
 // hides its reductions behind its transfers; one that runs in rounds does not. Messages sent at once share the latency.
 // Between more than two hosts, patterns other than neighbour exchanges share links: their bytes cost kContention times
-// as much. Links inside a host count as kLocalSpeed times faster than links between hosts.
+// as much. In these patterns all ranks of a host also use its link at once, where a neighbour exchange has one of them
+// cross. Links inside a host count as kLocalSpeed times faster than links between hosts.
 #include "algorithms/choice/choose.h"
 
 #include <algorithm>
@@ -121,6 +122,13 @@ double cost_of(const Algorithm& algorithm, const Terms& terms) {
   return INFINITY;
 }
 
+// How many ranks of a host use its link at once, on average over the messages of a rank to all others.
+double sharing(const GroupShape& shape) {
+  if (shape.hosts < 2) return 1;
+  const double local = static_cast<double>(shape.ranks) / shape.hosts;
+  return std::max(1.0, local * (shape.ranks - local) / (shape.ranks - 1));
+}
+
 Terms terms_of(const GroupShape& shape, int64_t bytes) {
   const double core = std::exp2(std::floor(std::log2(shape.ranks)));
   return {.p = static_cast<double>(shape.ranks),
@@ -128,7 +136,7 @@ Terms terms_of(const GroupShape& shape, int64_t bytes) {
           .alpha = shape.alpha_s + shape.latency_s,
           .each = shape.alpha_s,
           .beta = shape.beta_s,
-          .cross = shape.beta_s * (shape.hosts > 2 ? kContention : 1.0),
+          .cross = shape.beta_s * sharing(shape) * (shape.hosts > 2 ? kContention : 1.0),
           .hosts = static_cast<double>(shape.hosts),
           .local = static_cast<double>(shape.ranks_per_host),
           .log2p = std::ceil(std::log2(shape.ranks)),

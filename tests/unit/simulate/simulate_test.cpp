@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
+#include "algorithms/choice/choose.h"
 #include "schedule/builder.h"
 #include "simulate/lower_bound.h"
 #include "simulate/simulate_collective.h"
@@ -221,6 +224,30 @@ TEST(SimulatedCluster, UnequalChunksAreNotTakenForEqual) {
   const SimulatedCollective result = run(row(Collective::allreduce, "ring"), cluster_of(4), 4 * 5);
   EXPECT_EQ(result.symmetry, Renumbering::none);
   EXPECT_EQ(result.simulated_ranks, 4);
+}
+
+// Where a host has several ranks, most patterns let all of them use its card at once; a ring has one of them cross.
+TEST(SimulatedCluster, AlgorithmsForLongVectorsAreChosenByWhatSharesACard) {
+  for (const Collective collective : {Collective::allgather, Collective::reduce_scatter}) {
+    for (const auto& [hosts, local] : std::vector<std::pair<int, int>>{{2, 2}, {2, 8}, {4, 4}, {8, 2}, {8, 8}}) {
+      const Cluster cluster{.hosts = hosts, .ranks_per_host = local};
+      const GroupShape shape{.ranks = hosts * local,
+                             .hosts = hosts,
+                             .ranks_per_host = local,
+                             .alpha_s = 2 * cluster.network.overhead_s,
+                             .latency_s = cluster.network.latency_s,
+                             .beta_s = 1 / cluster.network.bytes_per_s};
+      for (const int64_t bytes : {4 << 20, 32 << 20}) {
+        double best_s = INFINITY;
+        for (const Algorithm& algorithm : catalog()) {
+          if (algorithm.collective == collective && obstacle(algorithm, shape.ranks, {}).empty())
+            best_s = std::min(best_s, run(algorithm, cluster, bytes).seconds);
+        }
+        const auto choice = choose(collective, shape, bytes);
+        EXPECT_LE(run(*choice->algorithm, cluster, bytes).seconds, 1.1 * best_s) << choice->why;
+      }
+    }
+  }
 }
 
 // ---- Two levels, as the library runs an allreduce on hosts that share memory ----
