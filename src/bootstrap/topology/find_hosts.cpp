@@ -235,7 +235,9 @@ Result<std::vector<Member>> find_hosts(int rank, const std::vector<HostFacts>& f
     while (!left.empty()) {
       const Trial trial{left.front(), left, job_key, exchange, deadline};
       FDL_ASSIGN_OR_RETURN(const std::vector<int> members, run_trial(trial, rank, size));
-      const std::string host_id = fmt::format("{}/{}", boot_id, trial.leader);
+      // The leader's number makes it unique. Each member of each communicator has a copy, so it fits into a string
+      // without memory of its own.
+      const std::string host_id = fmt::format("{:.8}/{}", boot_id, trial.leader);
       for (const int member : members) world[static_cast<std::size_t>(member)].host_id = host_id;
       std::erase_if(left, [&](int one) { return !world[static_cast<std::size_t>(one)].host_id.empty(); });
     }
