@@ -130,8 +130,10 @@ Result<ManyFacts> SocketClient::fetch_many(std::string_view prefix, const std::v
   request.number = deadline.remaining_ns();
   request.key = prefix;
   request.ranks = ranks;
-  // The coordinator answers at the deadline with the values that it has. An interrupt ends this wait at once.
-  auto answer = send_request(std::move(request), {}, deadline.shifted_by_ns(seconds_to_ns(kGrace_s)));
+  // The coordinator answers at the deadline with the values that it has; a short wait for them stays short if it does
+  // not. An interrupt ends this wait at once.
+  const int64_t grace_ns = std::min(seconds_to_ns(kGrace_s), request.number);
+  auto answer = send_request(std::move(request), {}, deadline.shifted_by_ns(grace_ns));
   if (!answer.ok()) return answer.status();
   if (answer->values.size() != ranks.size()) {
     return Status(Code::transport, "the coordinator answered a request for facts with another number of them");

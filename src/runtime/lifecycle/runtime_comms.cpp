@@ -168,13 +168,13 @@ void Runtime::on_suspect(Communicator& comm, int64_t waited_ns) {
   if (history_) history_->sample();  // a reader then sees for how long the operation was in flight
   if (!coordinator_client_) return;
   check_stall(comm, waited_ns);
+  comm.check_connections([&](const Status& broken) { on_failure_report(comm.id(), broken); });
   if (!is_turn_to_probe(comm, waited_ns)) return;
   std::vector<int> probed = ranks_to_probe(others(comm.members()), identity_.rank);
   if (const InFlight waiting = comm.in_flight(); waiting.any) {
     probed.insert(probed.end(), waiting.ranks.begin(), waiting.ranks.end());
   }
   coordinator_client_->probe(probed);
-  comm.check_connections([&](const Status& broken) { on_failure_report(comm.id(), broken); });
   if (const std::vector<int> awaited = comm.awaited_ranks(); !awaited.empty()) {
     coordinator_client_->query_sends(comm.id(), awaited);
   }
