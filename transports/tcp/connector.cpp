@@ -21,8 +21,9 @@ namespace fdl {
 namespace {
 
 constexpr uint64_t kRequestsToken = ~uint64_t{0};
-// A fetch of addresses blocks the thread. They are published before any communicator is made, so it rarely waits.
-constexpr int64_t kFetchNs = 200'000'000;
+// A fetch of addresses blocks the thread. They are published before any communicator is made, so it rarely waits for
+// more than its answer. That may take long while many ranks start: asking again would only add to it.
+constexpr int64_t kFetchNs = 1'000'000'000;
 const std::string kAddressKey = "tcp/";  // and the rank
 // Pause after an accept that has found no descriptor.
 constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(50);
