@@ -6,8 +6,8 @@
 #                           [--algorithm ring] [--no-kill]
 #
 # --mesh lists values of FARANDOLE_TCP_MESH_RANKS: the second one connects all ranks with each other at the start.
-# Columns: `start` is the time from the first process until the last rank has a communicator, `first` the slowest first
-# allreduce, `MiB` the memory of a rank, `own` what of it no other process uses, `fds` the descriptors of a rank (medians),
+# Columns: `start` is the time from the first process until the last rank has a communicator, `cpu` the processor time that
+# all ranks together need until then (without the launcher), `first` the slowest first allreduce, `MiB` the memory of a rank, `own` what of it no other process uses, `fds` the descriptors of a rank (medians),
 # `most` those of the rank that has the most, and `loss` the time from the kill until the last rank knows.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -61,17 +61,17 @@ for line in sys.stdin:
 row = f"{size:6} {mesh:8} "
 if len(facts) != size:
     sys.exit(print(row, f"only {len(facts)} ranks came"))
-start, first, memory, own, descriptors = zip(*facts.values())
+start, first, memory, own, descriptors, cpu = zip(*facts.values())
 loss = "-"
 if killed:
     right = [moment for moment, culprit in knew.values() if culprit == size // 2]
     loss = f"{(max(right) - killed) / 1e9:.3f}" if len(right) == size - 1 else f"{len(right)} of {size - 1}"
 middle = lambda values: statistics.median_low(values)
-print(row + f"{max(start):8.2f} {max(first):8.3f} {middle(memory) / 1024:8.1f} {middle(own) / 1024:8.1f} "
+print(row + f"{max(start):8.2f} {sum(cpu):8.2f} {max(first):8.3f} {middle(memory) / 1024:8.1f} {middle(own) / 1024:8.1f} "
       f"{middle(descriptors):6.0f} {max(descriptors):6.0f} {loss:>8}")' "$@"
 }
 
-printf '%6s %8s %8s %8s %8s %8s %6s %6s %8s\n' ranks mesh start,s first,s MiB own,MiB fds most loss,s
+printf '%6s %8s %8s %8s %8s %8s %8s %6s %6s %8s\n' ranks mesh start,s cpu,s first,s MiB own,MiB fds most loss,s
 for count in $ranks; do
   for limit in $mesh; do
     out=$(once "$count" "$limit" ${kill:+$((count / 2))})

@@ -39,6 +39,16 @@ long memory_kib(const char* name) {
   return found;
 }
 
+// User and system time of this process so far.
+double cpu_seconds() {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -49,14 +59,15 @@ int main(int argc, char** argv) {
   const fdl::World world;
   fdl::Comm comm(world.all());
   const long long started = now_ns();
+  const double start_cpu_s = cpu_seconds();
   std::vector<float> data(count, 1);
   comm.allreduce(data.data(), count);
   const long long first = now_ns();
   if (data[0] != static_cast<float>(world.size())) return 1;
   // All of this rank's memory, and what of it no other process uses.
-  std::printf("SCALE %d %.3f %.3f %ld %ld %d\n", world.rank(), static_cast<double>(started - begun) / 1e9,
+  std::printf("SCALE %d %.3f %.3f %ld %ld %d %.4f\n", world.rank(), static_cast<double>(started - begun) / 1e9,
               static_cast<double>(first - started) / 1e9, memory_kib("Rss: %ld kB"),
-              memory_kib("Private_Dirty: %ld kB"), open_descriptors());
+              memory_kib("Private_Dirty: %ld kB"), open_descriptors(), start_cpu_s);
   std::fflush(stdout);
   float one = 1;
   if (lost < 0) return 0;

@@ -1,9 +1,21 @@
-// Membership formats the name of a member for errors.
+// This file formats the names of members for errors, and fetches facts where an exchange has no request for several.
 #include "contract/membership.h"
 
 #include <fmt/format.h>
 
 namespace fdl {
+
+Result<ManyFacts> fetch_each(std::string_view prefix, const std::vector<int>& ranks,
+                             const std::function<Result<std::string>(const std::string& key)>& fetch) {
+  ManyFacts facts;
+  for (const int rank : ranks) {
+    auto value = fetch(fmt::format("{}{}", prefix, rank));
+    if (!value.ok() && value.status().code() != Code::timeout) return value.status();
+    if (!value.ok()) facts.missing.push_back(rank);
+    facts.values.push_back(value.ok() ? value.take() : std::string());
+  }
+  return facts;
+}
 
 std::string name_of(const Member& member) {
   if (member.host_name.empty()) return fmt::format("rank {}", member.world_rank);

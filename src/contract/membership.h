@@ -1,6 +1,7 @@
 // Membership lists the ranks of a communicator. Exchange passes small facts between them while it is being set up.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -36,6 +37,17 @@ inline bool in_one_memory_group(const Member& a, const Member& b) {
 // Returns the name of a member for errors, by its world rank: "rank 3 (host-b)".
 std::string name_of(const Member& member);
 
+// The values of several facts, in the order of the ranks that were given. Those of `missing` ranks, which have
+// published nothing by the deadline, are empty.
+struct ManyFacts {
+  std::vector<std::string> values;
+  std::vector<int> missing;
+};
+
+// Fetches the facts one by one: `fetch` gets their keys, prefix + rank.
+Result<ManyFacts> fetch_each(std::string_view prefix, const std::vector<int>& ranks,
+                             const std::function<Result<std::string>(const std::string& key)>& fetch);
+
 // Exchange publishes small facts, each once, under a key that is unique within the communicator's set-up. Its calls
 // block; they are made only while a communicator is set up, never in a collective.
 class Exchange {
@@ -44,6 +56,10 @@ class Exchange {
   virtual Status publish(std::string_view key, std::string_view value) = 0;
   // Waits until some member has published `key`.
   virtual Result<std::string> fetch(std::string_view key, Deadline deadline) = 0;
+  // Waits for the facts with the keys prefix + rank. An exchange over a network needs one request for all of them.
+  virtual Result<ManyFacts> fetch_many(std::string_view prefix, const std::vector<int>& ranks, Deadline deadline) {
+    return fetch_each(prefix, ranks, [&](const std::string& key) { return fetch(key, deadline); });
+  }
 };
 
 // Everything that a transport needs in order to connect one communicator. `exchange` outlives the set-up call, `config`

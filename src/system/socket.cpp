@@ -19,7 +19,7 @@ namespace fdl {
 namespace {
 
 // All ranks of a large job may connect at the same moment. The kernel limits it further (net.core.somaxconn, 4096).
-constexpr int kBacklog = 1024;
+constexpr int kBacklog = SOMAXCONN;
 constexpr int kStreamFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 
 void set_option(int fd, int level, int option, int value) {

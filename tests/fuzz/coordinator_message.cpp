@@ -6,6 +6,15 @@
 namespace fdl::fuzz {
 namespace {
 
+std::size_t bytes_of(const std::vector<HostRanks>& hosts) {
+  std::size_t bytes = 0;
+  for (const HostRanks& host : hosts) {
+    bytes += host.host_name.size() + host.boot_id.size() + sizeof(RankRange) * host.ranges.size();
+    for (const RankRange& range : host.ranges) FDL_CHECK(range.first >= 0 && range.count > 0);
+  }
+  return bytes;
+}
+
 bool run(ConstBytes input) {
   const auto message = decode(text_of(input));
   if (!message.ok()) {
@@ -27,6 +36,14 @@ bool run(ConstBytes input) {
       }
     }
   }
+  for (const std::string& value : message->values) bytes += value.size();
+  bytes += bytes_of(message->hosts);
+  if (message->table) {
+    const MemberTable& table = *message->table;
+    bytes += bytes_of(table.hosts) + 4 * (table.process_ids.size() + table.numa_nodes.size()) + table.efa.size();
+    for (const std::string& recovery : table.recovery) bytes += recovery.size();
+    for (const int size : {0, 1, 3}) static_cast<void>(members_of(table, size));
+  }
   FDL_CHECK(bytes <= 3 * input.size());          // tables that share strings must not multiply them
   const std::string encoded = encode(*message);  // texts of failures may be cut
   const auto again = decode(encoded);
@@ -41,6 +58,14 @@ bool run(ConstBytes input) {
 std::vector<std::string> seeds() {
   std::vector<std::string> all;
   for (const CoordinatorMessage& message : some_messages()) all.push_back(encode(message));
+  CoordinatorMessage reply{.kind = CoordinatorMessage::Kind::reply};
+  reply.table = table_of({{0, 3, "host-a", "boot", 100}, {1, 3, "host-b", "boot", 101}, {2, 3, "host-a", "boot", 102}});
+  reply.table->recovery = {"unix:@a", "unix:@b", "unix:@c"};
+  reply.values = {"10.0.0.7:4242", ""};
+  all.push_back(encode(reply));
+  CoordinatorMessage departed{.kind = CoordinatorMessage::Kind::departed};
+  departed.hosts = {{.host_name = "host-a", .ranges = {{0, 1}, {2, 1}}}};
+  all.push_back(encode(departed));
   return all;
 }
 

@@ -9,6 +9,7 @@ namespace fdl::fuzz {
 
 inline CoordinatorMessage hello_of(int rank) {
   CoordinatorMessage hello{.kind = CoordinatorMessage::Kind::hello};
+  hello.number = rank == 2 ? 0 : CoordinatorMessage::kMessages;  // rank 2 is of a former version
   hello.members = {{rank, 3, "host-a", "boot", 100 + rank, {{"fusion_bytes", "67108864", "set it on all ranks"}}, 0}};
   return hello;
 }
@@ -24,6 +25,11 @@ inline std::vector<CoordinatorMessage> some_messages() {
   publish.value = "10.0.0.7:4242";
   add(Kind::fetch).key = "tcp all/0";
   add(Kind::forget).id = 7;
+  CoordinatorMessage& many = add(Kind::fetch_many);
+  many.id = 8;
+  many.number = 1'000'000'000;
+  many.key = "tcp all/";
+  many.ranks = {0, 1, 2};
   add(Kind::probe).ranks = {0, 1, 2};
   CoordinatorMessage& report = add(Kind::report);
   report.key = "all/0";

@@ -30,7 +30,7 @@ class Server {
     if (message.kind != Kind::hello || message.members.size() != 1) return false;
     const CoordinatorClient::Hello& hello = message.members.front();
     if (hello.host_name.size() > kMostName || hello.boot_id.size() > kMostName) return false;
-    if (membership_.greet(peer, hello, now_)) members_.insert(peer);
+    if (membership_.greet(peer, hello, now_, message.number)) members_.insert(peer);
     return true;
   }
   void close(JobMembership::Peer peer) {
@@ -42,7 +42,7 @@ class Server {
   void deliver() {
     for (const JobMembership::Outgoing& one : membership_.take_outgoing()) {
       FDL_CHECK(one.peer < kPeers);
-      const std::string encoded = encode(one.message);
+      const std::string encoded = encode(*one.message);
       FDL_CHECK(encoded.size() <= most_payload(Direction::from_coordinator) && decode(encoded).ok());
     }
     for (const JobMembership::Peer peer : membership_.take_hang_ups()) {

@@ -21,8 +21,10 @@ namespace fdl {
 namespace {
 
 constexpr uint64_t kRequestsToken = ~uint64_t{0};
-// A fetch of addresses blocks the thread. They are published before any communicator is made, so it rarely waits.
-constexpr int64_t kFetchNs = 200'000'000;
+// A fetch of addresses blocks the thread. They are published before any communicator is made, so it rarely waits for
+// more than its answer. That may take long while many ranks start: asking again would only add to it.
+constexpr int64_t kFetchNs = 1'000'000'000;
+const std::string kAddressKey = "tcp/";  // and the rank
 // Pause after an accept that has found no descriptor.
 constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(50);
 // Callers for communicators that are not made here yet: at least so many, and twice as many as there are ranks. The
@@ -35,56 +37,9 @@ constexpr std::size_t kMostEnded = 1024;
 constexpr char kTaken = 1;
 constexpr char kLeft = 2;
 
-std::string name_of_communicator(const std::string& id) {
-  const Digest digest = hmac_sha256("farandole communicator", id);
-  return hex(std::as_bytes(std::span(digest).first(16)));
-}
-
-void say_goodbye(const Membership& membership, int peer, TcpConnection connection) {
-  auto protection = tcp_protection(membership, peer, connection);
-  TcpStream(std::move(connection.fd), std::move(protection)).leave();
-}
-
 void answer(int fd, char byte) { [[maybe_unused]] const auto sent = ::send(fd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT); }
 
 }  // namespace
-
-// ---- Endpoints (in the thread that drives the transport) ----
-
-TcpEndpoint::TcpEndpoint(Membership membership, std::vector<int> streams, Event event)
-    : membership_(std::move(membership)),
-      streams_(std::move(streams)),
-      name_(name_of_communicator(membership_.id)),
-      event_(std::move(event)) {}
-
-int TcpEndpoint::connections_with(int member) const {
-  if (member < 0 || member >= membership_.size() || member == membership_.rank) return 0;
-  return kChannelCount * streams_[static_cast<std::size_t>(member)];
-}
-
-void TcpEndpoint::demand(Channel channel) {
-  if (const auto connector = connector_.lock()) {
-    connector->post({TcpConnector::Request::Kind::demand, self_.lock(), channel});
-  }
-}
-
-std::vector<TcpEndpoint::Arrival> TcpEndpoint::take() {
-  event_.clear();
-  const MutexLock lock(mutex_);
-  has_arrivals_.store(false, std::memory_order_relaxed);
-  return std::exchange(arrivals_, {});
-}
-
-void TcpEndpoint::close() {
-  {
-    const MutexLock lock(mutex_);
-    closed_ = true;
-  }
-  for (Arrival& unused : take()) {
-    if (unused.connection.fd) say_goodbye(membership_, unused.peer, std::move(unused.connection));
-  }
-  if (const auto connector = connector_.lock()) connector->post({TcpConnector::Request::Kind::close, self_.lock()});
-}
 
 // ---- The thread ----
 
@@ -120,11 +75,12 @@ class TcpConnector::Loop final : private TcpLinks {
   };
   using Call = std::pair<Open*, Slot*>;
 
-  static std::string key_of(int world_rank) { return "tcp/" + std::to_string(world_rank); }
+  static std::string key_of(int world_rank) { return kAddressKey + std::to_string(world_rank); }
 
   void handle_requests();
   void open(const std::shared_ptr<TcpEndpoint>& endpoint);
   void demand(Open& open, Channel channel);
+  void begin_calls();
   void close(const TcpEndpoint& endpoint);
   void admit(Open& open, std::size_t place, const TcpCaller& caller);
   void park(std::size_t place, const TcpCaller& caller);
@@ -133,6 +89,7 @@ class TcpConnector::Loop final : private TcpLinks {
   void fail(std::size_t place, const Status& why, bool left = false);
   // The communicator and the slot of this rank's call.
   Call call_at(std::size_t place);
+  int callee_of(std::size_t place);  // its rank in the world
 
   Status on_accepted(std::size_t place) override;
   Status on_established(std::size_t place) override { return keep(place); }
@@ -151,6 +108,7 @@ class TcpConnector::Loop final : private TcpLinks {
   const double patience_s_;  // until a call is given up
   std::map<std::string, Open> open_;
   std::map<int, std::vector<Address>> addresses_;  // by world rank
+  std::vector<std::size_t> demanded_;              // places of calls that have not begun
   std::map<std::size_t, TcpCaller> parked_;        // by place
   std::deque<std::size_t> parked_in_order_;        // their places, and those of some that are not parked any more
   std::set<std::string> ended_;
@@ -184,9 +142,35 @@ void TcpConnector::Loop::handle_requests() {
     if (request.kind == Request::Kind::open) {
       open(request.endpoint);
     } else if (request.kind == Request::Kind::close) {
+      begin_calls();
       close(*request.endpoint);
     } else if (const auto found = open_.find(request.endpoint->name_); found != open_.end()) {
       demand(found->second, request.channel);
+    }
+  }
+  begin_calls();
+}
+
+// Fetches the addresses of all demanded callees that are not known by one request, and calls them. The first rank of a
+// large communicator calls all others at its start.
+void TcpConnector::Loop::begin_calls() {
+  const std::vector<std::size_t> places = std::exchange(demanded_, {});
+  std::set<int> unknown;
+  for (const std::size_t place : places) {
+    if (addresses_[callee_of(place)].empty()) unknown.insert(callee_of(place));
+  }
+  const std::vector<int> callees(unknown.begin(), unknown.end());
+  if (!callees.empty()) {
+    const auto fetched = connector_.exchange_->fetch_many(kAddressKey, callees, Deadline::after_ns(kFetchNs));
+    for (std::size_t i = 0; fetched.ok() && i < callees.size(); ++i) {
+      addresses_[callees[i]] = split_addresses(fetched->values[i]);
+    }
+  }
+  for (const std::size_t place : places) {
+    if (addresses_[callee_of(place)].empty()) {
+      rest(place);
+    } else {
+      static_cast<void>(on_rested(place));
     }
   }
 }
@@ -214,8 +198,13 @@ void TcpConnector::Loop::demand(Open& open, Channel channel) {
     link->callee = std::to_string(callee);
     const std::size_t here = place(std::move(link));
     open.slots[{channel.peer, number}] = {false, here, Deadline::after_seconds(patience_s_)};
-    static_cast<void>(on_rested(here));
+    demanded_.push_back(here);
   }
+}
+
+int TcpConnector::Loop::callee_of(std::size_t place) {
+  const TcpCaller& mine = link(place).caller;
+  return open_.at(mine.communicator).endpoint->membership_.members[static_cast<std::size_t>(mine.target)].world_rank;
 }
 
 void TcpConnector::Loop::close(const TcpEndpoint& endpoint) {

@@ -29,6 +29,9 @@
 
 namespace fdl {
 
+// Ends a connection of a communicator that has ended.
+void say_goodbye(const Membership& membership, int peer, TcpConnection connection);
+
 // One communicator at the connector. All functions return at once.
 class TcpEndpoint {
  public:

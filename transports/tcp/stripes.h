@@ -11,9 +11,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "contract/membership.h"
 
 namespace fdl {
@@ -82,6 +86,24 @@ class Line {
   uint64_t finished_ = 0;
   std::array<uint8_t, kDepth> parts_{};           // of slice k, at k % kDepth
   std::array<uint64_t, kMostStreams> counted_{};  // parts of finished slices, by connection
+};
+
+// Lines of all channels. Most channels of a large communicator are never used: their lines take no memory, because the
+// system provides zeroed pages when they are first written.
+class ZeroedLines {
+ public:
+  explicit ZeroedLines(std::size_t count) : lines_(static_cast<Line*>(std::calloc(count, sizeof(Line)))) {
+    FDL_CHECK(lines_ != nullptr);
+  }
+  Line& operator[](std::size_t i) { return lines_.get()[i]; }
+  const Line& operator[](std::size_t i) const { return lines_.get()[i]; }
+
+ private:
+  struct Free {
+    void operator()(Line* lines) const { std::free(lines); }
+  };
+  static_assert(std::is_trivially_copyable_v<Line> && std::is_trivially_destructible_v<Line>);
+  std::unique_ptr<Line, Free> lines_;
 };
 
 }  // namespace fdl

@@ -113,7 +113,7 @@ class TcpTransport final : public Transport {
   std::vector<std::size_t> attached_;  // indexes of the streams that have, or had, a connection
   std::vector<Status> failures_;       // by stream
   std::vector<uint64_t> busy_;         // one bit per stream: it has outstanding slices
-  std::vector<Line> lines_;
+  ZeroedLines lines_;
   Poller poller_;
   bool has_failures_ = false;
   bool unreported_failure_ = false;  // a failure that progress() has not returned true for yet

@@ -33,7 +33,7 @@ constexpr uint64_t kListenerToken = 1;
 constexpr uint64_t kQueryListenerToken = 2;
 constexpr Peer kFirstPeer = 3;
 static_assert(JobMembership::kOwnPeer < kFirstPeer);
-constexpr std::size_t kMostStrangers = 128;   // connections that belong to no member yet
+constexpr std::size_t kMostStrangers = 128;   // connections that are of no rank; see most_strangers()
 constexpr double kStrangerTimeout_s = 5;      // time until a stranger must have become a member
 constexpr std::size_t kMostUnsent = 320_MiB;  // for a rank that does not read; more than the store holds
 
@@ -47,6 +47,7 @@ struct Connection {
   bool is_member = false;
   bool may_only_query = false;  // it has not proved the job's key, but its user
   bool watches_write = false;
+  bool has_output = false;  // something was queued in this round
 
   int descriptor() const { return socket ? socket->fd() : fd.get(); }
   bool is_silent() const { return introduction && !introduction->received_anything(); }
@@ -97,6 +98,7 @@ class CoordinatorServer final : public Coordinator {
   void accept_all(CoordinatorListener& listener, bool may_only_query);
   void take_in(UniqueFd fd, bool may_only_query);
   void note_own(CoordinatorMessage message);
+  std::size_t most_strangers() const;
   void evict_if_full();
   void drop_expired_strangers();
   void drop_stranger(Peer peer);
@@ -217,10 +219,13 @@ void CoordinatorServer::take_in(UniqueFd fd, bool may_only_query) {
   serve(peer, {.token = peer, .readable = true, .writable = false, .hung_up = false});
 }
 
+// The limit bounds descriptors and memory that a flood of strangers can take. Ranks that have not arrived are strangers
+// too until their hello, and all may connect at once: each has a place besides.
+std::size_t CoordinatorServer::most_strangers() const { return kMostStrangers + membership_.absent_ranks(); }
+
 // Closes the stranger that has been silent for longest: a rank sends its proof as soon as it has the greeting.
 void CoordinatorServer::evict_if_full() {
-  // The limit bounds descriptors and memory that a flood of strangers can take. Members do not count.
-  if (strangers_here_.size() < kMostStrangers) return;
+  if (strangers_here_.size() < most_strangers()) return;
   for (const auto& [peer, timeout] : strangers_here_) {
     if (connections_.at(peer).is_silent()) return drop_stranger(peer);
   }
@@ -289,9 +294,9 @@ bool CoordinatorServer::handle(Peer peer, Connection& connection, CoordinatorMes
   if (message.kind != CoordinatorMessage::Kind::hello || message.members.size() != 1) return false;
   const CoordinatorClient::Hello& hello = message.members.front();
   if (hello.host_name.size() > kMostName || hello.boot_id.size() > kMostName) return false;
-  if (hello.recovery.size() > kMostKey) return false;
+  if (hello.recovery.size() > kMostKey || hello.salt.size() > kMostName) return false;
   // greet() queues the welcome or a refusal; a refused rank stays a stranger until its deadline or its own close.
-  connection.is_member = membership_.greet(peer, hello, now_ns());
+  connection.is_member = membership_.greet(peer, hello, now_ns(), message.number);
   if (connection.is_member) strangers_here_.erase(peer);
   return true;
 }
@@ -304,18 +309,24 @@ void CoordinatorServer::deliver() {
     if (outgoing.empty() && hang_ups.empty()) return;
     // Each connection is flushed once a round, with all of its messages: one system call for many small ones.
     std::vector<Peer> reached;
-    for (JobMembership::Outgoing& one : outgoing) {
+    const CoordinatorMessage* last = nullptr;
+    std::string encoded;  // of `last`: messages to many peers follow one another
+    for (const JobMembership::Outgoing& one : outgoing) {
       if (one.peer == JobMembership::kOwnPeer) {
-        note_own(std::move(one.message));
+        note_own(*one.message);
         continue;
       }
       const auto found = connections_.find(one.peer);
       if (found == connections_.end()) continue;
-      found->second.socket->send(one.message);
-      if (reached.empty() || reached.back() != one.peer) reached.push_back(one.peer);
+      if (std::exchange(last, one.message.get()) != one.message.get()) encoded = encode(*one.message);
+      found->second.socket->send_encoded(encoded);
+      if (!std::exchange(found->second.has_output, true)) reached.push_back(one.peer);
     }
     for (const Peer peer : reached) {
-      if (const auto found = connections_.find(peer); found != connections_.end()) flush(peer, found->second);
+      const auto found = connections_.find(peer);
+      if (found == connections_.end()) continue;
+      found->second.has_output = false;
+      flush(peer, found->second);
     }
     for (const Peer peer : hang_ups) close(peer);
   }

@@ -24,6 +24,11 @@ std::string process_name(const CoordinatorClient::Hello& hello) {
   return fmt::format("rank {} on {} (process {})", hello.rank, hello.host_name, hello.process_id);
 }
 
+// The text is equal to that of agree/negotiation: either may report the departure first.
+Status departure_of(int rank, const std::string& host_name) {
+  return Status::blame(rank, host_name, Code::shut_down, fmt::format("rank {} ({}) has shut down", rank, host_name));
+}
+
 Status silence_warning(const std::string& name, double silence_warning_s, double lost_after_s) {
   return Status(Code::transport, fmt::format("{} has not answered for {:g} s (stopped, swapped out or cut off); after "
                                              "{:g} s it is lost (FARANDOLE_LOST_AFTER_S)",
@@ -48,6 +53,7 @@ Status SocketClient::start(Deadline deadline) {
   FDL_RETURN_IF_ERROR(poller_.add(sender_.fd(), kSenderToken));
   CoordinatorMessage hello{.kind = Kind::hello};
   hello.members = {hello_};
+  hello.number = CoordinatorMessage::kMessages;
   {
     MutexLock lock(mutex_);
     send(hello);
@@ -110,6 +116,7 @@ void SocketClient::handle(CoordinatorMessage message) {
     case Kind::welcome:
       welcome_ = true;
       server_name_ = message.key;
+      coordinator_messages_ = message.number;
       break;
     case Kind::refused:
       refusal_ = message.why.ok() ? Status(Code::transport, "the coordinator refused the hello") : message.why;
@@ -141,6 +148,9 @@ void SocketClient::handle(CoordinatorMessage message) {
         break;
       }
       note_gone(CoordinatorEvent::Kind::left, message);
+      break;
+    case Kind::departed:
+      note_departed(message.hosts);
       break;
     case Kind::comm_failed:
       note_decision(message);
@@ -209,6 +219,18 @@ void SocketClient::handle_event(CoordinatorMessage message) {
   }
 }
 
+void SocketClient::note_departed(const std::vector<HostRanks>& hosts) {
+  for (const HostRanks& host : hosts) {
+    for (const RankRange& range : host.ranges) {
+      for (int rank = range.first; rank < range.first + range.count; ++rank) {
+        CoordinatorMessage event{.kind = Kind::left, .rank = rank};
+        event.why = departure_of(rank, host.host_name);
+        note_gone(CoordinatorEvent::Kind::left, event);
+      }
+    }
+  }
+}
+
 void SocketClient::note_gone(CoordinatorEvent::Kind kind, const CoordinatorMessage& message) {
   // The first reason stays: a rank that was lost cannot leave afterwards.
   gone_.emplace(message.rank, message.why);
@@ -216,8 +238,7 @@ void SocketClient::note_gone(CoordinatorEvent::Kind kind, const CoordinatorMessa
   const int64_t moment = kind == CoordinatorEvent::Kind::left ? now_ns() + SetupWatch::kLeftGrace_ns : now_ns();
   for (const std::weak_ptr<SetupWatch>& one : watches_) {
     const std::shared_ptr<SetupWatch> watch = one.lock();
-    if (watch && std::ranges::find(watch->ranks(), message.rank) != watch->ranks().end())
-      watch->fire(message.why, moment);
+    if (watch && std::ranges::binary_search(watch->ranks(), message.rank)) watch->fire(message.why, moment);
   }
   answered_.notify_all();
 }

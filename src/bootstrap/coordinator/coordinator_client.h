@@ -56,6 +56,8 @@ class CoordinatorClient {
     int numa_node = -1;
     int8_t efa = 0;          // an EfaAnswer
     std::string recovery{};  // the addresses of its recovery listener; see bootstrap/recovery/recovery_point.h
+    // Of rank 0: random bytes for the session key of this world. The coordinator passes them on to all ranks.
+    std::string salt{};
   };
 
   // When a coordinator that does not answer is reported, and lost; and how often a waiting rank queries it.
@@ -91,6 +93,9 @@ class CoordinatorClient {
   virtual Result<std::vector<Hello>> wait_for_all(Deadline deadline) = 0;
   virtual Status publish(std::string_view key, std::string_view value) = 0;
   virtual Result<std::string> fetch(std::string_view key, Deadline deadline) = 0;
+  // Fetches the values of the keys prefix + rank, one for each of these ranks, as one request. At the deadline the
+  // values that are there are returned.
+  virtual Result<ManyFacts> fetch_many(std::string_view prefix, const std::vector<int>& ranks, Deadline deadline) = 0;
   // The same, for a key that only these ranks can publish: fails as soon as one of them is lost or has left.
   virtual Result<std::string> fetch_from(const std::vector<int>& world_ranks, std::string_view key,
                                          Deadline deadline) = 0;
@@ -103,9 +108,9 @@ class CoordinatorClient {
   // watch ends with the last pointer.
   virtual Result<std::shared_ptr<SetupWatch>> watch(const std::vector<int>& world_ranks,
                                                     const std::string& comm = {}) = 0;
-  // Calls probe() with the ranks of all watches. Returns false, and does nothing, if there is no watch and no report
-  // without a decision.
-  virtual bool probe_watched() = 0;
+  // Calls probe() for the ranks of all watches if it is time to. Returns the time of the next call; INT64_MAX if there
+  // is no watch and no report without a decision.
+  virtual int64_t probe_watched(int64_t now_ns) = 0;
   // Whether the coordinator has not answered a probe of this rank yet.
   virtual bool has_open_probe() = 0;
   // Reports that a communicator failed on this rank. The coordinator checks the reported rank (lost, left, or alive but
@@ -137,6 +142,9 @@ class CoordinatorClient {
   // sent again once the connection is reset, and the other ranks are then told that this rank was lost.
   virtual bool wait_until_left(Deadline deadline) = 0;
 };
+
+// Why a rank is gone that has left in good order: the same text on all ranks.
+Status departure_of(int rank, const std::string& host_name);
 
 // "rank 3 on host-b (process 4711)".
 std::string process_name(const CoordinatorClient::Hello& hello);

@@ -39,7 +39,7 @@ Result<Listening> listen_at(const Address& address) {
   const int yes = 1;
   if (where.family() != AF_UNIX) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   if (::bind(fd.get(), where.raw(), where.length) != 0) return Status::from_errno("bind to " + address.text);
-  if (::listen(fd.get(), 1024) != 0) return Status::from_errno("listen");
+  if (::listen(fd.get(), SOMAXCONN) != 0) return Status::from_errno("listen");
   SocketAddress bound;
   bound.length = sizeof bound.storage;
   if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.length) != 0) {

@@ -2,6 +2,7 @@
 // do not.
 #include <fmt/core.h>
 
+#include <limits>
 #include <set>
 
 #include "bootstrap/coordinator/socket_client.h"
@@ -12,7 +13,8 @@ namespace {
 using Kind = CoordinatorMessage::Kind;
 
 constexpr double kPublish_s = 30;  // limit for the coordinator's answer to a publish
-constexpr double kGrace_s = 2;     // for the coordinator's own timeout error, which is more precise than a local one
+constexpr std::size_t kMostRankDigits = 8;
+constexpr double kGrace_s = 2;  // for the coordinator's own timeout error, which is more precise than a local one
 
 }  // namespace
 
@@ -83,6 +85,7 @@ Result<std::vector<CoordinatorClient::Hello>> SocketClient::wait_for_all(Deadlin
   const Deadline grace =
       deadline.is_never() ? deadline : Deadline::after_ns(deadline.remaining_ns() + seconds_to_ns(kGrace_s));
   FDL_ASSIGN_OR_RETURN(CoordinatorMessage answer, send_request(std::move(request), {}, grace));
+  if (answer.table) return members_of(*answer.table, hello_.size);
   return std::move(answer.members);
 }
 
@@ -114,6 +117,35 @@ Result<std::string> SocketClient::fetch_from(const std::vector<int>& world_ranks
                                            static_cast<double>(now_ns() - began) / 1e9));
 }
 
+Result<ManyFacts> SocketClient::fetch_many(std::string_view prefix, const std::vector<int>& ranks, Deadline deadline) {
+  if (ranks.empty()) return ManyFacts();
+  if (prefix.size() + kMostRankDigits > kMostKey) {
+    return Status(Code::invalid_argument,
+                  fmt::format("the key has {} bytes, limit {}", prefix.size(), kMostKey - kMostRankDigits));
+  }
+  if (!knows_fetch_many()) {  // the coordinator is of a former version
+    return fetch_each(prefix, ranks, [&](const std::string& key) { return fetch(key, deadline); });
+  }
+  CoordinatorMessage request{.kind = Kind::fetch_many};
+  request.number = deadline.remaining_ns();
+  request.key = prefix;
+  request.ranks = ranks;
+  // The coordinator answers at the deadline with the values that it has; a short wait for them stays short if it does
+  // not. An interrupt ends this wait at once.
+  const int64_t grace_ns = std::min(seconds_to_ns(kGrace_s), request.number);
+  auto answer = send_request(std::move(request), {}, deadline.shifted_by_ns(grace_ns));
+  if (!answer.ok()) return answer.status();
+  if (answer->values.size() != ranks.size()) {
+    return Status(Code::transport, "the coordinator answered a request for facts with another number of them");
+  }
+  return ManyFacts{std::move(answer->values), std::move(answer->ranks)};
+}
+
+bool SocketClient::knows_fetch_many() {
+  MutexLock lock(mutex_);
+  return coordinator_messages_ >= CoordinatorMessage::kMessages;
+}
+
 void SocketClient::probe(const std::vector<int>& world_ranks) {
   MutexLock lock(mutex_);
   probe_locked(world_ranks);
@@ -140,21 +172,28 @@ Result<std::shared_ptr<SetupWatch>> SocketClient::watch(const std::vector<int>& 
   return watch;
 }
 
-bool SocketClient::probe_watched() {
+// A probe without an answer is repeated at the usual rate, so that the silence of the coordinator counts in full.
+int64_t SocketClient::probe_watched(int64_t now_ns) {
+  const int64_t usual_ns = std::max<int64_t>(seconds_to_ns(limits_.suspect_after_s), 1'000'000);
+  MutexLock lock(mutex_);
+  bool any = !undecided_.empty();
+  std::size_t most = 0;
   std::set<int> ranks;
-  bool any = false;
-  {
-    MutexLock lock(mutex_);
-    any = !undecided_.empty();
-    for (const std::weak_ptr<SetupWatch>& one : watches_) {
-      const std::shared_ptr<SetupWatch> watch = one.lock();
-      if (!watch) continue;
-      any = true;
-      ranks.insert(watch->ranks().begin(), watch->ranks().end());
-    }
+  for (const std::weak_ptr<SetupWatch>& one : watches_) {
+    const std::shared_ptr<SetupWatch> watch = one.lock();
+    if (!watch) continue;
+    any = true;
+    most = std::max(most, watch->ranks().size());
+    const std::vector<int> probed = ranks_to_probe(watch->ranks(), hello_.rank);
+    ranks.insert(probed.begin(), probed.end());
   }
-  if (any) probe(ranks_to_probe({ranks.begin(), ranks.end()}, hello_.rank));
-  return any;
+  if (!any) return std::numeric_limits<int64_t>::max();
+  const int64_t interval_ns = probe_interval_ns(most, usual_ns, seconds_to_ns(limits_.lost_after_s));
+  const int64_t due_ns = probed_watched_ns_ + interval_ns;
+  if (now_ns < due_ns && !silence_.is_open()) return due_ns;
+  probed_watched_ns_ = now_ns;
+  probe_locked(ranks_to_probe({ranks.begin(), ranks.end()}, hello_.rank));
+  return now_ns + usual_ns;
 }
 
 bool SocketClient::has_open_probe() {

@@ -147,10 +147,94 @@ std::vector<RankState::Wait> decode_waits(const flatbuffers::Vector<Offset<coord
   return decoded;
 }
 
+// ---- The table of members ----
+
+using Hosts = Offset<flatbuffers::Vector<Offset<coordinator_wire::Host>>>;
+using Texts = Offset<flatbuffers::Vector<Offset<flatbuffers::String>>>;
+
+Hosts encode_hosts(FlatBufferBuilder& builder, const std::vector<HostRanks>& hosts) {
+  if (hosts.empty()) return {};
+  std::vector<Offset<coordinator_wire::Host>> encoded;
+  for (const HostRanks& host : hosts) {
+    std::vector<int> ranks;
+    for (const RankRange& range : host.ranges) ranks.insert(ranks.end(), {range.first, range.count});
+    const auto name = builder.CreateString(host.host_name);
+    const auto boot = builder.CreateString(host.boot_id);
+    encoded.push_back(coordinator_wire::CreateHost(builder, name, boot, builder.CreateVector(ranks)));
+  }
+  return builder.CreateVector(encoded);
+}
+
+Texts encode_texts(FlatBufferBuilder& builder, const std::vector<std::string>& texts) {
+  return texts.empty() ? Texts() : builder.CreateVectorOfStrings(texts);
+}
+
+Offset<coordinator_wire::MemberTable> encode_table(FlatBufferBuilder& builder,
+                                                   const std::optional<MemberTable>& table) {
+  if (!table) return {};
+  const auto hosts = encode_hosts(builder, table->hosts);
+  const auto processes = builder.CreateVector(table->process_ids);
+  const auto nodes = builder.CreateVector(table->numa_nodes);
+  const auto efa = builder.CreateVector(table->efa);
+  const auto recovery = encode_texts(builder, table->recovery);
+  return coordinator_wire::CreateMemberTable(builder, hosts, processes, nodes, efa, recovery,
+                                             builder.CreateString(table->salt));
+}
+
+template <typename T>
+std::vector<T> decode_numbers(const flatbuffers::Vector<T>* numbers, Budget& budget) {
+  if (numbers == nullptr || !budget.spend(numbers->size() * sizeof(T))) return {};
+  return {numbers->begin(), numbers->end()};
+}
+
+std::vector<std::string> decode_texts(const flatbuffers::Vector<Offset<flatbuffers::String>>* texts, Budget& budget) {
+  std::vector<std::string> decoded;
+  if (texts == nullptr || !budget.spend(texts->size() * sizeof(flatbuffers::uoffset_t))) return decoded;
+  for (const flatbuffers::String* text : *texts) {
+    if (budget.is_exceeded()) break;
+    decoded.push_back(budget.text_of(text));
+  }
+  return decoded;
+}
+
+// Returns false if a range has no rank or ranks beyond the limit of a job.
+bool decode_hosts(const flatbuffers::Vector<Offset<coordinator_wire::Host>>* hosts, Budget& budget,
+                  std::vector<HostRanks>& decoded) {
+  if (hosts == nullptr) return true;
+  for (const coordinator_wire::Host* host : *hosts) {
+    if (!budget.spend()) break;
+    HostRanks& one = decoded.emplace_back();
+    one.host_name = budget.text_of(host->host_name());
+    one.boot_id = budget.text_of(host->boot_id());
+    const std::vector<int> ranks = decode_numbers(host->ranks(), budget);
+    if (ranks.size() % 2 != 0) return false;
+    for (std::size_t i = 0; i < ranks.size(); i += 2) {
+      const RankRange range{ranks[i], ranks[i + 1]};
+      if (range.first < 0 || range.count < 1 || range.first >= kMostRanks || range.count > kMostRanks - range.first) {
+        return false;
+      }
+      one.ranges.push_back(range);
+    }
+  }
+  return true;
+}
+
+bool decode_table(const coordinator_wire::MemberTable* table, Budget& budget, std::optional<MemberTable>& decoded) {
+  if (table == nullptr) return true;
+  MemberTable& one = decoded.emplace();
+  if (!decode_hosts(table->hosts(), budget, one.hosts)) return false;
+  one.process_ids = decode_numbers(table->process_ids(), budget);
+  one.numa_nodes = decode_numbers(table->numa_nodes(), budget);
+  one.efa = decode_numbers(table->efa(), budget);
+  one.recovery = decode_texts(table->recovery(), budget);
+  one.salt = budget.text_of(table->salt());
+  return true;
+}
+
 bool is_kind(uint8_t kind) {
   using Kind = CoordinatorMessage::Kind;
-  return (kind >= static_cast<uint8_t>(Kind::hello) && kind <= static_cast<uint8_t>(Kind::sends_reply)) ||
-         (kind >= static_cast<uint8_t>(Kind::welcome) && kind <= static_cast<uint8_t>(Kind::sends_answer));
+  return (kind >= static_cast<uint8_t>(Kind::hello) && kind <= static_cast<uint8_t>(Kind::fetch_many)) ||
+         (kind >= static_cast<uint8_t>(Kind::welcome) && kind <= static_cast<uint8_t>(Kind::departed));
 }
 
 std::string bytes_of_number(uint64_t number, std::size_t bytes) {
@@ -179,19 +263,30 @@ std::string encode(const CoordinatorMessage& message) {
     const auto host = builder.CreateString(member.host_name);
     const auto boot = builder.CreateString(member.boot_id);
     const auto settings = encode_settings(builder, member.settings);
+    const auto recovery = builder.CreateString(member.recovery);
     members.push_back(coordinator_wire::CreateMember(builder, member.rank, member.size, host, boot, member.process_id,
-                                                     settings, member.numa_node, member.efa,
-                                                     builder.CreateString(member.recovery)));
+                                                     settings, member.numa_node, member.efa, recovery,
+                                                     builder.CreateString(member.salt)));
   }
-  const auto all_members = builder.CreateVector(members);
-  const auto ranks = builder.CreateVector(message.ranks);
-  const auto key = builder.CreateString(message.key);
-  const auto value = builder.CreateVector(reinterpret_cast<const uint8_t*>(message.value.data()), message.value.size());
+  // Most messages are short: what they do not use takes no bytes.
+  Offset<flatbuffers::Vector<Offset<coordinator_wire::Member>>> all_members;
+  Offset<flatbuffers::Vector<int>> ranks;
+  Offset<flatbuffers::String> key;
+  Offset<flatbuffers::Vector<uint8_t>> value;
+  if (!members.empty()) all_members = builder.CreateVector(members);
+  if (!message.ranks.empty()) ranks = builder.CreateVector(message.ranks);
+  if (!message.key.empty()) key = builder.CreateString(message.key);
+  if (!message.value.empty()) {
+    value = builder.CreateVector(reinterpret_cast<const uint8_t*>(message.value.data()), message.value.size());
+  }
   const auto why = encode_failure(builder, message.why);
   const auto state = encode_state(builder, message.state);
+  const auto table = encode_table(builder, message.table);
+  const auto hosts = encode_hosts(builder, message.hosts);
+  const auto values = encode_texts(builder, message.values);
   const auto root =
       coordinator_wire::CreateMessage(builder, static_cast<uint8_t>(message.kind), message.id, message.number,
-                                      message.rank, ranks, key, value, why, all_members, state);
+                                      message.rank, ranks, key, value, why, all_members, state, table, hosts, values);
   coordinator_wire::FinishMessageBuffer(builder, root);
   return std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize());
 }
@@ -221,7 +316,7 @@ Result<CoordinatorMessage> decode(std::string_view payload) {
       message.members.push_back({member->rank(), member->size(), budget.text_of(member->host_name()),
                                  budget.text_of(member->boot_id()), member->process_id(),
                                  decode_settings(*member, budget), member->numa_node(), member->efa(),
-                                 budget.text_of(member->recovery())});
+                                 budget.text_of(member->recovery()), budget.text_of(member->salt())});
     }
   }
   if (const coordinator_wire::RankState* state = wire.state(); state != nullptr) {
@@ -232,6 +327,10 @@ Result<CoordinatorMessage> decode(std::string_view payload) {
     decoded.begun_named = state->begun_named();
     decoded.left_out = state->left_out();
   }
+  if (!decode_table(wire.table(), budget, message.table) || !decode_hosts(wire.hosts(), budget, message.hosts)) {
+    return Status(Code::transport, "coordinator: a list of hosts without valid ranks");
+  }
+  message.values = decode_texts(wire.values(), budget);
   if (budget.is_exceeded())
     return Status(Code::transport, "coordinator: a message describes more elements than its bytes allow");
   return message;

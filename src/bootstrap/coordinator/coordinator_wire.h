@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/status.h"
 #include "bootstrap/coordinator/coordinator_client.h"
+#include "bootstrap/rendezvous/member_table.h"
 
 namespace fdl {
 
@@ -22,7 +23,7 @@ struct CoordinatorMessage {
   // Never renumbered: both ends of a connection may be of different builds.
   enum class Kind : uint8_t {
     // from a rank
-    hello = 1,    // members[0]
+    hello = 1,    // members[0]; number: kMessages of the rank, 0 in former versions
     wait = 2,     // id; number: the timeout in ns
     publish = 3,  // id, key, value
     fetch = 4,    // id, key
@@ -55,10 +56,13 @@ struct CoordinatorMessage {
     // from a rank that waits, about slices that it may have to wait for in vain (contract/delivery_watch.h)
     sends_query = 24,  // key: the communicator; ranks: the queried ones
     sends_reply = 25,  // key; rank: the querying one; id, number: slices sent to it on channels 0 and 1
+    // from a rank: the values of the keys that consist of `key` and one of `ranks`
+    fetch_many = 26,  // id, key, ranks; number: the timeout in ns
     // from the coordinator
-    welcome = 32,      // key: the name of the serving process
-    refused = 33,      // why
-    reply = 34,        // id; why, or the requested value or members
+    welcome = 32,  // key: the name of the serving process; number: its kMessages, 0 in former versions
+    refused = 33,  // why
+    // id; why, or the requested value, members or table; to fetch_many: values, and ranks: those without a value
+    reply = 34,
     server = 35,       // members[0]: the rank whose process serves the coordinator
     ping = 36,         // id
     lost = 37,         // rank, why
@@ -74,6 +78,7 @@ struct CoordinatorMessage {
     state_query = 54,          // id: answered by a state_reply
     relayed_sends_query = 57,  // key; rank: the querying one
     sends_answer = 58,         // key, id, number; rank: the answering one
+    departed = 59,             // hosts: ranks that have left in good order, instead of a `left` for each
     // to a client that is no rank
     rank_state = 55,  // rank; number: a RankPresence; members[0]; why: how it left or was lost; state
     job_reply = 56,   // number: the ranks of the job; key: the name of the serving process; why: it is refused
@@ -87,6 +92,9 @@ struct CoordinatorMessage {
     node_ends = 47,     // number: the exit code; key: why
   };
 
+  // Counts the changes of the messages that one end must know of the other: 1: table, fetch_many and departed.
+  static constexpr int64_t kMessages = 1;
+
   Kind kind = Kind::hello;
   uint64_t id = 0;
   int64_t number = 0;
@@ -97,6 +105,9 @@ struct CoordinatorMessage {
   Status why;
   std::vector<CoordinatorClient::Hello> members;
   std::optional<RankState> state;
+  std::optional<MemberTable> table;
+  std::vector<HostRanks> hosts;
+  std::vector<std::string> values;
 };
 
 std::string encode(const CoordinatorMessage& message);

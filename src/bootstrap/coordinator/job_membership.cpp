@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string_view>
 
 namespace fdl {
 namespace {
@@ -62,17 +63,30 @@ std::string JobMembership::name_of(const Member& member) const { return process_
 
 // The rank that serves the coordinator comes last: it may end as soon as it reads the message, and the coordinator with
 // it, before the others have got theirs.
-void JobMembership::send_to_all(const CoordinatorMessage& message, Peer except) {
+std::vector<JobMembership::Peer> JobMembership::present_peers() const {
+  std::vector<Peer> peers;
   const Member* server = nullptr;
   for (const Member& member : members_) {
-    if (member.state != Member::State::present || member.peer == except) continue;
+    if (member.state != Member::State::present) continue;
     if (serves_the_coordinator(member)) {
       server = &member;
     } else {
-      send(member.peer, message);
+      peers.push_back(member.peer);
     }
   }
-  if (server != nullptr) send(server->peer, message);
+  if (server != nullptr) peers.push_back(server->peer);
+  return peers;
+}
+
+void JobMembership::send_to_each(const std::vector<Peer>& peers, CoordinatorMessage message) {
+  const auto shared = std::make_shared<const CoordinatorMessage>(std::move(message));
+  for (const Peer peer : peers) outgoing_.push_back({peer, shared});
+}
+
+// Ranks learn of departures before all later news.
+void JobMembership::send_to_all(CoordinatorMessage message) {
+  announce_departures();
+  send_to_each(present_peers(), std::move(message));
 }
 
 void JobMembership::refuse(Peer peer, Status why) {
@@ -122,8 +136,13 @@ Status JobMembership::refusal_of(const CoordinatorClient::Hello& hello) const {
 // A job is over when all its ranks have left. The same coordinator then serves the next job, from an empty table.
 void JobMembership::start_over() {
   members_.assign(members_.size(), Member{});
+  awaited_.clear();
+  departed_.clear();
+  many_fetches_.clear();
   first_rank_ = -1;
   first_settings_.clear();
+  salt_.clear();
+  table_.reset();
   arrived_ = 0;
   began_ns_ = -1;
   start_failed_ = {};
@@ -151,7 +170,7 @@ void JobMembership::compare_with_first(Member& member) {
   if (!same.ok() && start_failed_.ok()) answer_waiting(start_failed_ = same);
 }
 
-bool JobMembership::greet(Peer peer, const CoordinatorClient::Hello& hello, int64_t now_ns) {
+bool JobMembership::greet(Peer peer, const CoordinatorClient::Hello& hello, int64_t now_ns, int64_t messages) {
   if (options_.serves_again && std::all_of(members_.begin(), members_.end(),
                                            [](const Member& member) { return member.state == Member::State::left; })) {
     start_over();
@@ -162,10 +181,14 @@ bool JobMembership::greet(Peer peer, const CoordinatorClient::Hello& hello, int6
     refuse(peer, std::move(why));
     return false;
   }
+  announce_departures();
   Member& member = *member_at(hello.rank);
   member.state = Member::State::present;
   member.peer = peer;
   member.hello = hello;
+  member.messages = messages;
+  const std::string salt = std::exchange(member.hello.salt, {});
+  if (hello.rank == 0) salt_ = salt;
   rank_of_[peer] = hello.rank;
   if (arrived_ == 0) began_ns_ = now_ns;
   ++arrived_;
@@ -173,6 +196,7 @@ bool JobMembership::greet(Peer peer, const CoordinatorClient::Hello& hello, int6
   compare_with_first(member);
   CoordinatorMessage welcome{.kind = Kind::welcome};
   welcome.key = options_.server_name;
+  welcome.number = CoordinatorMessage::kMessages;
   send(peer, std::move(welcome));
   send_earlier_events(peer);
   if (serves_the_coordinator(member)) {
@@ -223,14 +247,34 @@ Status JobMembership::missing_after(double seconds) const {
 
 // Answers all ranks that wait for the start: all have arrived, or the reason why the start failed.
 void JobMembership::answer_waiting(const Status& why) {
-  CoordinatorMessage reply{.kind = Kind::reply};
-  reply.why = why;
-  if (why.ok()) {
-    for (const Member& member : members_) reply.members.push_back(member.hello);
-  }
+  // Ranks that wait under one number share a message. All do, unless their programs differ.
+  std::map<std::pair<uint64_t, bool>, std::vector<Peer>> peers;
   for (const Waiting& one : std::exchange(waiting_, {})) {
-    reply.id = one.id;
-    send(one.peer, reply);
+    peers[{one.id, member_of(one.peer)->messages >= CoordinatorMessage::kMessages}].push_back(one.peer);
+  }
+  for (const auto& [request, waiting] : peers) {
+    const auto [id, takes_table] = request;
+    CoordinatorMessage reply{.kind = Kind::reply, .id = id};
+    reply.why = why;
+    if (why.ok()) list_members(reply, takes_table);
+    send_to_each(waiting, std::move(reply));
+  }
+}
+
+// The table is made once, when all ranks have arrived.
+void JobMembership::list_members(CoordinatorMessage& reply, bool takes_table) {
+  if (takes_table && table_) {
+    reply.table = table_;
+    return;
+  }
+  std::vector<CoordinatorClient::Hello> everyone;
+  for (const Member& member : members_) everyone.push_back(member.hello);
+  if (takes_table) {
+    table_ = table_of(everyone);
+    table_->salt = salt_;
+    reply.table = table_;
+  } else {
+    reply.members = std::move(everyone);
   }
 }
 
@@ -263,8 +307,10 @@ Status JobMembership::receive(Peer peer, CoordinatorMessage message, int64_t now
     case Kind::fetch:
       fetch(peer, message);
       return {};
+    case Kind::fetch_many:
+      return fetch_many(peer, std::move(message), now_ns);
     case Kind::forget:
-      store_.forget({peer, message.id});
+      forget(peer, message.id);
       return {};
     case Kind::probe:
       for (const int rank : message.ranks) {
@@ -294,7 +340,7 @@ Status JobMembership::receive(Peer peer, CoordinatorMessage message, int64_t now
       forward_state(member->hello.rank, message);
       return {};
     case Kind::leave:
-      leave(*member);
+      leave(*member, now_ns);
       return {};
     case Kind::gives_up:
       if (message.why.ok()) return Status(Code::transport, "coordinator: a rank gives up without a reason");
@@ -314,89 +360,12 @@ void JobMembership::wait(Peer peer, const CoordinatorMessage& message, int64_t n
   if (!start_failed_.ok() || arrived_ == options_.size) answer_waiting(start_failed_);
 }
 
-void JobMembership::publish(Peer peer, CoordinatorMessage message) {
-  CoordinatorMessage reply{.kind = Kind::reply};
-  reply.id = message.id;
-  auto readers = store_.publish(rank_of_[peer], message.key, message.value);
-  if (!readers.ok()) {
-    reply.why = readers.status();
-    return send(peer, std::move(reply));
-  }
-  send(peer, reply);
-  reply.value = std::move(message.value);
-  for (const Store::Reader& reader : *readers) {
-    reply.id = reader.id;
-    send(reader.peer, reply);
-  }
-}
-
-void JobMembership::fetch(Peer peer, const CoordinatorMessage& message) {
-  const std::string* value = store_.fetch(message.key, {peer, message.id});
-  if (value == nullptr) return;
-  CoordinatorMessage reply{.kind = Kind::reply};
-  reply.id = message.id;
-  reply.value = *value;
-  send(peer, std::move(reply));
-}
-
-// ---- Leaving ----
-
-void JobMembership::leave(Member& member) {
-  // This text is equal to that of agree/negotiator: either may report the departure first, and all ranks must report
-  // one text.
-  member.end = Status::blame(member.hello.rank, member.hello.host_name, Code::shut_down,
-                             fmt::format("rank {} ({}) has shut down", member.hello.rank, member.hello.host_name));
-  vacate(member, Member::State::left, Kind::left);
-  // It waits for this confirmation.
-  send(member.peer, {.kind = Kind::left, .rank = member.hello.rank, .why = member.end});
-}
-
-// Loses a member whose process may only have been stopped. When it continues, it reads the same decision as the others.
-void JobMembership::lose_and_notify(Member& member, Status why) {
-  member.end = std::move(why);
-  vacate(member, Member::State::lost, Kind::lost);
-  CoordinatorMessage decision{.kind = Kind::lost};
-  decision.rank = member.hello.rank;
-  decision.why = member.end;
-  send(member.peer, std::move(decision));
-  hang_ups_.push_back(member.peer);
-}
-
-void JobMembership::lose(Member& member, const std::string& how) {
-  member.end = Status::blame(member.hello.rank, member.hello.host_name, Code::peer_lost,
-                             fmt::format("{} was lost: {}", name_of(member), how));
-  vacate(member, Member::State::lost, Kind::lost);
-}
-
-// Removes a member that left or was lost, informs the others, and decides the reports that name it.
-void JobMembership::vacate(Member& member, Member::State state, Kind kind) {
-  member.state = state;
-  member.warn_at = member.last_call = member.pong_until = Deadline::never();
-  --here_;
-  store_.forget_all_of(member.peer);
-  std::erase_if(waiting_, [&](const Waiting& one) { return one.peer == member.peer; });
-  CoordinatorMessage event{.kind = kind};
-  event.rank = member.hello.rank;
-  event.why = member.end;
-  send_to_all(event);
-  answer_job_queries_for(member);
-  decide_reports_of(member.hello.rank, member.end);
-  if (arrived_ < options_.size && start_failed_.ok()) answer_waiting(start_failed_ = member.end);
-}
-
-void JobMembership::closed(Peer peer) {
-  Member* member = member_of(peer);
-  if (member != nullptr && member->state == Member::State::present && member->peer == peer) {
-    lose(*member, "its process ended or its connection broke");
-  }
-  rank_of_.erase(peer);
-  std::erase_if(job_queries_, [&](const JobQuery& one) { return one.peer == peer; });
-}
+// ---- Time ----
 
 void JobMembership::tick(int64_t now_ns) {
   discount_own_pause(now_ns);
-  for (Member& member : members_) {
-    if (member.state != Member::State::present) continue;
+  for (const int rank : std::vector<int>(awaited_.begin(), awaited_.end())) {
+    Member& member = *member_at(rank);
     if (member.pong_until.moment_ns() <= now_ns) {
       lose_and_notify(member, end_by_silence(member));
       continue;
@@ -408,6 +377,8 @@ void JobMembership::tick(int64_t now_ns) {
   }
   if (start_limit().moment_ns() <= now_ns) answer_waiting(start_failed_ = missing_after(options_.start_timeout_s));
   answer_waiting_in_time(now_ns);
+  answer_many_in_time(now_ns);
+  announce_departures_in_time(now_ns);
   decide_against_alive(now_ns);
   end_job_queries(now_ns);
   if (was_paused(now_ns)) pause_ended_ns_ = now_ns;
@@ -424,7 +395,10 @@ Deadline JobMembership::start_limit() const {
 
 Deadline JobMembership::next() const {
   Deadline next = start_limit();
-  for (const Member& member : members_) {
+  if (!departed_.empty()) next = next.earlier(Deadline::at_ns(quiet_until_ns_));
+  for (const auto& [request, fetch] : many_fetches_) next = next.earlier(fetch.until);
+  for (const int rank : awaited_) {
+    const Member& member = members_[static_cast<std::size_t>(rank)];
     next = next.earlier(member.last_call).earlier(member.pong_until);
     if (!member.is_silent) next = next.earlier(member.warn_at);
   }

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -23,9 +25,10 @@ namespace fdl {
 class JobMembership {
  public:
   using Peer = uint64_t;
+  // A message to many peers is one object, so that it is encoded once.
   struct Outgoing {
     Peer peer;
-    CoordinatorMessage message;
+    std::shared_ptr<const CoordinatorMessage> message;
   };
 
   // `address` and `process` (where the coordinator itself runs) appear in messages to ranks.
@@ -35,7 +38,8 @@ class JobMembership {
 
   // Returns false if the hello is refused. The reason is in the outgoing messages; the caller closes the connection
   // once it is sent.
-  bool greet(Peer peer, const CoordinatorClient::Hello& hello, int64_t now_ns);
+  // `messages`: the number of its hello, see CoordinatorMessage::kMessages.
+  bool greet(Peer peer, const CoordinatorClient::Hello& hello, int64_t now_ns, int64_t messages = 0);
   // An error means that the peer violated the protocol; the caller closes its connection.
   Status receive(Peer peer, CoordinatorMessage message, int64_t now_ns);
   void closed(Peer peer);
@@ -60,6 +64,8 @@ class JobMembership {
 
   std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
   std::vector<Peer> take_hang_ups() { return std::exchange(hang_ups_, {}); }
+  // Ranks whose hello has not come yet.
+  std::size_t absent_ranks() const { return static_cast<std::size_t>(options_.size - arrived_); }
   // Returns whether at least one rank arrived and none is present any more.
   bool is_empty() const { return arrived_ > 0 && here_ == 0 && !must_report_mismatch(); }
 
@@ -69,7 +75,8 @@ class JobMembership {
     State state = State::absent;
     Peer peer = 0;
     CoordinatorClient::Hello hello;
-    Status end;  // the error for its leave or loss: the same text on all ranks
+    int64_t messages = 0;  // kMessages of its process
+    Status end;            // the error for its leave or loss: the same text on all ranks
     // Pings are numbered; a pong answers its ping and all earlier ones.
     uint64_t last_ping = 0;
     uint64_t last_pong = 0;
@@ -86,6 +93,18 @@ class JobMembership {
     uint64_t id;
     Deadline until;
   };
+  // A rank waits for the values of several keys: `prefix` and the number of each of `ranks`.
+  struct ManyFetch {
+    std::string prefix;
+    std::vector<int> ranks;
+    std::size_t missing = 0;  // keys that are not published yet
+    Deadline until;
+  };
+  using RequestOfPeer = std::pair<Peer, uint64_t>;
+
+  // When the others learn that a rank has gone.
+  enum class News { at_once, together };
+
   // A failure of a communicator that is not decided yet: the coordinator waits for a pong of the reported rank.
   struct FailureReport {
     std::string comm;
@@ -128,8 +147,12 @@ class JobMembership {
   Member* member_of(Peer peer);
   Member* member_at(int rank);
   std::string name_of(const Member& member) const;
-  void send(Peer peer, CoordinatorMessage message) { outgoing_.push_back({peer, std::move(message)}); }
-  void send_to_all(const CoordinatorMessage& message, Peer except = 0);
+  void send(Peer peer, CoordinatorMessage message) {
+    outgoing_.push_back({peer, std::make_shared<const CoordinatorMessage>(std::move(message))});
+  }
+  void send_to_all(CoordinatorMessage message);
+  void send_to_each(const std::vector<Peer>& peers, CoordinatorMessage message);
+  std::vector<Peer> present_peers() const;
   void refuse(Peer peer, Status why);
 
   void compare_with_first(Member& member);
@@ -139,11 +162,17 @@ class JobMembership {
   void send_earlier_events(Peer peer);
   Status missing_after(double seconds) const;
   void answer_waiting(const Status& why);
+  void list_members(CoordinatorMessage& reply, bool takes_table);
   void answer_waiting_in_time(int64_t now_ns);
 
   void wait(Peer peer, const CoordinatorMessage& message, int64_t now_ns);
   void publish(Peer peer, CoordinatorMessage message);
   void fetch(Peer peer, const CoordinatorMessage& message);
+  Status fetch_many(Peer peer, CoordinatorMessage message, int64_t now_ns);
+  void note_value(const Store::Reader& reader, CoordinatorMessage& reply);
+  void answer_many(const RequestOfPeer& request, const ManyFetch& fetch);
+  void answer_many_in_time(int64_t now_ns);
+  void forget(Peer peer, uint64_t id);
   void report(int reporter, const std::string& comm, const Status& why, int64_t now_ns);
   void examine(FailureReport& failure, int64_t now_ns);
   void end_circle(FailureReport& failure, const std::set<int>& ranks, int64_t now_ns);
@@ -167,12 +196,19 @@ class JobMembership {
   void given_up_by(Member& from, const Status& why, int64_t now_ns);
   void lose_and_notify(Member& member, Status why);
   bool serves_the_coordinator(const Member& member) const;
-  void leave(Member& member);
+  void leave(Member& member, int64_t now_ns);
+  void announce_departures();
+  void announce_departures_in_time(int64_t now_ns);
+  void end_wait_for_pong(Member& member);
   void lose(Member& member, const std::string& how);
-  void vacate(Member& member, Member::State state, CoordinatorMessage::Kind kind);
+  void vacate(Member& member, Member::State state, News news);
   void decide(const std::string& comm, const Status& why);
   void decide_against_alive(int64_t now_ns);
   void decide_reports_of(int rank, const Status& why);
+
+  // Each announcement wakes all ranks. Ranks that leave within this time for each present one are announced together.
+  static constexpr int64_t kAnnouncementOfRank_ns = 200'000;
+  static constexpr int64_t kLongestAnnouncement_ns = 1'000'000'000;
 
   static constexpr int64_t kNoPause_ns = std::numeric_limits<int64_t>::min() / 2;
 
@@ -187,13 +223,19 @@ class JobMembership {
   std::unordered_map<Peer, int> rank_of_;
   int first_rank_ = -1;  // the first to arrive: its settings are compared with those of all others
   std::vector<CompatibilitySetting> first_settings_;
-  bool is_ending_ = false;  // end() was called
+  std::string salt_;                  // of rank 0; only members get it
+  std::optional<MemberTable> table_;  // once all ranks have arrived
+  bool is_ending_ = false;            // end() was called
   int arrived_ = 0;
   int here_ = 0;         // ranks that are present
   std::set<int> late_;   // ranks that arrived after the start had failed and received the reason
   Status start_failed_;  // ranks are missing or were lost before all had arrived, or settings differ
   std::vector<Waiting> waiting_;
+  std::set<int> awaited_;                                         // ranks whose pong is due
+  std::vector<int> departed_;                                     // ranks that have left and have not been announced
+  int64_t quiet_until_ns_ = std::numeric_limits<int64_t>::min();  // then they are
   Store store_;
+  std::map<RequestOfPeer, ManyFetch> many_fetches_;
   std::vector<FailureReport> reports_;
   std::map<std::string, Status> decisions_;                // by communicator; OK while its first report is in reports_
   std::unordered_map<std::string, Query> queries_;         // by communicator

@@ -162,10 +162,16 @@ void JobMembership::ping(Member& member, int64_t now_ns) {
 }
 
 void JobMembership::expect_pong(Member& member, int64_t now_ns) {
+  awaited_.insert(member.hello.rank);
   member.asked_ns = now_ns;
   member.warn_at = Deadline::at_ns(now_ns + seconds_to_ns(options_.silence_warning_s));
   member.pong_until = Deadline::at_ns(now_ns + seconds_to_ns(options_.lost_after_s));
   member.last_call = member.pong_until.shifted_by_ns(-kCoordinatorPause_ns);
+}
+
+void JobMembership::end_wait_for_pong(Member& member) {
+  awaited_.erase(member.hello.rank);
+  member.warn_at = member.last_call = member.pong_until = Deadline::never();
 }
 
 // A pong proves that the rank is alive, so all reports that its ping was sent for are decided. A closed connection
@@ -176,7 +182,7 @@ void JobMembership::pong(Member& member, uint64_t id, int64_t now_ns) {
   member.last_pong = std::max(member.last_pong, id);
   end_silence(member, now_ns);
   if (member.last_pong == member.last_ping) {
-    member.warn_at = member.last_call = member.pong_until = Deadline::never();
+    end_wait_for_pong(member);
   } else {
     expect_pong(member, now_ns);
   }
@@ -232,8 +238,9 @@ Status JobMembership::end_by_silence(const Member& member) const {
 void JobMembership::discount_own_pause(int64_t now_ns) {
   const int64_t late_ns = now_ns - due_ns_;
   if (due_ns_ == std::numeric_limits<int64_t>::max() || late_ns < kCoordinatorPause_ns) return;
-  for (Member& member : members_) {
-    if (member.pong_until.is_never() || member.asked_ns > due_ns_) continue;
+  for (const int rank : awaited_) {
+    Member& member = *member_at(rank);
+    if (member.asked_ns > due_ns_) continue;
     member.asked_ns += late_ns + kCoordinatorPause_ns;
     member.warn_at = member.warn_at.shifted_by_ns(late_ns + kCoordinatorPause_ns);
     member.last_call = member.last_call.shifted_by_ns(late_ns + kCoordinatorPause_ns);
@@ -254,7 +261,7 @@ void JobMembership::given_up_by(Member& from, const Status& why, int64_t now_ns)
   const bool is_behind_a_pause = was_paused(now_ns) || now_ns - pause_ended_ns_ < kCoordinatorPause_ns;
   if (!is_behind_a_pause) return lose(from, "it was cut off from the coordinator");
   from.end = why;
-  vacate(from, Member::State::left, Kind::left);
+  vacate(from, Member::State::left, News::at_once);
   Member& server = *member_at(0);
   if (serves_the_coordinator(server) && why.error().culprit_rank == 0) lose_and_notify(server, why);
 }

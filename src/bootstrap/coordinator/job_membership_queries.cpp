@@ -1,4 +1,4 @@
-// JobMembership relays the question of a user, what all ranks do, and passes each answer on as it arrives.
+// JobMembership answers requests: for facts of the store, and of a user who asks what all ranks do.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -12,8 +12,102 @@ using Kind = CoordinatorMessage::Kind;
 
 // Limits of the queries that are open at once.
 constexpr std::size_t kMostJobQueries = 16;
+// The limit of the values of one reply; less than a frame may have.
+constexpr std::size_t kMostManyBytes = 32_MiB;
 
 }  // namespace
+
+// ---- Facts ----
+
+// Readers that wait under one number share a message: those of a fact that all ranks fetch usually do.
+void JobMembership::publish(Peer peer, CoordinatorMessage message) {
+  CoordinatorMessage reply{.kind = Kind::reply, .id = message.id};
+  auto readers = store_.publish(rank_of_[peer], message.key, message.value);
+  if (!readers.ok()) {
+    reply.why = readers.status();
+    return send(peer, std::move(reply));
+  }
+  send(peer, reply);
+  std::map<uint64_t, std::vector<Peer>> peers;
+  for (const Store::Reader& reader : *readers) {
+    const auto many = many_fetches_.find({reader.peer, reader.id});
+    if (many == many_fetches_.end()) {
+      peers[reader.id].push_back(reader.peer);
+    } else if (--many->second.missing == 0) {
+      answer_many(many->first, many->second);
+      many_fetches_.erase(many);
+    }
+  }
+  reply.value = std::move(message.value);
+  for (const auto& [id, waiting] : peers) {
+    reply.id = id;
+    send_to_each(waiting, reply);
+  }
+}
+
+void JobMembership::fetch(Peer peer, const CoordinatorMessage& message) {
+  const std::string* value = store_.fetch(message.key, {peer, message.id});
+  if (value == nullptr) return;
+  CoordinatorMessage reply{.kind = Kind::reply, .id = message.id};
+  reply.value = *value;
+  send(peer, std::move(reply));
+}
+
+Status JobMembership::fetch_many(Peer peer, CoordinatorMessage message, int64_t now_ns) {
+  const RequestOfPeer request{peer, message.id};
+  const bool fits = message.ranks.size() <= static_cast<std::size_t>(options_.size) && message.key.size() <= kMostKey;
+  if (!fits || many_fetches_.contains(request)) {
+    return Status(Code::transport, "coordinator: a request for too many facts");
+  }
+  const int64_t timeout = std::clamp<int64_t>(message.number, 0, int64_t{1} << 61);
+  ManyFetch fetch{
+      .prefix = std::move(message.key), .ranks = std::move(message.ranks), .until = Deadline::at_ns(now_ns + timeout)};
+  for (const int rank : fetch.ranks) {
+    fetch.missing += store_.fetch(fetch.prefix + std::to_string(rank), {peer, message.id}) == nullptr ? 1 : 0;
+  }
+  if (fetch.missing == 0) {
+    answer_many(request, fetch);
+  } else {
+    many_fetches_.emplace(request, std::move(fetch));
+  }
+  return {};
+}
+
+// The values in the order of the requested ranks; those of missing ones are empty.
+void JobMembership::answer_many(const RequestOfPeer& request, const ManyFetch& fetch) {
+  CoordinatorMessage reply{.kind = Kind::reply, .id = request.second};
+  std::size_t bytes = 0;
+  for (const int rank : fetch.ranks) {
+    const std::string* value = store_.find(fetch.prefix + std::to_string(rank));
+    if (value == nullptr) reply.ranks.push_back(rank);
+    reply.values.push_back(value == nullptr ? std::string() : *value);
+    bytes += reply.values.back().size();
+    if (bytes > kMostManyBytes) {
+      reply.ranks.clear();
+      reply.values.clear();
+      reply.why = Status(Code::resource, fmt::format("the facts '{:.64}...' have more than {} bytes together",
+                                                     fetch.prefix, kMostManyBytes));
+      break;
+    }
+  }
+  send(request.first, std::move(reply));
+}
+
+void JobMembership::answer_many_in_time(int64_t now_ns) {
+  std::erase_if(many_fetches_, [&](const auto& one) {
+    if (one.second.until.moment_ns() > now_ns) return false;
+    store_.forget({one.first.first, one.first.second});
+    answer_many(one.first, one.second);
+    return true;
+  });
+}
+
+void JobMembership::forget(Peer peer, uint64_t id) {
+  many_fetches_.erase({peer, id});
+  store_.forget({peer, id});
+}
+
+// ---- The state of the job ----
 
 // A member that is present gets a state_query. Of all others the state is known already.
 Status JobMembership::query_job(Peer peer, int64_t now_ns) {

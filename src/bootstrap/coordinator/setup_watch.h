@@ -24,9 +24,19 @@ namespace fdl {
 inline std::vector<int> ranks_to_probe(std::vector<int> others, int me) {
   constexpr std::size_t kProbedByAll = 32;
   if (others.size() <= kProbedByAll) return others;
-  std::ranges::sort(others);
+  if (!std::ranges::is_sorted(others)) std::ranges::sort(others);
   const auto next = static_cast<std::size_t>(std::ranges::upper_bound(others, me) - others.begin());
   return {others.front(), others[next % others.size()], others[(next + 1) % others.size()]};
+}
+
+// How often each of the ranks that wait together for `ranks` others probes: not more often than every `usual_ns`, and
+// in a large world so that the number of probes in a second does not grow with it. A stopped rank is found a little
+// later.
+inline int64_t probe_interval_ns(std::size_t ranks, int64_t usual_ns, int64_t lost_after_ns) {
+  constexpr int64_t kRanksAtUsualRate = 128;
+  constexpr int64_t kLeastProbes = 4;  // within lost_after
+  const int64_t slowest = std::max(usual_ns, lost_after_ns / kLeastProbes);
+  return std::min(usual_ns * std::max<int64_t>(1, static_cast<int64_t>(ranks) / kRanksAtUsualRate), slowest);
 }
 
 class SetupWatch {
@@ -37,10 +47,11 @@ class SetupWatch {
   // empty.
   static Result<std::shared_ptr<SetupWatch>> make(std::vector<int> ranks, std::string comm) {
     FDL_ASSIGN_OR_RETURN(Event event, Event::make());
+    if (!std::ranges::is_sorted(ranks)) std::ranges::sort(ranks);
     return std::shared_ptr<SetupWatch>(new SetupWatch(std::move(ranks), std::move(comm), std::move(event)));
   }
 
-  const std::vector<int>& ranks() const { return ranks_; }
+  const std::vector<int>& ranks() const { return ranks_; }  // in ascending order
   const std::string& comm() const { return comm_; }
   // Valid as long as this object.
   const Interrupt& interrupt() const { return interrupt_; }

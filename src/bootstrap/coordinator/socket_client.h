@@ -41,10 +41,11 @@ class SocketClient final : public CoordinatorClient {
   Result<std::vector<Hello>> wait_for_all(Deadline deadline) override;
   Status publish(std::string_view key, std::string_view value) override;
   Result<std::string> fetch(std::string_view key, Deadline deadline) override { return fetch_from({}, key, deadline); }
+  Result<ManyFacts> fetch_many(std::string_view prefix, const std::vector<int>& ranks, Deadline deadline) override;
   Result<std::string> fetch_from(const std::vector<int>& world_ranks, std::string_view key, Deadline deadline) override;
   void probe(const std::vector<int>& world_ranks) override;
   Result<std::shared_ptr<SetupWatch>> watch(const std::vector<int>& world_ranks, const std::string& comm) override;
-  bool probe_watched() override;
+  int64_t probe_watched(int64_t now_ns) override;
   bool has_open_probe() override;
   void report(const std::string& comm, const Status& why) override;
   void query_progress(const std::string& comm, uint64_t query, const std::vector<int>& world_ranks,
@@ -66,11 +67,13 @@ class SocketClient final : public CoordinatorClient {
   };
 
   Status wait_for_welcome(Deadline deadline);
+  bool knows_fetch_many() FDL_EXCLUDES(mutex_);
   void receive() FDL_EXCLUDES(mutex_);
   void handle(CoordinatorMessage message) FDL_REQUIRES(mutex_);
   void handle_event(CoordinatorMessage message) FDL_REQUIRES(mutex_);
   void note_decision(const CoordinatorMessage& message) FDL_REQUIRES(mutex_);
   void add_event(CoordinatorEvent event) FDL_REQUIRES(mutex_);
+  void note_departed(const std::vector<HostRanks>& hosts) FDL_REQUIRES(mutex_);
   void note_gone(CoordinatorEvent::Kind kind, const CoordinatorMessage& message) FDL_REQUIRES(mutex_);
   void note_answer() FDL_REQUIRES(mutex_);
   void note_query() FDL_REQUIRES(mutex_);
@@ -103,7 +106,8 @@ class SocketClient final : public CoordinatorClient {
   bool welcome_ FDL_GUARDED_BY(mutex_) = false;
   Status refusal_ FDL_GUARDED_BY(mutex_);
   std::string server_name_ FDL_GUARDED_BY(mutex_);
-  std::vector<Hello> server_ FDL_GUARDED_BY(mutex_);  // the rank that serves the coordinator, if one does
+  int64_t coordinator_messages_ FDL_GUARDED_BY(mutex_) = 0;  // kMessages of its process
+  std::vector<Hello> server_ FDL_GUARDED_BY(mutex_);         // the rank that serves the coordinator, if one does
   bool left_ FDL_GUARDED_BY(mutex_) = false;
   bool leave_confirmed_ FDL_GUARDED_BY(mutex_) = false;   // the coordinator has the leave message
   bool coordinator_ends_ FDL_GUARDED_BY(mutex_) = false;  // in good order
@@ -111,6 +115,7 @@ class SocketClient final : public CoordinatorClient {
   Silence silence_ FDL_GUARDED_BY(mutex_);         // of the coordinator
   bool is_silent_ FDL_GUARDED_BY(mutex_) = false;  // for too long: the driving thread closes the connection
   std::vector<std::weak_ptr<SetupWatch>> watches_ FDL_GUARDED_BY(mutex_);
+  int64_t probed_watched_ns_ FDL_GUARDED_BY(mutex_) = 0;                    // the last time
   std::set<std::string> undecided_ FDL_GUARDED_BY(mutex_);                  // communicators that this rank has reported
   std::unordered_map<std::string, Status> decided_ FDL_GUARDED_BY(mutex_);  // for set-ups that begin later
   std::unordered_map<int, Status> gone_ FDL_GUARDED_BY(mutex_);

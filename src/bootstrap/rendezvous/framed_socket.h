@@ -27,7 +27,9 @@ class FramedSocket {
   // arrived before the end are appended too.
   State receive(std::vector<CoordinatorMessage>& messages);
 
-  void send(const CoordinatorMessage& message) { outgoing_ += sealer_.seal(encode(message)); }
+  void send(const CoordinatorMessage& message) { send_encoded(encode(message)); }
+  // The same, for a message that several connections send.
+  void send_encoded(std::string_view encoded) { outgoing_ += sealer_.seal(encoded); }
   // Writes as much as the socket accepts now. Returns false if the connection has ended; receive() then reports it.
   bool flush();
   std::size_t unsent_bytes() const { return outgoing_.size() - sent_; }

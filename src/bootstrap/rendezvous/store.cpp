@@ -27,9 +27,14 @@ Result<std::vector<Store::Reader>> Store::publish(int rank, const std::string& k
 }
 
 const std::string* Store::fetch(const std::string& key, Reader reader) {
-  if (const auto found = facts_.find(key); found != facts_.end()) return &found->second.value;
+  if (const std::string* value = find(key)) return value;
   readers_.emplace(key, reader);
   return nullptr;
+}
+
+const std::string* Store::find(const std::string& key) const {
+  const auto found = facts_.find(key);
+  return found == facts_.end() ? nullptr : &found->second.value;
 }
 
 void Store::forget(Reader reader) {

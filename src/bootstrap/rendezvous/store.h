@@ -24,6 +24,8 @@ class Store {
   Result<std::vector<Reader>> publish(int rank, const std::string& key, std::string value);
   // Returns the value, valid until the next call. Returns null if it is unknown; the reader then waits for it.
   const std::string* fetch(const std::string& key, Reader reader);
+  // Returns the value, valid until the next call. Returns null if it is unknown.
+  const std::string* find(const std::string& key) const;
   void forget(Reader reader);
   void forget_all_of(uint64_t peer);
 

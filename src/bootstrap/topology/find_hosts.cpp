@@ -3,7 +3,7 @@
 //
 //   lowest rank L                                every other candidate r
 //   publish  hosts/L/socket    its Unix socket   fetch it, connect (which succeeds or fails at once)
-//   fetch    hosts/L/knock/r   from each         publish  hosts/L/knock/r   whether it is connected
+//   fetch    hosts/L/knock/r   from all          publish  hosts/L/knock/r   whether it is connected
 //   accept as many, prove the key, pass memory   prove the key, map the memory, answer through it
 //   publish  hosts/L/members   the successful    fetch it, as does every rank of the world
 //
@@ -16,6 +16,7 @@
 #include <atomic>
 #include <charconv>
 #include <map>
+#include <optional>
 
 #include "base/log.h"
 #include "bootstrap/topology/topology.h"
@@ -31,12 +32,13 @@ constexpr std::string_view kPurpose = "shared memory trial";
 
 struct Trial {
   int leader;
-  std::vector<int> candidates;  // in order, the leader first
+  std::vector<int> candidates;  // in ascending order, the leader first
   const std::string& job_key;
   Exchange& exchange;
   Deadline deadline;
 
   std::string key(std::string_view what) const { return fmt::format("hosts/{}/{}", leader, what); }
+  bool has(int rank) const { return std::ranges::binary_search(candidates, rank); }
   Deadline timeout() const { return Deadline::after_seconds(kTimeout_s).earlier(deadline); }
 };
 
@@ -46,6 +48,15 @@ uint64_t& word(const SharedSegment& segment, int index) {
 }
 
 std::string name_of(int rank) { return fmt::format("rank {}", rank); }
+
+std::optional<int> rank_of(std::string_view name) {
+  int rank = -1;
+  const std::size_t number = name_of(0).size() - 1;
+  if (name.size() <= number) return std::nullopt;
+  const auto [end, error] = std::from_chars(name.data() + number, name.data() + name.size(), rank);
+  if (error != std::errc() || end != name.data() + name.size() || name_of(rank) != name) return std::nullopt;
+  return rank;
+}
 
 // ---- The leader ----
 
@@ -72,9 +83,8 @@ Result<Offer> make_offer(int world_size) {
 Result<int> try_one(const Trial& trial, const Offer& offer, int fd) {
   FDL_ASSIGN_OR_RETURN(const Introduced introduced,
                        introduce_as_server(fd, trial.job_key, kPurpose, name_of(trial.leader), trial.timeout()));
-  const auto candidate = std::find_if(trial.candidates.begin(), trial.candidates.end(),
-                                      [&](int rank) { return name_of(rank) == introduced.peer; });
-  if (candidate == trial.candidates.end()) return Status(Code::transport, "a stranger: " + introduced.peer);
+  const std::optional<int> candidate = rank_of(introduced.peer);
+  if (!candidate || !trial.has(*candidate)) return Status(Code::transport, "a stranger: " + introduced.peer);
   const int memory = offer.memory.fd();
   FDL_RETURN_IF_ERROR(send_fds(fd, {&memory, 1}, trial.timeout()));
   std::byte done{};
@@ -86,14 +96,13 @@ Result<int> try_one(const Trial& trial, const Offer& offer, int fd) {
 }
 
 Result<int> count_connected(const Trial& trial) {
-  int connected = 0;
-  for (const int rank : trial.candidates) {
-    if (rank == trial.leader) continue;
-    FDL_ASSIGN_OR_RETURN(const std::string answer,
-                         trial.exchange.fetch(trial.key(fmt::format("knock/{}", rank)), trial.deadline));
-    connected += answer == "connected" ? 1 : 0;
+  const std::vector<int> others(trial.candidates.begin() + 1, trial.candidates.end());
+  FDL_ASSIGN_OR_RETURN(const ManyFacts answers, trial.exchange.fetch_many(trial.key("knock/"), others, trial.deadline));
+  if (!answers.missing.empty()) {
+    return Status(Code::timeout, fmt::format("rank {} did not answer in time whether it shares memory with rank {}",
+                                             answers.missing.front(), trial.leader));
   }
-  return connected;
+  return static_cast<int>(std::ranges::count(answers.values, "connected"));
 }
 
 Result<std::vector<int>> accept_candidates(const Trial& trial, const Offer& offer) {
@@ -160,14 +169,14 @@ Status follow(const Trial& trial, int rank) {
 
 // ---- All ranks ----
 
-Result<std::vector<int>> parse_members(const std::string& text, const std::vector<int>& candidates) {
+Result<std::vector<int>> parse_members(const std::string& text, const Trial& trial) {
   std::vector<int> members;
   const char* at = text.data();
   const char* const end = text.data() + text.size();
   while (at < end) {
     int rank = -1;
     const auto [next, error] = std::from_chars(at, end, rank);
-    if (error != std::errc() || std::find(candidates.begin(), candidates.end(), rank) == candidates.end()) {
+    if (error != std::errc() || !trial.has(rank)) {
       return Status(Code::internal, fmt::format("'{}' is not a list of ranks of one host", text));
     }
     members.push_back(rank);
@@ -183,11 +192,11 @@ Result<std::vector<int>> run_trial(const Trial& trial, int rank, int world_size)
   if (trial.candidates.size() == 1) return trial.candidates;
   if (rank == trial.leader) {
     FDL_RETURN_IF_ERROR(lead(trial, world_size));
-  } else if (std::find(trial.candidates.begin(), trial.candidates.end(), rank) != trial.candidates.end()) {
+  } else if (trial.has(rank)) {
     FDL_RETURN_IF_ERROR(follow(trial, rank));
   }
   FDL_ASSIGN_OR_RETURN(const std::string text, trial.exchange.fetch(trial.key("members"), trial.deadline));
-  return parse_members(text, trial.candidates);
+  return parse_members(text, trial);
 }
 
 // Divides hosts that have more ranks than a memory group may have, in the order of ranks and evenly: groups of equal
@@ -226,10 +235,11 @@ Result<std::vector<Member>> find_hosts(int rank, const std::vector<HostFacts>& f
     while (!left.empty()) {
       const Trial trial{left.front(), left, job_key, exchange, deadline};
       FDL_ASSIGN_OR_RETURN(const std::vector<int> members, run_trial(trial, rank, size));
-      for (const int member : members) {
-        world[static_cast<std::size_t>(member)].host_id = fmt::format("{}/{}", boot_id, trial.leader);
-      }
-      std::erase_if(left, [&](int one) { return std::find(members.begin(), members.end(), one) != members.end(); });
+      // The leader's number makes it unique. Each member of each communicator has a copy, so it fits into a string
+      // without memory of its own.
+      const std::string host_id = fmt::format("{:.8}/{}", boot_id, trial.leader);
+      for (const int member : members) world[static_cast<std::size_t>(member)].host_id = host_id;
+      std::erase_if(left, [&](int one) { return !world[static_cast<std::size_t>(one)].host_id.empty(); });
     }
   }
   assign_memory_groups(world);

@@ -14,6 +14,8 @@
 #include <memory>
 #include <optional>
 
+#include "base/config.h"
+
 namespace fdl {
 namespace {
 
@@ -169,6 +171,17 @@ std::string describe_cache(hwloc_topology_t topology) {
   return {};
 }
 
+// Whether the system says so, and no variable shows hwloc another machine. To load hwloc's topology takes a process
+// milliseconds, and the ranks of a host together a second.
+bool has_one_numa_node() {
+  const Environment environment = Environment::of_process();
+  for (const auto& [name, value] : environment.all()) {
+    if (name.starts_with("HWLOC_")) return false;
+  }
+  const std::string nodes = first_line_of("/sys/devices/system/node/online");
+  return !nodes.empty() && nodes.find_first_of(",-") == std::string::npos;
+}
+
 }  // namespace
 
 HostFacts host_facts() {
@@ -189,6 +202,7 @@ std::string host_identity() {
 }
 
 int numa_node() {
+  if (has_one_numa_node()) return -1;
   const hwloc_topology_t topology = machine();
   if (topology == nullptr || hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE) < 2) return -1;
   const Bitmap mine = affinity();
@@ -246,6 +260,9 @@ int usable_cores(std::span<const int> processes) {
 }
 
 bool each_has_a_core(std::span<const Member> members, std::string_view host_id) {
+  const auto on_host = std::ranges::count_if(members, [&](const Member& one) { return one.host_id == host_id; });
+  // No affinity gives a host more processors than it has; the affinities of many processes take long to read.
+  if (const long online = ::sysconf(_SC_NPROCESSORS_ONLN); online > 0 && on_host > online) return false;
   std::vector<int> processes{0};
   int ranks = 0;
   for (const Member& member : members) {

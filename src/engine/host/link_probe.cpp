@@ -55,13 +55,14 @@ Result<double> burst(Transport& transport, int rank, int size, Deadline deadline
   return apart_ns * 1e-9 / static_cast<double>(kTailBytes);
 }
 
-// Computes the maximum over all ranks. The algorithm is chosen only by the parts of the shape that are equal on all
-// ranks.
+// Computes the maximum over all ranks, along a tree: the configured algorithm may need messages and connections between
+// many ranks for these few bytes, and a choice would depend on what is being measured.
 Status agree(Transport& transport, int rank, const GroupShape& shape, const Config& config, std::span<double> worst,
              Deadline deadline) {
   const GroupShape known{.ranks = shape.ranks, .hosts = shape.hosts, .ranks_per_host = shape.ranks_per_host};
   ScheduledCollectives collectives(&transport, rank, known, config);
-  const CollectiveSpec spec{.dtype = Dtype::float64, .reduction = {.op = Op::max}, .count = worst.size()};
+  const CollectiveSpec spec{
+      .dtype = Dtype::float64, .reduction = {.op = Op::max}, .count = worst.size(), .algorithm = "binomial_tree"};
   Completion completion;
   collectives.start(spec, {worst.data(), worst.data()}, completion);
   while (!completion.done) {

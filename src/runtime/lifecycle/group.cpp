@@ -4,9 +4,12 @@
 namespace fdl {
 namespace {
 
-std::vector<std::string> rank_names(const std::vector<Member>& members) {
-  std::vector<std::string> names;
-  for (const Member& member : members) names.push_back(name_of(member));
+// The first rank names all members in its decisions. The others name only themselves.
+std::vector<std::string> rank_names(const std::vector<Member>& members, int rank) {
+  std::vector<std::string> names(members.size());
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (rank == 0 || rank == static_cast<int>(i)) names[i] = name_of(members[i]);
+  }
   return names;
 }
 
@@ -18,9 +21,14 @@ Group::Group(std::string id, int rank, std::vector<Member> members, std::unique_
       rank_(rank),
       members_(std::move(members)),
       comm_(std::move(comm)),
-      named_(*comm_, config, rank_names(members_), std::move(memory), std::move(tuning)) {}
+      named_(*comm_, config, rank_names(members_, rank_), std::move(memory), std::move(tuning)) {}
 
 int Group::rank_of(int world_rank) const {
+  // In the group of all ranks, each has its place in the world.
+  if (world_rank >= 0 && world_rank < size() &&
+      members_[static_cast<std::size_t>(world_rank)].world_rank == world_rank) {
+    return world_rank;
+  }
   for (int rank = 0; rank < size(); ++rank) {
     if (members_[static_cast<std::size_t>(rank)].world_rank == world_rank) return rank;
   }

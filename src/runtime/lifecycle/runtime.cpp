@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <numeric>
 
 #include "agree/wire/wire.h"
 #include "base/log.h"
@@ -200,10 +201,17 @@ Result<Group*> Runtime::split(Group& group, int color, int key) {
   FDL_ASSIGN_OR_RETURN(const SetUp set_up, begin_set_up(others(group.members())));
   FDL_RETURN_IF_ERROR(
       exchange.publish(std::to_string(group.rank()), std::to_string(color) + " " + std::to_string(key)));
+  std::vector<int> everyone(static_cast<std::size_t>(group.size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  const auto fetched = exchange.fetch_many("", everyone, set_up.deadline);
+  const Status complete =
+      !fetched.ok() || fetched->missing.empty()
+          ? fetched.status()
+          : Status(Code::timeout, name_of(group.members()[static_cast<std::size_t>(fetched->missing.front())]) +
+                                      " has not called split in time");
+  if (!complete.ok()) return outcome(set_up, complete).while_doing("splitting group " + group.id());
   for (int rank = 0; rank < group.size(); ++rank) {
-    const auto fetched = exchange.fetch(std::to_string(rank), set_up.deadline);
-    if (!fetched.ok()) return outcome(set_up, fetched.status()).while_doing("splitting group " + group.id());
-    const std::string& text = *fetched;
+    const std::string& text = fetched->values[static_cast<std::size_t>(rank)];
     int their_color = 0;
     int their_key = 0;
     const char* end = text.data() + text.size();
@@ -270,7 +278,7 @@ void Runtime::on_event(const CoordinatorEvent& event) {
       break;
     case CoordinatorEvent::Kind::left:
       for (const auto& group : groups) {
-        if (has_rank(group->members())) group->named().depart(group->rank_of(event.rank), event.why);
+        if (const int rank = group->rank_of(event.rank); rank >= 0) group->named().depart(rank, event.why);
       }
       break;
     case CoordinatorEvent::Kind::comm_failed:

@@ -202,7 +202,7 @@ class Runtime {
                                                                std::set<int> lost, double timeout_s);
   void leave(const Status& why, int64_t farewell_ns);
   void end_coordinator(double patience_s);
-  Status agree_on_session_key(Exchange& exchange, Deadline deadline);
+  Status agree_on_session_key(std::string salt, Exchange& exchange, Deadline deadline);
   Status compute_facts();
   Status share_memory();
   Status start_connector();
@@ -261,6 +261,7 @@ class Runtime {
   void answer_sends_query(const CoordinatorEvent& event);
   void take_sends_reply(const CoordinatorEvent& event);
   void check_interrupt(Communicator& comm);
+  bool is_turn_to_probe(const Communicator& comm, int64_t waited_ns) const;
   void check_stall(Communicator& comm, int64_t waited_ns);
   void report_stall(const std::string& comm, const std::string& text);
   int64_t watch_devices(int64_t now_ns);

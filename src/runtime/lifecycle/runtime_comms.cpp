@@ -167,16 +167,26 @@ void Runtime::on_failure_report(const std::string& id, const Status& why) {
 void Runtime::on_suspect(Communicator& comm, int64_t waited_ns) {
   if (history_) history_->sample();  // a reader then sees for how long the operation was in flight
   if (!coordinator_client_) return;
+  check_stall(comm, waited_ns);
+  comm.check_connections([&](const Status& broken) { on_failure_report(comm.id(), broken); });
+  if (!is_turn_to_probe(comm, waited_ns)) return;
   std::vector<int> probed = ranks_to_probe(others(comm.members()), identity_.rank);
   if (const InFlight waiting = comm.in_flight(); waiting.any) {
     probed.insert(probed.end(), waiting.ranks.begin(), waiting.ranks.end());
   }
   coordinator_client_->probe(probed);
-  comm.check_connections([&](const Status& broken) { on_failure_report(comm.id(), broken); });
   if (const std::vector<int> awaited = comm.awaited_ranks(); !awaited.empty()) {
     coordinator_client_->query_sends(comm.id(), awaited);
   }
-  check_stall(comm, waited_ns);
+}
+
+// In a large communicator the ranks take turns, so that the coordinator gets no more messages of many ranks that wait
+// than of few. A rank whose last probe has no answer probes every time.
+bool Runtime::is_turn_to_probe(const Communicator& comm, int64_t waited_ns) const {
+  const int64_t usual_ns = std::max<int64_t>(seconds_to_ns(config_.suspect_after_s), 1'000'000);
+  const int64_t turns =
+      probe_interval_ns(comm.members().size(), usual_ns, seconds_to_ns(config_.lost_after_s)) / usual_ns;
+  return turns <= 1 || (waited_ns / usual_ns) % turns == comm.rank() % turns || coordinator_client_->has_open_probe();
 }
 
 void Runtime::answer_sends_query(const CoordinatorEvent& event) {

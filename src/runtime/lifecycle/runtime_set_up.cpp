@@ -1,6 +1,5 @@
 // Runtime, part 7: set-ups of communicators with other ranks, which succeed on all of them or on none.
 #include <algorithm>
-#include <limits>
 
 #include "runtime/lifecycle/assemble.h"
 #include "runtime/lifecycle/runtime.h"
@@ -58,10 +57,13 @@ Status Runtime::commit(const SetUp& set_up, const Communicator& comm, const Stat
       const Deadline last = set_up.deadline.shifted_by_ns(2 * kLaterReport_ns);
       return in_time(exchange.fetch("all", last).status(), "some rank");
     }
-    for (int rank = 1; rank < comm.size(); ++rank) {
-      const Deadline later = set_up.deadline.shifted_by_ns(kLaterReport_ns);
-      const Status other = exchange.fetch(std::to_string(rank), later).status();
-      FDL_RETURN_IF_ERROR(in_time(other, name_of(comm.members()[static_cast<std::size_t>(rank)])));
+    std::vector<int> others;
+    for (int rank = 1; rank < comm.size(); ++rank) others.push_back(rank);
+    const auto words = exchange.fetch_many("", others, set_up.deadline.shifted_by_ns(kLaterReport_ns));
+    FDL_RETURN_IF_ERROR(in_time(words.status(), "some rank"));
+    if (!words->missing.empty()) {
+      const Member& late = comm.members()[static_cast<std::size_t>(words->missing.front())];
+      return in_time(Status(Code::timeout, ""), name_of(late));
     }
     return comm.size() == 1 ? ok_status() : exchange.publish("all", "1");
   };
@@ -120,11 +122,7 @@ void Runtime::request_decision(const SetUp& set_up, const Status& failure, Deadl
   while (set_up.watch->why().ok() && !limit.passed()) wait_readable(set_up.watch->interrupt().fd, limit);
 }
 
-int64_t Runtime::watch_set_ups(int64_t now_ns) {
-  return coordinator_client_->probe_watched()
-             ? now_ns + std::max<int64_t>(seconds_to_ns(config_.suspect_after_s), 1'000'000)
-             : std::numeric_limits<int64_t>::max();
-}
+int64_t Runtime::watch_set_ups(int64_t now_ns) { return coordinator_client_->probe_watched(now_ns); }
 
 // Ends a group that some member could not make. Nothing has been submitted to it.
 void Runtime::withdraw(Group& group, const Status& why) {

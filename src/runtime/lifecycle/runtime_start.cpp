@@ -134,9 +134,11 @@ Status Runtime::start(const RuntimeOptions& options) {
   for (std::size_t rank = 0; rank < everyone.size(); ++rank) everyone[rank] = static_cast<int>(rank);
   FDL_ASSIGN_OR_RETURN(all_, open_group("all", everyone));
   if (history_) history_->sample();
-  log_at(identity_.rank == 0 ? LogLevel::info : LogLevel::debug, "{}; {}; {} of {} on this host, {}, fusion {} MiB",
-         identity_.line(), facts_.transports, facts_.local_rank, facts_.local_size, describe_machine(),
-         config_.fusion_bytes >> 20);
+  const LogLevel level = identity_.rank == 0 ? LogLevel::info : LogLevel::debug;
+  if (log_enabled(level)) {  // to describe the machine takes milliseconds
+    log_at(level, "{}; {}; {} of {} on this host, {}, fusion {} MiB", identity_.line(), facts_.transports,
+           facts_.local_rank, facts_.local_size, describe_machine(), config_.fusion_bytes >> 20);
+  }
   report_network();
   report_security();
   return {};
@@ -291,7 +293,8 @@ Result<std::unique_ptr<CoordinatorClient>> Runtime::connect_to_coordinator(Deadl
                                        .settings = compatibility_settings(config_, tuning_.table),
                                        .numa_node = numa_node(),
                                        .efa = static_cast<int8_t>(answer_for_efa()),
-                                       .recovery = recovery_.address};
+                                       .recovery = recovery_.address,
+                                       .salt = identity_.rank == 0 ? random_hex(32) : std::string()};
   const CoordinatorClient::Limits limits{.silence_warning_s = config_.silence_warning_s,
                                          .lost_after_s = config_.lost_after_s,
                                          .suspect_after_s = config_.suspect_after_s};
@@ -340,7 +343,7 @@ Status Runtime::connect_ranks() {
   auto members = find_hosts(identity_.rank, facts, identity_.job_key, exchange, set_up.deadline);
   if (!members.ok()) return outcome(set_up, members.status());
   members_ = members.take();
-  const Status agreed = agree_on_session_key(exchange, set_up.deadline);
+  const Status agreed = agree_on_session_key(everyone.front().salt, exchange, set_up.deadline);
   if (!agreed.ok()) return outcome(set_up, agreed);
   keep_recovery(everyone);
   choose_network(answers);
@@ -348,11 +351,14 @@ Status Runtime::connect_ranks() {
 }
 
 // Rank 0 draws a random salt for each world, so that no message of an earlier world of the same job key is valid in
-// this one. The salt travels in the sealed frames of the coordinator.
-Status Runtime::agree_on_session_key(Exchange& exchange, Deadline deadline) {
+// this one. The salt travels in the sealed frames of the coordinator: in the list of members, or as a fact if the
+// coordinator is of a former version, whose list has none.
+Status Runtime::agree_on_session_key(std::string salt, Exchange& exchange, Deadline deadline) {
   constexpr std::string_view kSalt = "session";
-  if (identity_.rank == 0) FDL_RETURN_IF_ERROR(exchange.publish(kSalt, random_hex(32)));
-  FDL_ASSIGN_OR_RETURN(const std::string salt, exchange.fetch(kSalt, deadline));
+  if (salt.empty() && identity_.rank == 0) FDL_RETURN_IF_ERROR(exchange.publish(kSalt, random_hex(32)));
+  if (salt.empty()) {
+    FDL_ASSIGN_OR_RETURN(salt, exchange.fetch(kSalt, deadline));
+  }
   session_key_ = derive_session_key(identity_.job_key, salt, "farandole session");
   return {};
 }

@@ -20,6 +20,9 @@ class StoreExchange final : public Exchange {
   Result<std::string> fetch(std::string_view key, Deadline deadline) override {
     return coordinator_client_.fetch(prefix_ + "/" + std::string(key), deadline);
   }
+  Result<ManyFacts> fetch_many(std::string_view prefix, const std::vector<int>& ranks, Deadline deadline) override {
+    return coordinator_client_.fetch_many(prefix_ + "/" + std::string(prefix), ranks, deadline);
+  }
 
  private:
   CoordinatorClient& coordinator_client_;

@@ -11,6 +11,8 @@
 namespace fdl {
 namespace {
 
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using namespace test;
@@ -522,14 +524,14 @@ TEST(Processes, RankThatWaitsForADecisionFindsTheStopOfTheServingRank) {
   auto rank = join_with({.silence_warning_s = 0.2, .lost_after_s = 0.6, .suspect_after_s = 0.01}, rendezvous, 1, 2);
   ASSERT_TRUE(rank);
   ASSERT_TRUE((*rank)->wait_for_all(Deadline::after_seconds(60)).ok());
-  EXPECT_FALSE((*rank)->probe_watched()) << "there is nothing to wait for";
+  EXPECT_EQ((*rank)->probe_watched(now_ns()), kNever) << "there is nothing to wait for";
   (*rank)->report("a", Status(Code::transport, "decided"));
   ASSERT_EQ(first_text(rank->next_event()), "decided");
-  EXPECT_FALSE((*rank)->probe_watched()) << "the decision has arrived";
+  EXPECT_EQ((*rank)->probe_watched(now_ns()), kNever) << "the decision has arrived";
   server.stop();
   (*rank)->report("b", Status(Code::transport, "a peer has left"));
   EXPECT_TRUE((*rank)->has_open_probe());
-  for (int i = 0; i < 1000 && rank->waiting_events() < 2 && (*rank)->probe_watched(); ++i) {
+  for (int i = 0; i < 1000 && rank->waiting_events() < 2 && (*rank)->probe_watched(now_ns()) != kNever; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   EXPECT_EQ(rank->next_event()->kind, CoordinatorEvent::Kind::silent);
@@ -538,7 +540,7 @@ TEST(Processes, RankThatWaitsForADecisionFindsTheStopOfTheServingRank) {
   EXPECT_EQ(lost->kind, CoordinatorEvent::Kind::lost);
   EXPECT_EQ(lost->rank, 0);
   EXPECT_EQ(rank->next_event()->kind, CoordinatorEvent::Kind::coordinator_lost);
-  EXPECT_FALSE((*rank)->probe_watched());
+  EXPECT_EQ((*rank)->probe_watched(now_ns()), kNever);
   EXPECT_FALSE((*rank)->has_open_probe());
 }
 
@@ -566,7 +568,7 @@ TEST(SetUps, LossOfARankEndsTheWaitAtOnce) {
   RunningCoordinator coordinator(options_for(3));
   auto ranks = join_all(coordinator->address(), 3);
   const auto watch = (*ranks[0])->watch({1, 2}).take();
-  EXPECT_TRUE((*ranks[0])->probe_watched());
+  EXPECT_NE((*ranks[0])->probe_watched(now_ns()), kNever);
   EXPECT_TRUE(watch->why().ok());
   const auto pipe = Event::make().take();  // never rung
   const Deadline deadline = Deadline::after_seconds(60).interrupted_by(watch->interrupt());

@@ -141,8 +141,21 @@ TEST(Strangers, InLargeNumbersDoNotBlockRanks) {
   auto ranks = join_all(coordinator->address(), 2);
   ASSERT_TRUE(ranks[0] && ranks[1]);
   EXPECT_TRUE((*ranks[0])->wait_for_all(Deadline::after_seconds(20)).ok());
-  EXPECT_GE(coordinator->strangers(), 300 - 128);
+  EXPECT_GE(coordinator->strangers(), 300 - 130);
   expect_two_ranks_work(ranks, "k");
+}
+
+// Ranks of a large job that all connect before the first of them can answer.
+TEST(Strangers, AreNotMoreThanTheRanksThatMayStillCome) {
+  constexpr int kRanks = 300;
+  RunningCoordinator coordinator(options_for(kRanks));
+  std::vector<UniqueFd> early;
+  for (int i = 0; i < kRanks; ++i) early.push_back(connect_to(coordinator->address()));
+  for (UniqueFd& fd : early) {
+    const auto known = introduce_as_client(fd.get(), kKey, kCoordinatorPurpose, "a rank", Deadline::after_seconds(20));
+    EXPECT_TRUE(known.ok()) << known.status().text();
+  }
+  EXPECT_EQ(coordinator->strangers(), 0);
 }
 
 TEST(Strangers, SilentOnesAreDroppedBeforeAuthenticatedOnes) {
@@ -210,6 +223,10 @@ CoordinatorMessage full_message() {
   message.why = kStuck.during("op", "phase", "group");
   message.members = {hello_of(0, 2), hello_of(1, 2)};
   message.members[1].recovery = "unix:@recovery";
+  message.members[0].salt = "salt";
+  message.table = table_of(message.members);
+  message.hosts = {{.host_name = "host-a", .ranges = {{3, 2}, {7, 1}}}, {.host_name = "host-b"}};
+  message.values = {"first", "", std::string("v\0w", 3)};
   return message;
 }
 
@@ -229,6 +246,15 @@ TEST(CoordinatorWire, MessagesRoundTrip) {
   EXPECT_EQ(back->members.size(), 2u);
   EXPECT_EQ(back->members[1].host_name, "host-b");
   EXPECT_EQ(back->members[1].recovery, "unix:@recovery");
+  EXPECT_EQ(back->members[0].salt, "salt");
+  EXPECT_EQ(back->values, sent.values);
+  ASSERT_EQ(back->hosts.size(), 2u);
+  EXPECT_EQ(back->hosts[0].host_name, "host-a");
+  EXPECT_EQ(back->hosts[0].ranges, sent.hosts[0].ranges);
+  ASSERT_TRUE(back->table);
+  EXPECT_EQ(back->table->process_ids, sent.table->process_ids);
+  EXPECT_EQ(back->table->recovery, sent.table->recovery);
+  EXPECT_EQ(back->table->salt, "salt");
 }
 
 TEST(CoordinatorWire, RejectsUnknownKinds) {
@@ -238,7 +264,7 @@ TEST(CoordinatorWire, RejectsUnknownKinds) {
     message.kind = static_cast<CoordinatorMessage::Kind>(kind);
     known += decode(encode(message)).ok() ? 1 : 0;
   }
-  EXPECT_EQ(known, 25 + 27) << "kinds of ranks and nodes, and kinds of coordinators";
+  EXPECT_EQ(known, 26 + 28) << "kinds of ranks and nodes, and kinds of coordinators";
 }
 
 TEST(CoordinatorWire, FramesArriveInAnyFragmentsButOnlyInOrder) {

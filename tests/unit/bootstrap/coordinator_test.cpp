@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <set>
 
 #include "system/socket.h"
 #include "tests/support/coordinator_job.h"
@@ -312,12 +313,52 @@ TEST(Many, SixtyFourRanksConnectPublishAndFetch) {
   });
   std::printf("64 ranks published one fact and fetched 64 in %.1f ms\n",
               static_cast<double>(now_ns() - exchanging) / 1e6);
+  on_all(ranks, [](int number, Rank& rank) {
+    std::vector<int> everyone;
+    for (int other = 0; other < kRanks; ++other) everyone.push_back(other);
+    const auto facts = rank->fetch_many("of ", everyone, Deadline::after_seconds(60));
+    ASSERT_TRUE(facts.ok()) << facts.status().text();
+    ASSERT_EQ(facts->values.size(), everyone.size());
+    EXPECT_TRUE(facts->missing.empty());
+    EXPECT_EQ(facts->values[63], std::to_string(63 * 7)) << number;
+  });
   ranks[17]->disconnect();
   for (int rank = 0; rank < kRanks; ++rank) {
     if (rank == 17) continue;
     EXPECT_EQ(ranks[static_cast<std::size_t>(rank)]->next_event()->rank, 17);
   }
   EXPECT_EQ(coordinator->strangers(), 0);
+}
+
+TEST(Many, RanksThatLeaveTogetherAreNamedToThoseThatStay) {
+  constexpr int kRanks = 48;
+  RunningCoordinator coordinator(options_for(kRanks));
+  auto ranks = join_all(coordinator->address(), kRanks);
+  for (int rank = 2; rank < kRanks; ++rank) (*ranks[static_cast<std::size_t>(rank)])->leave();
+  for (const int stays : {0, 1}) {
+    std::set<int> left;
+    for (int i = 2; i < kRanks; ++i) {
+      const auto event = ranks[static_cast<std::size_t>(stays)]->next_event();
+      ASSERT_TRUE(event) << left.size() << " departures have come";
+      EXPECT_EQ(event->kind, CoordinatorEvent::Kind::left);
+      const std::string host(1, static_cast<char>('a' + event->rank % 26));
+      EXPECT_EQ(event->why.text(), "rank " + std::to_string(event->rank) + " (host-" + host + ") has shut down");
+      EXPECT_EQ(event->why.error().culprit_rank, event->rank);
+      EXPECT_TRUE(left.insert(event->rank).second) << "rank " << event->rank << " has left twice";
+    }
+    EXPECT_EQ(left.size(), std::size_t{kRanks - 2});
+  }
+}
+
+TEST(Store, ReturnsSomeFactsAtTheDeadline) {
+  RunningCoordinator coordinator(options_for(2));
+  auto ranks = join_all(coordinator->address(), 2);
+  ASSERT_TRUE((*ranks[0])->publish("k/1", "v").ok());
+  const auto facts = (*ranks[1])->fetch_many("k/", {0, 1}, Deadline::after_seconds(0.05));
+  ASSERT_TRUE(facts.ok()) << facts.status().text();
+  EXPECT_EQ(facts->values, (std::vector<std::string>{"", "v"}));
+  EXPECT_EQ(facts->missing, std::vector<int>{0});
+  EXPECT_TRUE((*ranks[1])->fetch_many("k/", {}, Deadline::never())->values.empty());
 }
 
 }  // namespace

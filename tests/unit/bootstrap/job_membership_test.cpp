@@ -90,9 +90,9 @@ class JobMembershipTest : public ::testing::Test {
   std::vector<std::string> sent() {
     std::vector<std::string> lines;
     for (const JobMembership::Outgoing& one : membership_.take_outgoing()) {
-      if (one.message.kind == Kind::probed) continue;  // EachProbeIsAnswered is about these
-      std::string line = std::to_string(one.peer - 10) + ":" + name_of(one.message.kind);
-      const CoordinatorMessage& message = one.message;
+      if (one.message->kind == Kind::probed) continue;  // EachProbeIsAnswered is about these
+      std::string line = std::to_string(one.peer - 10) + ":" + name_of(one.message->kind);
+      const CoordinatorMessage& message = *one.message;
       if (message.kind == Kind::relayed_query)
         line += " " + message.key + std::to_string(message.id) + " by " + std::to_string(message.rank);
       if (message.kind == Kind::answer) {
@@ -105,8 +105,8 @@ class JobMembershipTest : public ::testing::Test {
                 std::to_string(message.number);
       }
       if (message.kind == Kind::stalled) line += " " + message.value;
-      if (one.message.kind == Kind::ping) line += " " + std::to_string(one.message.id);
-      if (!one.message.why.ok()) line += " " + one.message.why.text();
+      if (one.message->kind == Kind::ping) line += " " + std::to_string(one.message->id);
+      if (!one.message->why.ok()) line += " " + one.message->why.text();
       lines.push_back(line);
     }
     return lines;
@@ -187,7 +187,7 @@ TEST_F(JobMembershipTest, EachProbeIsAnswered) {
     probe(0, ranks, 0);
     int answers = 0;
     for (const auto& [to, message] : membership_.take_outgoing()) {
-      if (message.kind == Kind::probed && to == peer(0)) ++answers;
+      if (message->kind == Kind::probed && to == peer(0)) ++answers;
     }
     EXPECT_EQ(answers, 1);
   }
@@ -571,9 +571,9 @@ TEST_F(JobMembershipTest, EqualSettingsAreNotSentToRanks) {
   wait_for_all(1);
   const auto replies = membership_.take_outgoing();
   ASSERT_EQ(replies.size(), 1u);
-  EXPECT_TRUE(replies[0].message.why.ok()) << replies[0].message.why.text();
-  ASSERT_EQ(replies[0].message.members.size(), 3u);
-  for (const CoordinatorClient::Hello& member : replies[0].message.members) EXPECT_THAT(member.settings, IsEmpty());
+  EXPECT_TRUE(replies[0].message->why.ok()) << replies[0].message->why.text();
+  ASSERT_EQ(replies[0].message->members.size(), 3u);
+  for (const CoordinatorClient::Hello& member : replies[0].message->members) EXPECT_THAT(member.settings, IsEmpty());
 }
 
 TEST_F(JobMembershipTest, IsEmptyWhenAllArrivedRanksAreGone) {
@@ -766,7 +766,7 @@ TEST(JobMembershipOfPods, NamesThePodsOfMissingRanks) {
   const auto sent = membership.take_outgoing();
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(
-      sent[0].message.why.text(),
+      sent[0].message->why.text(),
       "ranks 2, 4 and 5 of 6 have not arrived after 1 s (expected on train-1, train-2); check their logs and that "
       "they can reach train-0:29500");
 }
@@ -805,7 +805,7 @@ TEST(JobMembershipText, ManyMissingRanksAreCounted) {
   membership.tick(kSecond);
   const auto outgoing = membership.take_outgoing();
   ASSERT_EQ(outgoing.size(), 1u);
-  EXPECT_EQ(outgoing[0].message.why.text(),
+  EXPECT_EQ(outgoing[0].message->why.text(),
             "ranks 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 and 83 more of 100 have not arrived after 1 s; "
             "check their logs and that they can reach here");
 }

@@ -105,13 +105,14 @@ class JobQueries : public ::testing::Test {
     constexpr std::array kNames{"answered", "silent", "absent", "left", "lost"};
     std::vector<std::string> texts;
     for (const JobMembership::Outgoing& one : membership_.take_outgoing()) {
-      if (one.message.kind == Kind::state_query) asked_.push_back(static_cast<int>(one.peer) - 10);
+      if (one.message->kind == Kind::state_query) asked_.push_back(static_cast<int>(one.peer) - 10);
       if (one.peer != user) continue;
-      if (one.message.kind == Kind::rank_state) {
-        texts.push_back(std::to_string(one.message.rank) + ":" + kNames[static_cast<std::size_t>(one.message.number)]);
-        EXPECT_EQ(one.message.state.has_value(), one.message.number == 0);
-      } else if (one.message.kind == Kind::job_reply) {
-        texts.push_back(one.message.why.ok() ? "end" : "refused: " + one.message.why.text());
+      if (one.message->kind == Kind::rank_state) {
+        texts.push_back(std::to_string(one.message->rank) + ":" +
+                        kNames[static_cast<std::size_t>(one.message->number)]);
+        EXPECT_EQ(one.message->state.has_value(), one.message->number == 0);
+      } else if (one.message->kind == Kind::job_reply) {
+        texts.push_back(one.message->why.ok() ? "end" : "refused: " + one.message->why.text());
       }
     }
     return texts;

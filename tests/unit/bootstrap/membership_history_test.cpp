@@ -41,7 +41,8 @@ class History {
     to_rank_.resize(of(size_));
     for (int rank = 0; rank < size_; ++rank) {
       connected_.insert(rank);
-      EXPECT_TRUE(membership_.greet(peer(rank), {rank, size_, "h" + std::to_string(rank), "boot", 100 + rank}, 0));
+      EXPECT_TRUE(membership_.greet(peer(rank), {rank, size_, "h" + std::to_string(rank), "boot", 100 + rank}, 0,
+                                    rank % 2 == 0 ? CoordinatorMessage::kMessages : 0));
     }
     send_all();
   }
@@ -99,7 +100,7 @@ class History {
   void send(int rank, CoordinatorMessage message) { post(to_coordinator_[of(rank)], {0, std::move(message)}); }
   void send_all() {
     for (auto& one : membership_.take_outgoing()) {
-      post(to_rank_[of(static_cast<int>(one.peer) - 10)], {0, std::move(one.message)});
+      post(to_rank_[of(static_cast<int>(one.peer) - 10)], {0, *one.message});
     }
     for (const auto& hung_up : membership_.take_hang_ups()) {
       close(static_cast<int>(hung_up) - 10);
@@ -170,6 +171,14 @@ class History {
         send(rank, std::move(pong));
       } else if (message.kind == Kind::lost || message.kind == Kind::left) {
         me.gone.emplace(message.rank, message.why.text());
+      } else if (message.kind == Kind::departed) {
+        for (const HostRanks& host : message.hosts) {
+          for (const RankRange& range : host.ranges) {
+            for (int left = range.first; left < range.first + range.count; ++left) {
+              me.gone.emplace(left, departure_of(left, host.host_name).text());
+            }
+          }
+        }
       } else if (message.kind == Kind::comm_failed) {
         note_decision(me, message);
       }

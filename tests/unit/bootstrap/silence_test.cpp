@@ -80,5 +80,14 @@ TEST(RanksToProbe, AreFewOfALargeGroupAndTogetherAll) {
   }
 }
 
+// The ranks of a large group together send about as many probes in a second as those of a group of 128.
+TEST(ProbeInterval, GrowsWithTheGroupUpToALimit) {
+  EXPECT_EQ(probe_interval_ns(0, 400, 10'000), 400);
+  EXPECT_EQ(probe_interval_ns(255, 400, 10'000), 400);
+  EXPECT_EQ(probe_interval_ns(512, 400, 10'000), 1600);
+  EXPECT_EQ(probe_interval_ns(65'536, 400, 10'000), 2500) << "several probes within lost_after_s";
+  EXPECT_EQ(probe_interval_ns(65'536, 400, 100), 400);
+}
+
 }  // namespace
 }  // namespace fdl

@@ -1,0 +1,57 @@
+// MemberTable is the list of all members of a job in the form in which the coordinator sends it to each rank: what
+// ranks of a host have in common is written once for the host.
+//
+// A job of p ranks has p copies of it, so its size for each rank counts: a few bytes, and the recovery address.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "bootstrap/coordinator/coordinator_client.h"
+
+namespace fdl {
+
+// Consecutive ranks.
+struct RankRange {
+  int first = 0;
+  int count = 0;
+  bool operator==(const RankRange&) const = default;
+};
+
+// Ranks of one host.
+struct HostRanks {
+  std::string host_name{};
+  std::string boot_id{};
+  std::vector<RankRange> ranges{};  // disjoint, in ascending order
+};
+
+struct MemberTable {
+  std::vector<HostRanks> hosts{};
+  // One entry for each rank. An empty list stands for the default of Hello on all ranks.
+  std::vector<int> process_ids{};
+  std::vector<int> numa_nodes{};
+  std::vector<int8_t> efa{};
+  std::vector<std::string> recovery{};
+  std::string salt{};  // of rank 0
+};
+
+// Appends a rank that is higher than all ranks before.
+inline void append_rank(std::vector<RankRange>& ranges, int rank) {
+  if (!ranges.empty() && ranges.back().first + ranges.back().count == rank) {
+    ++ranges.back().count;
+  } else {
+    ranges.push_back({rank, 1});
+  }
+}
+
+// `members`: in the order of their ranks, without gaps.
+MemberTable table_of(const std::vector<CoordinatorClient::Hello>& members);
+
+// The members in the order of their ranks, without settings. An error if the table does not describe each of `size`
+// ranks exactly once.
+Result<std::vector<CoordinatorClient::Hello>> members_of(const MemberTable& table, int size);
+
+}  // namespace fdl
