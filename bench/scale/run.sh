@@ -6,9 +6,10 @@
 #                           [--algorithm ring] [--no-kill]
 #
 # --mesh lists values of FARANDOLE_TCP_MESH_RANKS: the second one connects all ranks with each other at the start.
-# Columns: `start` is the time from the first process until the last rank has a communicator, `cpu` the processor time that
-# all ranks together need until then (without the launcher), `first` the slowest first allreduce, `MiB` the memory of a rank, `own` what of it no other process uses, `fds` the descriptors of a rank (medians),
-# `most` those of the rank that has the most, and `loss` the time from the kill until the last rank knows.
+# Columns: `start` is the time from the first process until the last rank has a communicator, `cpu` the processor time
+# that all ranks together need until then (without the launcher), `first` the slowest first allreduce, `MiB` the memory
+# of a rank, `own` what of it no other process uses, `fds` the descriptors of a rank (medians), `most` those of the rank
+# that has the most, and `loss` the time from the kill until the last rank knows.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

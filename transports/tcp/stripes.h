@@ -12,12 +12,13 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <memory>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/check.h"
 #include "contract/membership.h"
 
 namespace fdl {
@@ -93,7 +94,8 @@ class Line {
 class ZeroedLines {
  public:
   explicit ZeroedLines(std::size_t count) : lines_(static_cast<Line*>(std::calloc(count, sizeof(Line)))) {
-    FDL_CHECK(lines_ != nullptr);
+    // Fails as a vector would: no memory has so many lines, so this throws std::bad_alloc.
+    if (lines_ == nullptr) std::ignore = std::allocator<Line>().allocate(std::numeric_limits<std::size_t>::max());
   }
   Line& operator[](std::size_t i) { return lines_.get()[i]; }
   const Line& operator[](std::size_t i) const { return lines_.get()[i]; }
