@@ -60,7 +60,9 @@ Result<double> burst(Transport& transport, int rank, int size, Deadline deadline
 Status agree(Transport& transport, int rank, const GroupShape& shape, const Config& config, std::span<double> worst,
              Deadline deadline) {
   const GroupShape known{.ranks = shape.ranks, .hosts = shape.hosts, .ranks_per_host = shape.ranks_per_host};
-  ScheduledCollectives collectives(&transport, rank, known, config);
+  Config in_any_order = config;  // a maximum has the same bits in any order
+  in_any_order.deterministic = false;
+  ScheduledCollectives collectives(&transport, rank, known, in_any_order);
   const CollectiveSpec spec{
       .dtype = Dtype::float64, .reduction = {.op = Op::max}, .count = worst.size(), .algorithm = "binomial_tree"};
   Completion completion;
