@@ -1,4 +1,5 @@
-// JobMembership answers requests: for facts of the store, and of a user who asks what all ranks do.
+// This file has the requests that JobMembership answers: a rank fetches facts from the store, and a user reads the
+// state of all ranks.
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Tests of what JobMembership does for jobs of many ranks: one message instead of many.
+// Tests that JobMembership sends one message where a job of many ranks would need one for each rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
