@@ -61,21 +61,22 @@ JobMembership::Member* JobMembership::member_at(int rank) {
 
 std::string JobMembership::name_of(const Member& member) const { return process_name(member.hello); }
 
-// The rank that serves the coordinator comes last: it may end as soon as it reads the message, and the coordinator with
-// it, before the others have got theirs.
 std::vector<JobMembership::Peer> JobMembership::present_peers() const {
   std::vector<Peer> peers;
-  const Member* server = nullptr;
   for (const Member& member : members_) {
-    if (member.state != Member::State::present) continue;
-    if (serves_the_coordinator(member)) {
-      server = &member;
-    } else {
-      peers.push_back(member.peer);
-    }
+    if (member.state == Member::State::present) peers.push_back(member.peer);
   }
-  if (server != nullptr) peers.push_back(server->peer);
   return peers;
+}
+
+// Messages to the rank that serves the coordinator come last, also behind messages that were queued later: it may end
+// as soon as it reads a decision, and the coordinator with it, before the others have got theirs.
+std::vector<JobMembership::Outgoing> JobMembership::take_outgoing() {
+  const Member& first = members_.front();
+  if (first.state != Member::State::absent && is_own_process(first)) {
+    std::ranges::stable_partition(outgoing_, [&](const Outgoing& one) { return one.peer != first.peer; });
+  }
+  return std::exchange(outgoing_, {});
 }
 
 void JobMembership::send_to_each(const std::vector<Peer>& peers, CoordinatorMessage message) {
@@ -211,8 +212,11 @@ bool JobMembership::greet(Peer peer, const CoordinatorClient::Hello& hello, int6
 // Whether rank 0's process runs the coordinator. The end of that process is the end of the coordinator, and all ranks
 // must report it as the loss of rank 0.
 bool JobMembership::serves_the_coordinator(const Member& member) const {
-  return member.state == Member::State::present && member.hello.rank == 0 &&
-         member.hello.process_id == process_.process_id && member.hello.boot_id == process_.boot_id;
+  return member.state == Member::State::present && member.hello.rank == 0 && is_own_process(member);
+}
+
+bool JobMembership::is_own_process(const Member& member) const {
+  return member.hello.process_id == process_.process_id && member.hello.boot_id == process_.boot_id;
 }
 
 // Sends a new member the losses and leaves that happened before it arrived, and the rank that serves the coordinator.

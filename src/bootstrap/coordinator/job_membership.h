@@ -62,7 +62,8 @@ class JobMembership {
     });
   }
 
-  std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
+  // In the order in which they must be sent.
+  std::vector<Outgoing> take_outgoing();
   std::vector<Peer> take_hang_ups() { return std::exchange(hang_ups_, {}); }
   // Ranks whose hello has not come yet.
   std::size_t absent_ranks() const { return static_cast<std::size_t>(options_.size - arrived_); }
@@ -196,6 +197,7 @@ class JobMembership {
   void given_up_by(Member& from, const Status& why, int64_t now_ns);
   void lose_and_notify(Member& member, Status why);
   bool serves_the_coordinator(const Member& member) const;
+  bool is_own_process(const Member& member) const;
   void leave(Member& member, int64_t now_ns);
   void announce_departures();
   void announce_departures_in_time(int64_t now_ns);

@@ -259,8 +259,8 @@ TEST_F(JobMembershipTest, RankThatGivesUpOnAStoppedCoordinatorReportsTheLossOfIt
     CoordinatorMessage message{.kind = Kind::gives_up};
     message.why = Status::blame(0, "h0", Code::peer_lost, "rank 0 was lost: silence");
     EXPECT_TRUE(receive(1, message, 20 * kSecond).ok());
-    EXPECT_THAT(sent(), ElementsAre("2:left rank 0 was lost: silence", "0:left rank 0 was lost: silence",
-                                    "2:lost rank 0 was lost: silence", "0:lost rank 0 was lost: silence"));
+    EXPECT_THAT(sent(), ElementsAre("2:left rank 0 was lost: silence", "2:lost rank 0 was lost: silence",
+                                    "0:left rank 0 was lost: silence", "0:lost rank 0 was lost: silence"));
     EXPECT_THAT(membership_.take_hang_ups(), ElementsAre(peer(0)));
   }
 }
@@ -287,7 +287,17 @@ TEST_F(JobMembershipTest, RankThatServesTheCoordinatorIsToldLast) {
   membership_.closed(peer(1));
   report(2, "c", 1, 0);
   const std::string why = "rank 1 on h1 (process 101) was lost: its process ended or its connection broke";
-  EXPECT_THAT(sent(), ElementsAre("2:lost " + why, "0:lost " + why, "2:comm_failed " + why, "0:comm_failed " + why));
+  EXPECT_THAT(sent(), ElementsAre("2:lost " + why, "2:comm_failed " + why, "0:lost " + why, "0:comm_failed " + why));
+}
+
+// The connection of each rank is written once, with all its messages: a ping of rank 0 that was queued before a decision
+// must not take the decision along to rank 0 first.
+TEST_F(JobMembershipTest, RankThatServesTheCoordinatorIsToldLastBehindItsEarlierMessages) {
+  serve_from_rank_0();
+  all_arrive();
+  probe(1, {0}, 0);
+  report(1, "c", 1, 0);
+  EXPECT_THAT(sent(), ElementsAre("1:comm_failed stuck", "2:comm_failed stuck", "0:ping 1", "0:comm_failed stuck"));
 }
 
 TEST_F(JobMembershipTest, LimitOfTheStartCountsFromTheFirstArrival) {
