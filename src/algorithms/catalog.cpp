@@ -123,6 +123,12 @@ constexpr Algorithm kCatalog[] = {
                  "of one size; Bruck et al. 1997",
      .even_chunks_only = true,
      .write = bruck_alltoall},
+    {.name = "two_level",
+     .collective = Collective::alltoall,
+     .sentence = "Exchanged inside hosts, then across: l-1 and h-1 peers a rank with l ranks on each of h hosts, for "
+                 "chunks of one size; Traff and Rougier 2014",
+     .even_chunks_only = true,
+     .write = two_level_alltoall},
     {.name = "binomial_tree",
      .collective = Collective::gather,
      .sentence = "Subtrees collected up one tree: log2(p) messages; Thakur et al. 2005",

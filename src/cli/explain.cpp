@@ -141,11 +141,13 @@ Result<Answer> answer_of(Collective collective, const GroupShape& shape, int64_t
                   query.collective + " does not run as a whole here: that needs ranks that share memory");
   }
   // The measured table may prefer a schedule to shared memory.
-  const Need need{.rank_order = query.deterministic, .uneven = true};
+  // An alltoall is taken to be one of equal chunks where the bytes allow it.
+  const Need need{.rank_order = query.deterministic, .uneven = bytes % shape.ranks != 0};
   const bool slower = query.algorithm == "auto" && Preference(shape).is_schedule(collective, bytes, need);
   answer.is_whole = answer.has_whole && !is_named && !slower;
   FDL_ASSIGN_OR_RETURN(answer.schedule,
-                       choose(collective, shape, bytes, is_named ? query.algorithm : "auto", query.deterministic));
+                       choose(collective, shape, bytes, is_named ? query.algorithm : "auto", need.rank_order, true,
+                                               !need.uneven));
   return answer;
 }
 

@@ -61,6 +61,14 @@ double two_level_s(const Terms& t) {
   return inside + 2 * (t.hosts - 1) * t.alpha + 2 * (t.hosts - 1) / t.hosts * t.n * t.beta;
 }
 
+// Inside hosts each chunk is a message of its own. All bytes but those of the first host are exchanged inside while
+// others cross.
+double two_level_alltoall_s(const Terms& t) {
+  if (t.local < 2 || t.hosts < 2) return INFINITY;
+  const double inside = (t.alpha + (t.local - 1) * t.hosts * t.each + t.n / t.hosts * t.beta) / kLocalSpeed;
+  return inside + t.alpha + (t.hosts - 2) * t.each + t.share() * t.cross;
+}
+
 constexpr Rule kRules[] = {
     {Collective::allreduce, "ring", [](const Terms& t) { return 2 * ring_s(t); }},
     {Collective::allreduce, "recursive_doubling",
@@ -97,6 +105,7 @@ constexpr Rule kRules[] = {
     {Collective::alltoall, "pairwise", direct_s},
     {Collective::alltoall, "bruck",
      [](const Terms& t) { return t.log2p * (t.alpha + t.n / 2 * (t.cross + 2 * kGamma_s)) + 2 * t.n * kGamma_s; }},
+    {Collective::alltoall, "two_level", two_level_alltoall_s},
     {Collective::gather, "binomial_tree", deal_s},
     {Collective::gather, "direct", direct_s},
     {Collective::scatter, "binomial_tree", deal_s},

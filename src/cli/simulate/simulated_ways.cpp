@@ -86,13 +86,14 @@ class PointWriter {
   Status add_algorithms() {
     const Cluster& cluster = point_.cluster;
     const GroupShape shape = shape_of(cluster, cluster.ranks(), cluster.ranks_per_host);
-    FDL_ASSIGN_OR_RETURN(const Choice choice, choose(query_.collective, shape, point_.bytes));
+    const bool even = point_.bytes % (kSimulatedElementBytes * cluster.ranks()) == 0;
+    FDL_ASSIGN_OR_RETURN(const Choice choice, choose(query_.collective, shape, point_.bytes, "auto", false, true, even));
     for (const Algorithm& algorithm : catalog()) {
       if (algorithm.collective != query_.collective) continue;
       const bool is_chosen = runs_a_schedule(query_.collective, cluster) && &algorithm == choice.algorithm;
       if (!is_wanted(query_, std::string(algorithm.name), is_chosen)) continue;
       SimulatedRow row{.name = std::string(algorithm.name), .is_chosen = is_chosen};
-      const std::string_view why_not = obstacle(algorithm, cluster.ranks(), {});
+      const std::string_view why_not = obstacle(algorithm, cluster.ranks(), {.uneven = !even});
       if (!why_not.empty()) {
         row.refusal = std::string(algorithm.name) + " " + std::string(why_not);
         point_.rows.push_back(std::move(row));

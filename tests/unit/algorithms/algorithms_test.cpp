@@ -196,6 +196,25 @@ TEST(Catalog, HasTwoRowsForEachCollectiveWithDistinctNames) {
   }
 }
 
+// Each peer is a connection. The pairwise exchange has p-1 of them.
+TEST(Catalog, TwoLevelAlltoallHasOnePeerOnEachOtherHost) {
+  const auto schedules = write_all(row(Collective::alltoall, "two_level"), 32, 0, 4);
+  for (const Schedule& schedule : schedules) {
+    std::vector<int> expected;
+    for (int peer = 0; peer < 32; ++peer) {
+      const bool is_inside = peer / 4 == schedule.rank / 4;
+      if (peer != schedule.rank && (is_inside || peer % 4 == schedule.rank % 4)) expected.push_back(peer);
+    }
+    std::vector<int> peers;
+    for (const Step& step : schedule.steps) {
+      if (step.peer >= 0) peers.push_back(step.peer);
+    }
+    std::sort(peers.begin(), peers.end());
+    peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+    EXPECT_EQ(peers, expected) << "rank " << schedule.rank;
+  }
+}
+
 TEST(Catalog, UnknownNameErrorListsTheNames) {
   const auto found = find_algorithm(Collective::reduce, "rnig");
   ASSERT_FALSE(found.ok());
@@ -389,6 +408,12 @@ TEST(Choose, PrefersTwoLevelForLongVectorsOnHostsWithSeveralRanks) {
   EXPECT_EQ(chosen(Collective::allreduce, shape, 64), "recursive_doubling");
   const GroupShape ragged{.ranks = 31, .hosts = 4, .ranks_per_host = 0};
   EXPECT_NE(chosen(Collective::allreduce, ragged, 16 << 20), "two_level");
+}
+
+TEST(Choose, PrefersTwoLevelForAnAlltoallOfShortEqualChunksBetweenHosts) {
+  const GroupShape shape{.ranks = 256, .hosts = 32, .ranks_per_host = 8};
+  EXPECT_EQ(choose(Collective::alltoall, shape, 64 << 10, "auto", false, true, true)->algorithm->name, "two_level");
+  EXPECT_EQ(chosen(Collective::alltoall, shape, 64 << 10), "pairwise") << "chunks of unlike sizes";
 }
 
 TEST(Choose, PrefersFewRoundsAtHighLatency) {
