@@ -39,6 +39,8 @@ Schedule scatter_allgather_broadcast(const ScheduleRequest& request);
 Schedule pairwise_alltoall(const ScheduleRequest& request);
 Schedule bruck_alltoall(const ScheduleRequest& request);  // chunks of one size
 Schedule bruck_allgather(const ScheduleRequest& request);
+Schedule bruck_reduce_scatter(const ScheduleRequest& request);
+Schedule bruck_allreduce(const ScheduleRequest& request);
 
 Schedule dissemination_barrier(const ScheduleRequest& request);
 

@@ -30,6 +30,11 @@ constexpr Algorithm kCatalog[] = {
      .sentence = "A butterfly that halves while it reduces and doubles while it gathers: 2 log2(p) messages, a "
                  "ring's bytes; Rabenseifner 2004",
      .write = halving_doubling_allreduce},
+    {.name = "bruck",
+     .collective = Collective::allreduce,
+     .sentence = "Halving, then doubling, around a circle: 2 log2(p) messages and a ring's bytes for any number of "
+                 "ranks, and two copies; Traff 2024",
+     .write = bruck_allreduce},
     {.name = "binomial_tree",
      .collective = Collective::allreduce,
      .sentence = "Sums up and results down one tree, streamed: 2 log2(p) messages; Thakur et al. 2005",
@@ -103,6 +108,10 @@ constexpr Algorithm kCatalog[] = {
      .collective = Collective::reduce_scatter,
      .sentence = "A butterfly whose messages halve: log2(p) messages; Rabenseifner 2004",
      .write = halving_reduce_scatter},
+    {.name = "bruck",
+     .collective = Collective::reduce_scatter,
+     .sentence = "Halving around a circle: log2(p) messages for any number of ranks and one copy; Traff 2024",
+     .write = bruck_reduce_scatter},
     {.name = "direct",
      .collective = Collective::reduce_scatter,
      .sentence = "The owner of a chunk folds all ranks' parts in rank order: one round, the same bits every time; "

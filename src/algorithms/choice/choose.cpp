@@ -78,6 +78,8 @@ constexpr Rule kRules[] = {
        const double share = (t.core - 1) / t.core * t.n;
        return 2 * std::log2(t.core) * t.alpha + share * (2 * t.cross + kGamma_s) + t.extra();
      }},
+    {Collective::allreduce, "bruck",
+     [](const Terms& t) { return 2 * t.log2p * t.alpha + t.share() * (2 * t.cross + kGamma_s) + 2 * t.n * kGamma_s; }},
     {Collective::allreduce, "binomial_tree", [](const Terms& t) { return 2 * tree_s(t); }},
     {Collective::allreduce, "double_binary_tree",
      [](const Terms& t) {
@@ -101,6 +103,8 @@ constexpr Rule kRules[] = {
      [](const Terms& t) {
        return std::log2(t.core) * t.alpha + (t.core - 1) / t.core * t.n * (t.cross + kGamma_s) + t.extra();
      }},
+    {Collective::reduce_scatter, "bruck",
+     [](const Terms& t) { return t.log2p * t.alpha + t.share() * (t.cross + kGamma_s) + t.n * kGamma_s; }},
     {Collective::reduce_scatter, "direct", [](const Terms& t) { return direct_s(t) + t.share() * kGamma_s; }},
     {Collective::alltoall, "pairwise", direct_s},
     {Collective::alltoall, "bruck",

@@ -239,6 +239,8 @@ TEST(Catalog, ChainsOfMessagesHaveTheLengthOfTheLiterature) {
   EXPECT_EQ(rounds_of(Collective::allreduce, "recursive_doubling", 15), 5);
   EXPECT_EQ(rounds_of(Collective::allreduce, "halving_doubling", 8), 6);
   EXPECT_EQ(rounds_of(Collective::allreduce, "direct", 8), 2);
+  EXPECT_EQ(rounds_of(Collective::allreduce, "bruck", 15), 8);
+  EXPECT_EQ(rounds_of(Collective::reduce_scatter, "bruck", 15), 4);
   EXPECT_EQ(rounds_of(Collective::allgather, "bruck", 16), 4);
   EXPECT_EQ(rounds_of(Collective::alltoall, "bruck", 16), 4);
   EXPECT_EQ(rounds_of(Collective::barrier, "dissemination", 9), 4);
