@@ -66,6 +66,39 @@ TEST(RoutedTransport, CarriesCollectivesAndMessagesOverBothParts) {
   }
 }
 
+// Value `i` of the chunk from one rank to another.
+int64_t chunk_value(int from, int to, std::size_t i) { return from * 10000 + to * 100 + static_cast<int64_t>(i); }
+
+TEST(RoutedTransport, CarriesAnAlltoallInTwoLevels) {
+  constexpr std::size_t kCount = 70;  // several slices a chunk
+  const Config config = make_config({{"slice_bytes", "256"}});
+  for (const int local : {1, 2, 3, 6}) {
+    const std::string id = unique_id();
+    run_ranks(6, [&](int rank) {
+      auto comm = make_routed(id, rank, 6, local, config);
+      std::vector<int64_t> input(6 * kCount), expected(6 * kCount);
+      for (int peer = 0; peer < 6; ++peer) {
+        for (std::size_t i = 0; i < kCount; ++i) {
+          input[static_cast<std::size_t>(peer) * kCount + i] = chunk_value(rank, peer, i);
+          expected[static_cast<std::size_t>(peer) * kCount + i] = chunk_value(peer, rank, i);
+        }
+      }
+      const std::vector<std::size_t> counts(6, kCount);
+      const CollectiveSpec spec{.collective = Collective::alltoall,
+                                .dtype = Dtype::int64,
+                                .count = kCount,
+                                .counts = counts,
+                                .recv_counts = counts,
+                                .algorithm = "two_level"};
+      std::vector<int64_t> output(6 * kCount);
+      require(call(*comm, spec, input.data(), output.data()));
+      require(output == expected, "wrong chunks");
+      require(call(*comm, spec, input.data(), input.data()));
+      require(input == expected, "wrong chunks in place");
+    });
+  }
+}
+
 TEST(RoutedTransport, IsNamedAfterItsPartsAndReportsWhichPeerIsGone) {
   const Config config = make_config();
   const std::string id = unique_id();
