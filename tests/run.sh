@@ -194,6 +194,9 @@ part_newest() {
   done
 }
 
+# XLA compiles each function once for a few calls here, and its optimisations take longer than they save.
+xla_flags="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
 # The bindings whose frameworks are not in .venv, each in an environment of its own.
 part_frameworks() {
   wait_ahead kubernetes
@@ -207,7 +210,7 @@ part_frameworks() {
     may_skip=""
     [[ $framework_tests != tests/kubernetes/* ]] || may_skip=may-skip # without root or namespaces, with a reason
     run_pytest "$name" "$framework_tests" "$may_skip" PATH="$PWD/$framework_home/venv/bin:$PATH" \
-      PYTHONPATH="$PWD/$framework_home/package" TF_CPP_MIN_LOG_LEVEL=3
+      PYTHONPATH="$PWD/$framework_home/package" TF_CPP_MIN_LOG_LEVEL=3 XLA_FLAGS="$xla_flags"
     table+=("| $framework_module $(version_of_framework "$name") | $((passed - ${before% *})) | $((failed - ${before#* })) | $(($(date +%s) - begin)) s |")
   done
   printf '   %s\n' "| release | passed | failed | time |" "|---|---|---|---|" "${table[@]}"
@@ -227,7 +230,9 @@ part_kubernetes() {
   set_up_kubernetes
   install_python_package
   build_ahead
-  run_pytest kubernetes tests/kubernetes may-skip # tests without root, namespaces or schemas are skipped with a reason
+  # One worker more than cores, because pods wait for each other. Tests without root, namespaces or schemas are skipped
+  # with a reason.
+  jobs=$((jobs + 1)) run_pytest kubernetes tests/kubernetes may-skip
 }
 
 # Tests of threads and raw memory, which run again under a sanitizer. Pure modules are deterministic and left out.
