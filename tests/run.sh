@@ -245,7 +245,8 @@ address_tests=("${sanitized_tests[@]}" farandole_wheel system_test node_port_tes
 thread_tests=("${sanitized_tests[@]}" coordinator_test history_test)
 
 # build_sanitized KIND: the tests of KIND_tests. Each module is compiled as one source (batch 0), because nothing is built
-# here a second time; faults that this hides have already failed the build of part cpp.
+# here a second time; faults that this hides have already failed the build of part cpp. With -Og the compiler takes 30 %
+# less time than with -O1, and the tests about as long.
 build_sanitized() {
   local kind=$1 only
   local -n tests="$1_tests"
@@ -253,7 +254,7 @@ build_sanitized() {
   build_tests "build/$kind" "${tests[@]}" -- -DFARANDOLE_SANITIZE="$kind" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
     -DFARANDOLE_WERROR=OFF -DFARANDOLE_PROGRAM=OFF -DFARANDOLE_MPI_PRELOAD=OFF -DCMAKE_UNITY_BUILD_BATCH_SIZE=0 \
     -DFARANDOLE_PYTHON=$([ "$kind" = address ] && echo ON || echo OFF) \
-    "-DFARANDOLE_TESTS_ONLY=$only" "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1 -UNDEBUG"
+    "-DFARANDOLE_TESTS_ONLY=$only" "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-Og -g1 -UNDEBUG"
 }
 
 # The sanitizers that are among the parts are built while the tests of other parts wait, one after the other: at the lowest
