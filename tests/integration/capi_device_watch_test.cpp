@@ -164,9 +164,14 @@ TEST(DeviceWatch, ReportsALibraryErrorWithoutACallInProgress) {
     FDL_EXPECT_OK(mine.sum());
     EXPECT_EQ(mine.wait_for_the_device(), mine.all(2));
     meet.arrive_and_wait();
-    if (me.rank == 0) fake_nccl_set("error_at", 1);
+    if (me.rank == 0) {
+      fake_nccl_set("error_at", 1);
+      fake_cuda_hold();  // a call after the error, on either rank, would report it
+    }
     meet.arrive_and_wait();
     FDL_EXPECT_OK(mine.sum());
+    meet.arrive_and_wait();
+    if (me.rank == 0) fake_cuda_go_on();
     mine.wait_for_the_device();
     const fdl_result result = mine.sum();
     const int culprit = fdl_last_error()->culprit_rank;
