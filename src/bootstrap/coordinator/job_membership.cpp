@@ -74,7 +74,8 @@ std::vector<JobMembership::Peer> JobMembership::present_peers() const {
 std::vector<JobMembership::Outgoing> JobMembership::take_outgoing() {
   const Member& first = members_.front();
   if (first.state != Member::State::absent && is_own_process(first)) {
-    std::ranges::stable_partition(outgoing_, [&](const Outgoing& one) { return one.peer != first.peer; });
+    std::stable_partition(outgoing_.begin(), outgoing_.end(),
+                          [&](const Outgoing& one) { return one.peer != first.peer; });
   }
   return std::exchange(outgoing_, {});
 }

@@ -22,8 +22,8 @@ def build(sources, folder):
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
-    """The files that belong to the repository, and some that a build makes. The folders of a real build have so many that
-    reading their names takes most of the time."""
+    """The files that belong to the repository, and some that a build makes. The folders of a real build have so many
+    that reading their names takes most of the time."""
     folder = tmp_path_factory.mktemp("sources")
     names = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", cwd=ROOT)
     made = [
