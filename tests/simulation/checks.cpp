@@ -1,0 +1,144 @@
+// What must hold at the end of a simulated job, whatever has happened to it.
+#include <algorithm>
+#include <set>
+
+#include "tests/simulation/job.h"
+
+namespace fdl::simulation {
+namespace {
+
+// A fault of a shorter time has no consequence. Near the limit it depends on the moment.
+constexpr int64_t kSurely = 9 * kSecond;
+
+}  // namespace
+
+void Job::check() {
+  check_end();
+  for (const auto& rank : ranks_) {
+    for (const auto& [where, outcome] : rank->outcomes()) {
+      const World& world = *worlds_.at(where.substr(0, where.find(" / ")));
+      check_blame(*rank, world, where, outcome);
+    }
+    for (const auto& [name, failure] : rank->start_failures()) check_blame(*rank, *worlds_.at(name), name, failure);
+  }
+  check_one_outcome();
+  check_recovery();
+  check_nothing_left();
+}
+
+// ---- The end ----
+
+void Job::check_end() {
+  for (const Process& process : network_.processes()) {
+    if (process.is_alive) simulation_.violated(process.name + " hangs");
+  }
+  if (simulation_.counts().contains("decisions that never came")) {
+    simulation_.violated("a rank waited for a decision in vain");
+  }
+  if (!is_harmless()) return;
+  for (const auto& rank : ranks_) {
+    if (!rank->has_finished()) simulation_.violated(rank->process().name + " fails without a reason");
+  }
+}
+
+// Whether nothing has happened that anybody may notice as more than a delay.
+bool Job::is_harmless() const {
+  int64_t all = 0;
+  for (const Fault& fault : done_) {
+    if (fault.kind == Fault::Kind::kill || fault.kind == Fault::Kind::reset) return false;
+    all += fault.kind == Fault::Kind::jump ? 0 : fault.how_long;
+  }
+  return all < kSurely;
+}
+
+// ---- Who is named ----
+
+bool Job::is_unhurt(const Process& process) const { return !process.was_killed && process.longest_pause < kSurely; }
+
+bool Job::was_cut_off(int host) const {
+  for (int other = 0; other < network_.options().hosts; ++other) {
+    if (other != host && network_.was_cut_for(host, other, kSurely)) return true;
+  }
+  return false;
+}
+
+// A rank may be named that was killed or stopped, that has ended by itself, or that was cut off from another one.
+bool Job::may_be_lost(const Rank& named, const Rank& speaker, const World& world) const {
+  const Process& process = named.process();
+  if (!is_unhurt(process) || !process.is_alive) return true;
+  if (was_cut_off(process.host) || was_cut_off(speaker.process().host)) return true;
+  const Process* server = world.coordinator == nullptr ? nullptr : &world.coordinator->process();
+  if (server != nullptr && was_cut_off(server->host)) return true;
+  return std::ranges::any_of(reset_pairs_, [&](const auto& pair) {
+    return pair.first == named.number() || pair.second == named.number();
+  });
+}
+
+void Job::check_blame(const Rank& speaker, const World& world, const std::string& where, const Status& outcome) {
+  const int culprit = outcome.error().culprit_rank;
+  if (culprit < 0) return;
+  const Rank& named = *world.members[static_cast<std::size_t>(culprit)];
+  if (speaker.process().was_killed || may_be_lost(named, speaker, world)) return;
+  simulation_.violated(
+      fmt::format("{}: {} names {}, which is well: {}", speaker.process().name, where, named.process().name, outcome.text()));
+}
+
+// ---- One outcome ----
+
+// All ranks that nothing has happened to have one text. A coordinator that dies while it sends may have told it to some
+// of them only; if that is all that has happened, they all have the text about its end.
+void Job::check_one_outcome() {
+  std::map<std::string, std::map<std::string, std::vector<int>>> texts;  // by place and host, then by text
+  const bool is_cut = std::ranges::any_of(done_, [](const Fault& fault) {
+    return fault.kind == Fault::Kind::cut || fault.kind == Fault::Kind::cut_one_way || fault.kind == Fault::Kind::reset;
+  });
+  for (const auto& rank : ranks_) {
+    if (!is_unhurt(rank->process())) continue;
+    const std::string side = is_cut ? fmt::format(" on host {}", rank->process().host) : "";
+    for (const auto& [where, outcome] : rank->outcomes()) {
+      const World& world = *worlds_.at(where.substr(0, where.find(" / ")));
+      const bool is_served_well = world.coordinator != nullptr && is_unhurt(world.coordinator->process()) &&
+                                  !was_cut_off(world.coordinator->process().host);
+      if (is_served_well || done_.size() == 1) texts[where + side][outcome.text()].push_back(rank->number());
+    }
+  }
+  for (const auto& [where, by_text] : texts) {
+    if (by_text.size() < 2) continue;
+    std::string all;
+    for (const auto& [text, numbers] : by_text) all += fmt::format("\n    rank {}: {}", numbers.front(), text);
+    simulation_.violated(where + " has several outcomes:" + all);
+  }
+}
+
+// ---- Recovery ----
+
+// The survivors of kills make one world.
+void Job::check_recovery() {
+  if (after_failure_ != Rank::AfterFailure::recover) return;
+  const bool only_kills =
+      std::ranges::all_of(done_, [](const Fault& fault) { return fault.kind == Fault::Kind::kill; });
+  if (!only_kills) return;
+  for (const auto& rank : ranks_) {
+    if (rank->process().was_killed) continue;
+    const bool began = !rank->start_failures().contains("the first world");
+    if (began && !rank->has_finished()) simulation_.violated(rank->process().name + " was not killed, and did not recover");
+  }
+}
+
+// ---- What is left ----
+
+void Job::check_nothing_left() {
+  for (const auto& coordinator : coordinators_) {
+    const JobMembership& membership = coordinator->membership();
+    if (!coordinator->process().was_killed && membership.is_empty() && membership.open_entries() > 0) {
+      simulation_.violated(fmt::format("the coordinator of {} keeps {} entries after all ranks have gone",
+                                       coordinator->process().name, membership.open_entries()));
+    }
+  }
+  for (const auto& connection : network_.open_connections()) {
+    simulation_.violated(fmt::format("the connection of {} and {} is left", connection->actor(0).process().name,
+                                     connection->actor(1).process().name));
+  }
+}
+
+}  // namespace fdl::simulation

@@ -1,0 +1,57 @@
+// Simulated jobs of many seeds. SIMULATION_SEEDS=1000 runs more of them, SIMULATION_SEED=7 one, and prints its story.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "tests/simulation/job.h"
+
+namespace fdl::simulation {
+namespace {
+
+uint64_t number_in(const char* variable, uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+struct Totals {
+  int64_t jobs = 0;
+  double hours = 0;
+  uint64_t events = 0;
+  std::map<std::string, int64_t> counts;
+};
+
+// Returns whether the job keeps what must hold. If not, its story is printed.
+bool run_job(uint64_t seed, Totals& totals, bool prints) {
+  Job job(seed);
+  if (prints) job.simulation().keep_story();
+  job.run();
+  Simulation& simulation = job.simulation();
+  ++totals.jobs;
+  totals.hours += static_cast<double>(simulation.now()) / 3.6e12;
+  totals.events += simulation.steps();
+  for (const auto& [what, count] : simulation.counts()) totals.counts[what] += count;
+  if (prints) std::printf("seed %llu\n%s", static_cast<unsigned long long>(seed), simulation.story().c_str());
+  return simulation.violations().empty();
+}
+
+TEST(SimulatedJobs, KeepWhatMustHoldWhateverHappens) {
+  const uint64_t one = number_in("SIMULATION_SEED", 0);
+  const uint64_t first = one != 0 ? one : number_in("SIMULATION_FIRST_SEED", 1);
+  const uint64_t seeds = one != 0 ? 1 : number_in("SIMULATION_SEEDS", 500);
+  Totals totals;
+  int failures = 0;
+  for (uint64_t seed = first; seed < first + seeds && failures < 5; ++seed) {
+    if (run_job(seed, totals, one != 0)) continue;
+    ++failures;
+    Totals again;
+    if (one == 0) run_job(seed, again, true);
+    ADD_FAILURE() << "seed " << seed;
+  }
+  std::printf("simulation: %lld jobs of %.1f hours, %llu events\n", static_cast<long long>(totals.jobs), totals.hours,
+              static_cast<unsigned long long>(totals.events));
+  for (const auto& [what, count] : totals.counts) std::printf("  %8lld  %s\n", static_cast<long long>(count), what.c_str());
+}
+
+}  // namespace
+}  // namespace fdl::simulation
