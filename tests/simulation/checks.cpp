@@ -46,14 +46,21 @@ bool Job::is_harmless() const {
   int64_t all = 0;
   for (const Fault& fault : done_) {
     if (fault.kind == Fault::Kind::kill || fault.kind == Fault::Kind::reset) return false;
-    all += fault.kind == Fault::Kind::jump ? 0 : fault.how_long;
+    all += fault.how_long;
   }
   return all < kSurely;
 }
 
 // ---- Who is named ----
 
-bool Job::is_unhurt(const Process& process) const { return !process.was_killed && process.longest_pause < kSurely; }
+// A rank whose connection to the coordinator is reset is lost for the others, and they are for it.
+bool Job::is_unhurt(const Process& process) const {
+  const auto is_of_process = [&](const std::pair<int, int>& pair) {
+    const int number = std::max(pair.first, pair.second);
+    return std::min(pair.first, pair.second) < 0 && number >= 0 && victims_[static_cast<std::size_t>(number)] == &process;
+  };
+  return !process.was_killed && process.longest_pause < kSurely && std::ranges::none_of(reset_pairs_, is_of_process);
+}
 
 bool Job::was_cut_off(int host) const {
   for (int other = 0; other < network_.options().hosts; ++other) {

@@ -71,7 +71,7 @@ void Connection::fill(int to) {
     push(to, {.packet = std::move(there.unsent.front())});
     there.unsent.pop_front();
   }
-  if (there.unsent.empty()) {
+  if (sides_[0].unsent.empty() && sides_[1].unsent.empty()) {
     network_.full_.erase(number_);
   } else if (network_.full_.insert(number_).second) {
     network_.simulation().count("full buffers");
@@ -111,7 +111,7 @@ void Connection::deliver(int to) {
   there.flying.pop_front();
   if (there.is_closed || there.state != End::State::open) return;
   if (flying.is_end) {
-    there.state = flying.end;
+    there.state = End::State::closed;
   } else {
     there.arrived.push_back(std::move(flying.packet));
   }
@@ -119,27 +119,24 @@ void Connection::deliver(int to) {
   schedule(to);
 }
 
-// With unread messages the kernel sends a reset instead of an end. What did not fit into the buffer is lost.
+// What did not fit into the buffer is lost.
 void Connection::close(int side) {
   Side& here = sides_[side];
   if (std::exchange(here.is_closed, true)) return;
   Side& there = sides_[1 - side];
   there.unsent.clear();
-  const bool is_unread = !here.arrived.empty() || !here.flying.empty() || !here.unsent.empty();
-  if (!there.is_closed) {
-    push(1 - side, {.is_end = true, .end = is_unread ? End::State::broken : End::State::closed});
-  }
+  if (!there.is_closed) push(1 - side, {.is_end = true});
   here.arrived.clear();
   here.unsent.clear();
-  network_.full_.erase(number_);
+  if (there.is_closed) network_.full_.erase(number_);
   if (there.is_closed) network_.connections_.erase(number_);
 }
 
-// This end finds that nothing is acknowledged any more.
+// This end ends at once, with all that is on its way.
 void Connection::break_at(int side) {
   Side& here = sides_[side];
   if (here.is_closed || here.state != End::State::open) return;
-  here.state = End::State::broken;
+  here.state = End::State::closed;
   here.flying.clear();
   sides_[1 - side].unsent.clear();
   here.actor->wake();

@@ -48,8 +48,7 @@ class Connection;
 struct End {
   enum class State {
     open,
-    closed,  // the other end has closed it
-    broken,  // reset, or cut off for too long
+    closed,  // by the other end, by a reset, or because nothing was acknowledged for too long
   };
   std::shared_ptr<Connection> connection;
   int side = 0;
@@ -104,7 +103,7 @@ class Network {
     int hosts = 1;
     int64_t slowest = 2 * kMs;       // usual delay between hosts
     int buffer = 64;                 // messages of one direction of a connection
-    int64_t timeout = 10 * kSecond;  // of a connection that is cut off
+    int64_t timeout = 15 * kSecond;  // of a connection that is cut off, as survive_outages() sets it
     int64_t hiccup = 3 * kMs;        // for how long a thread may wait for a processor
   };
   Network(Simulation& simulation, const Options& options);
@@ -184,7 +183,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
     int64_t arrives = 0;
     Packet packet{};
     bool is_end = false;
-    End::State end = End::State::open;
   };
   // What goes to this side.
   struct Side {

@@ -180,6 +180,7 @@ void Rank::turn() {
   while (awaiter_ != nullptr && awaiter_->is_over()) {
     awaiter_ = nullptr;
     std::exchange(waiting_, nullptr).resume();
+    wake();  // what the program has begun is driven in the next turn
   }
   if (program_.is_done()) return network().end(process());
   if (link_) link_->carry_out();

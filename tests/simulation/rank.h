@@ -136,8 +136,10 @@ class Rank final : public Actor {
 
   // rank_comm.cpp
   Task<Status> make_comm(std::string id, std::vector<int> members);
-  Task<Status> connect_comm(Comm& comm, std::function<int64_t()> until);
-  Task<Status> commit(Comm& comm, std::function<int64_t()> until);
+  // The end of a wait in a set-up, `later` after its deadline.
+  using Limit = std::function<int64_t(int64_t later)>;
+  Task<Status> connect_comm(Comm& comm, Limit until);
+  Task<Status> commit(Comm& comm, Limit until);
   Task<Status> outcome(Comm& comm, std::shared_ptr<SetupWatch> watch, Status failure);
   Task<Status> collective(Comm& comm, Step step);
   Task<Status> await_decision(Comm& comm, Status failure);

@@ -48,8 +48,12 @@ Task<Status> Rank::make_comm(std::string id, std::vector<int> members) {
   made->mine = static_cast<int>(std::ranges::find(members, rank_) - members.begin());
   Comm& comm = *made;
   comms_.push_back(std::move(made));
+  simulation().tell("{} makes {} of {} ranks", name(), id, members.size());
   const int64_t limit = clock() + kStart;
-  const auto until = [set_up, limit] { return std::min(limit, set_up->interrupt().moment_ns.load()); };
+  // `later` is no part of an interrupt, as Deadline::shifted_by_ns() has it.
+  const Limit until = [set_up, limit](int64_t later) {
+    return std::min(limit + later, set_up->interrupt().moment_ns.load());
+  };
   auto connecting = connect_comm(comm, until);
   Status status = co_await connecting;
   if (status.ok()) {
@@ -69,7 +73,7 @@ Task<Status> Rank::make_comm(std::string id, std::vector<int> members) {
 }
 
 // The members exchange addresses through the store; of two, the lower one calls.
-Task<Status> Rank::connect_comm(Comm& comm, std::function<int64_t()> until) {
+Task<Status> Rank::connect_comm(Comm& comm, Limit until) {
   CoordinatorMessage publish{.kind = Kind::publish};
   publish.key = comm.id + "/" + std::to_string(comm.mine);
   publish.value = "an address";
@@ -78,19 +82,19 @@ Task<Status> Rank::connect_comm(Comm& comm, std::function<int64_t()> until) {
   auto published = co_await publishing;
   if (!published.ok()) co_return published.status();
   CoordinatorMessage fetch{.kind = Kind::fetch_many};
-  fetch.number = until() - clock();
+  fetch.number = until(0) - clock();
   fetch.key = comm.id + "/";
   for (int rank = 0; rank < static_cast<int>(comm.members.size()); ++rank) {
     if (rank != comm.mine) fetch.ranks.push_back(rank);
   }
-  const auto with_grace = [until] { return until() + kGrace; };
+  const auto with_grace = [until] { return until(kGrace); };
   auto fetching = ask(std::move(fetch), {}, with_grace);
   auto fetched = co_await fetching;
   if (!fetched.ok()) co_return fetched.status();
   if (!fetched->ranks.empty()) co_return late(comm, fetched->ranks.front(), "has not published its address");
   for (int rank = comm.mine + 1; rank < static_cast<int>(comm.members.size()); ++rank) call(comm, rank);
   const auto are_connected = [&comm] { return comm.peers.size() + 1 == comm.members.size(); };
-  auto until_connected = wait(are_connected, until);
+  auto until_connected = wait(are_connected, [until] { return until(0); });
   co_await until_connected;
   if (are_connected()) co_return Status();
   int missing = comm.mine == 0 ? 1 : 0;
@@ -170,7 +174,7 @@ void Rank::place_incoming() {
 }
 
 // As Runtime::commit().
-Task<Status> Rank::commit(Comm& comm, std::function<int64_t()> until) {
+Task<Status> Rank::commit(Comm& comm, Limit until) {
   const std::string prefix = comm.id + " made/";
   const int64_t publish_limit = clock() + kPublish;
   if (comm.mine > 0) {
@@ -182,15 +186,15 @@ Task<Status> Rank::commit(Comm& comm, std::function<int64_t()> until) {
     if (!published.ok()) co_return published.status();
     CoordinatorMessage fetch{.kind = Kind::fetch};
     fetch.key = prefix + "all";
-    auto fetching = ask(std::move(fetch), {}, [until] { return until() + 2 * kLaterReport; });
+    auto fetching = ask(std::move(fetch), {}, [until] { return until(2 * kLaterReport); });
     auto all = co_await fetching;
     co_return all.status();
   }
   CoordinatorMessage fetch{.kind = Kind::fetch_many};
-  fetch.number = until() + kLaterReport - clock();
+  fetch.number = until(kLaterReport) - clock();
   fetch.key = prefix;
   for (int rank = 1; rank < static_cast<int>(comm.members.size()); ++rank) fetch.ranks.push_back(rank);
-  auto collecting = ask(std::move(fetch), {}, [until] { return until() + kLaterReport + kGrace; });
+  auto collecting = ask(std::move(fetch), {}, [until] { return until(kLaterReport + kGrace); });
   auto words = co_await collecting;
   if (!words.ok()) co_return words.status();
   if (!words->ranks.empty()) co_return late(comm, words->ranks.front(), "has not finished its part in time");
@@ -206,6 +210,8 @@ Task<Status> Rank::commit(Comm& comm, std::function<int64_t()> until) {
 Task<Status> Rank::outcome(Comm& comm, std::shared_ptr<SetupWatch> watch, Status failure) {
   const bool is_own = failure.code() != Code::timeout && failure.code() != Code::transport &&
                       failure.code() != Code::peer_lost && failure.code() != Code::authentication;
+  const Status told = watch->why();
+  if (failure.code() == Code::shut_down && !told.ok()) co_return told;
   if (is_own) {
     report(comm, failure);
     co_return failure;
@@ -243,6 +249,7 @@ Task<Status> Rank::collective(Comm& comm, Step step) {
     }
     return ranks;
   };
+  simulation().tell("{} begins {} {} on {}", name(), is_broadcast ? "broadcast" : "allreduce", number, comm.id);
   if (comm.failure.ok()) {
     for (const auto& [rank, peer] : comm.peers) {
       if (sends(rank)) peer.end.send({.kind = kValue, .bytes = fmt::format("{} {}", number, mine)});

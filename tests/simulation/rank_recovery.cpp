@@ -17,6 +17,19 @@ constexpr int64_t kAddress = 10 * kSecond;
 constexpr int64_t kLastMessages = kSecond;
 constexpr double kFirstArrival_s = 3;
 
+const char* name_of_kind(SurvivorMessage::Kind kind) {
+  switch (kind) {
+    case SurvivorMessage::Kind::here:
+      return "here";
+    case SurvivorMessage::Kind::decided:
+      return "decided";
+    case SurvivorMessage::Kind::address:
+      return "address";
+    default:
+      return "failed";
+  }
+}
+
 bool may_be_a_loss(Code code) {
   return code == Code::peer_lost || code == Code::timeout || code == Code::transport || code == Code::shut_down ||
          code == Code::authentication;
@@ -65,9 +78,11 @@ Task<Status> Rank::recover() {
     recovery_ = std::make_shared<Recovery>(std::move(options), clock());
   }
   recovery_->old_links.push_back(std::move(link_));
+  say_goodbye();
   comms_.clear();
   const std::vector<Packet> early = std::exchange(recovery_packets_, {});
   read_recovery(early);
+  simulation().tell("{} recovers", name());
   double arrival_s = kFirstArrival_s;
   Status status;
   for (std::size_t attempt = 0;; ++attempt) {
@@ -86,6 +101,7 @@ Task<Status> Rank::recover() {
       co_await ending;
       recovery_->old_links.push_back(std::move(link_));
     }
+    say_goodbye();
     comms_.clear();
     recovery_->survivors.resume(gone, clock());
     arrival_s = std::min(2 * arrival_s, 30.0);
@@ -256,6 +272,8 @@ void Rank::take_recovery(const End& end, std::vector<Packet> packets) {
 void Rank::read_recovery(const std::vector<Packet>& packets) {
   for (const Packet& packet : packets) {
     const auto& message = *std::static_pointer_cast<const SurvivorMessage>(packet.object);
+    simulation().tell("{} reads of rank {}: {} in round {} of {} members", name(), message.from, name_of_kind(message.kind),
+                      message.round, message.members.size());
     if (message.kind == SurvivorMessage::Kind::address) {
       recovery_->addresses[message.round] = job_.coordinator_at(message.address);
     }

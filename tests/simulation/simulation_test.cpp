@@ -18,6 +18,8 @@ struct Totals {
   int64_t jobs = 0;
   double hours = 0;
   uint64_t events = 0;
+  uint64_t most_events = 0;
+  uint64_t longest = 0;  // the seed with the most events
   std::map<std::string, int64_t> counts;
 };
 
@@ -30,6 +32,10 @@ bool run_job(uint64_t seed, Totals& totals, bool prints) {
   ++totals.jobs;
   totals.hours += static_cast<double>(simulation.now()) / 3.6e12;
   totals.events += simulation.steps();
+  if (simulation.steps() > totals.most_events) {
+    totals.most_events = simulation.steps();
+    totals.longest = seed;
+  }
   for (const auto& [what, count] : simulation.counts()) totals.counts[what] += count;
   if (prints) std::printf("seed %llu\n%s", static_cast<unsigned long long>(seed), simulation.story().c_str());
   return simulation.violations().empty();
@@ -48,8 +54,9 @@ TEST(SimulatedJobs, KeepWhatMustHoldWhateverHappens) {
     if (one == 0) run_job(seed, again, true);
     ADD_FAILURE() << "seed " << seed;
   }
-  std::printf("simulation: %lld jobs of %.1f hours, %llu events\n", static_cast<long long>(totals.jobs), totals.hours,
-              static_cast<unsigned long long>(totals.events));
+  std::printf("simulation: %lld jobs of %.1f hours, %llu events, at most %llu in one (seed %llu)\n",
+              static_cast<long long>(totals.jobs), totals.hours, static_cast<unsigned long long>(totals.events),
+              static_cast<unsigned long long>(totals.most_events), static_cast<unsigned long long>(totals.longest));
   for (const auto& [what, count] : totals.counts) std::printf("  %8lld  %s\n", static_cast<long long>(count), what.c_str());
 }
 

@@ -156,7 +156,7 @@ void ClientProtocol::note_departed(const std::vector<HostRanks>& hosts, int64_t 
 
 void ClientProtocol::note_gone(CoordinatorEvent::Kind kind, const CoordinatorMessage& message, int64_t now_ns) {
   // The first reason stays: a rank that was lost cannot leave afterwards.
-  gone_.emplace(message.rank, message.why);
+  gone_.try_emplace(message.rank, ++last_news_, message.why);
   add_event({.kind = kind, .rank = message.rank, .comm = {}, .why = message.why});
   const int64_t moment = kind == CoordinatorEvent::Kind::left ? now_ns + SetupWatch::kLeftGrace_ns : now_ns;
   for (const std::weak_ptr<SetupWatch>& one : watches_) {
@@ -169,7 +169,7 @@ void ClientProtocol::note_gone(CoordinatorEvent::Kind kind, const CoordinatorMes
 // A rank whose set-up has failed reports it, and the others fail with that decision. One of them may not have begun.
 void ClientProtocol::note_decision(const CoordinatorMessage& message, int64_t now_ns) {
   undecided_.erase(message.key);
-  if (decided_.size() < kMostDecided) decided_.emplace(message.key, message.why);
+  if (decided_.size() < kMostDecided) decided_.try_emplace(message.key, ++last_news_, message.why);
   for (const std::weak_ptr<SetupWatch>& one : watches_) {
     const std::shared_ptr<SetupWatch> watch = one.lock();
     if (watch && watch->comm() == message.key) watch->fire(message.why, now_ns);
@@ -229,7 +229,7 @@ void ClientProtocol::give_up(int64_t now_ns) {
   lose_coordinator(fmt::format("has not answered for {:g} s (stopped, swapped out or cut off)", limits_.lost_after_s),
                    now_ns);
   if (!server_.empty()) {
-    if (const auto found = gone_.find(server_.front().rank); found != gone_.end()) message.why = found->second;
+    if (const auto found = gone_.find(server_.front().rank); found != gone_.end()) message.why = found->second.second;
   }
   if (message.why.ok()) message.why = coordinator_lost_;
   outgoing_.push_back(std::move(message));
@@ -246,7 +246,7 @@ void ClientProtocol::lose_coordinator(const std::string& how, int64_t now_ns) {
   // The coordinator has declared this rank lost, for example because its process was stopped for too long: that text is
   // the cause here too.
   if (const auto mine = gone_.find(hello_.rank); mine != gone_.end()) {
-    coordinator_lost_ = mine->second;
+    coordinator_lost_ = mine->second.second;
   } else if (a_rank_serves()) {
     const Hello& server = server_.front();
     CoordinatorMessage lost{.kind = Kind::lost};
@@ -267,23 +267,23 @@ void ClientProtocol::lose_coordinator(const std::string& how, int64_t now_ns) {
 
 std::vector<int> ClientProtocol::lost_ranks() const {
   std::vector<int> lost;
-  for (const auto& [rank, why] : gone_) {
-    if (why.code() == Code::peer_lost) lost.push_back(rank);
+  for (const auto& [rank, news] : gone_) {
+    if (news.second.code() == Code::peer_lost) lost.push_back(rank);
   }
   return lost;
 }
 
 // ---- Requests ----
 
-// Returns why one of these ranks was lost, else why the first one has left; null if all are present. A loss comes
-// first because ranks may leave on account of it, to make a world without the lost rank.
-const Status* ClientProtocol::first_gone_of(const std::vector<int>& ranks) const {
-  const Status* first = nullptr;
+// Returns the first loss of these ranks, else the first departure; null if all are present. A loss comes first because
+// ranks may leave on account of it, to make a world without the lost rank.
+const ClientProtocol::News* ClientProtocol::first_gone_of(const std::vector<int>& ranks) const {
+  const News* first = nullptr;
+  const auto place = [](const News& news) { return std::pair(news.second.code() != Code::peer_lost, news.first); };
   for (const int rank : ranks) {
     const auto found = gone_.find(rank);
     if (found == gone_.end()) continue;
-    if (found->second.code() == Code::peer_lost) return &found->second;
-    if (first == nullptr) first = &found->second;
+    if (first == nullptr || place(found->second) < place(*first)) first = &found->second;
   }
   return first;
 }
@@ -316,7 +316,7 @@ Result<CoordinatorMessage> ClientProtocol::take_reply(uint64_t id, const std::ve
   CoordinatorMessage forget{.kind = Kind::forget};
   forget.id = id;
   send(std::move(forget));
-  if (const Status* gone = first_gone_of(of)) return *gone;
+  if (const News* gone = first_gone_of(of)) return gone->second;
   return Status(Code::timeout, "the coordinator did not answer in time");
 }
 
@@ -357,14 +357,18 @@ void ClientProtocol::leave() {
 
 // ---- Set-ups ----
 
+// What came first counts, as for a watch that was there before. The loss of the coordinator is the last news of all.
 void ClientProtocol::add_watch(const std::shared_ptr<SetupWatch>& watch, int64_t now_ns) {
   std::erase_if(watches_, [](const auto& one) { return one.expired(); });
   watches_.push_back(watch);
-  if (!is_open()) watch->fire(coordinator_lost_, now_ns);
-  if (const auto found = decided_.find(watch->comm()); found != decided_.end()) watch->fire(found->second, now_ns);
-  if (const Status* gone = first_gone_of(watch->ranks())) {
-    watch->fire(*gone, now_ns + (gone->code() == Code::peer_lost ? 0 : SetupWatch::kLeftGrace_ns));
+  const auto decided = decided_.find(watch->comm());
+  const News* gone = first_gone_of(watch->ranks());
+  if (decided != decided_.end() && (gone == nullptr || decided->second.first < gone->first)) {
+    watch->fire(decided->second.second, now_ns);
+  } else if (gone != nullptr) {
+    watch->fire(gone->second, now_ns + (gone->second.code() == Code::peer_lost ? 0 : SetupWatch::kLeftGrace_ns));
   }
+  if (!is_open()) watch->fire(coordinator_lost_, now_ns);
 }
 
 // A probe without an answer is repeated at the usual rate, so that the silence of the coordinator counts in full.

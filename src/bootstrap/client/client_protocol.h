@@ -78,6 +78,9 @@ class ClientProtocol {
   bool take_call_of_driver() { return std::exchange(calls_driver_, false); }
 
  private:
+  // The order in which something came, and what.
+  using News = std::pair<uint64_t, Status>;
+
   void send(CoordinatorMessage message);
   void handle(CoordinatorMessage message, int64_t now_ns);
   void handle_event(CoordinatorMessage message);
@@ -90,7 +93,7 @@ class ClientProtocol {
   std::string name_of_coordinator() const;
   bool a_rank_serves() const;
   void lose_coordinator(const std::string& how, int64_t now_ns);
-  const Status* first_gone_of(const std::vector<int>& ranks) const;
+  const News* first_gone_of(const std::vector<int>& ranks) const;
 
   // The most decisions in decided_.
   static constexpr std::size_t kMostDecided = 1024;
@@ -113,8 +116,9 @@ class ClientProtocol {
   std::vector<std::weak_ptr<SetupWatch>> watches_;
   int64_t probed_watched_ns_ = 0;                    // the last time
   std::set<std::string> undecided_;                  // communicators that this rank has reported
-  std::unordered_map<std::string, Status> decided_;  // for set-ups that begin later
-  std::unordered_map<int, Status> gone_;
+  std::unordered_map<std::string, News> decided_;    // for set-ups that begin later
+  std::unordered_map<int, News> gone_;
+  uint64_t last_news_ = 0;
   uint64_t last_id_ = 0;
   std::map<uint64_t, std::optional<CoordinatorMessage>> replies_;  // of the open requests, once they are here
   std::vector<CoordinatorEvent> events_;
