@@ -46,6 +46,7 @@ struct Rank::Recovery {
     int64_t until = 0;
     int64_t again = 0;
     int64_t pause = kFirstPause;
+    int64_t unreached_since = -1;
   };
   explicit Recovery(Survivors::Options options, int64_t now_ns) : survivors(std::move(options), now_ns) {}
 
@@ -217,7 +218,8 @@ void Rank::keep_recovery_links() {
     end.send({.kind = kFirstRecovery, .object = std::make_shared<const SurvivorMessage>(message)});
     return true;
   });
-  for (const auto& [rank, link] : recovery.links) {
+  for (const int rank : wanted) {
+    const Recovery::Link& link = recovery.links[rank];
     if (link.is_connecting) wake_at(moment_of(link.until));
     if (!link.is_connecting && !link.end && link.again != kNever) wake_at(moment_of(link.again));
   }
@@ -227,6 +229,7 @@ void Rank::keep_recovery_links() {
 void Rank::call_for_recovery(int rank) {
   Recovery::Link& link = recovery_->links[rank];
   link.is_connecting = true;
+  if (link.unreached_since < 0) link.unreached_since = clock();
   link.until = clock() + kConnect;
   const uint64_t attempt = ++link.attempt;
   const auto is_current = [this, rank, attempt] {
@@ -240,6 +243,7 @@ void Rank::call_for_recovery(int rank) {
         made.is_connecting = false;
         made.end = end;
         made.pause = kFirstPause;
+        made.unreached_since = -1;
         const Survivors& survivors = recovery_->survivors;
         end.send({.kind = kFirstRecovery, .object = std::make_shared<const SurvivorMessage>(survivors.greeting(rank))});
         if (survivors.has_decided() && recovery_->addresses.contains(survivors.round())) {
@@ -258,7 +262,9 @@ void Rank::fail_recovery_link(int rank, bool is_refused) {
   link.is_connecting = false;
   link.again = recovery_->survivors.is_gone(rank) ? kNever : clock() + link.pause;
   link.pause = std::min(2 * link.pause, kLongestPause);
-  if (!is_refused) return;
+  const bool is_cut_off = clock() - link.unreached_since >= kLostAfter;
+  if (!is_refused && !is_cut_off) return;
+  if (is_cut_off) simulation().tell("{} cannot reach rank {}, which counts as lost", name(), rank);
   std::erase_if(recovery_->unsent, [&](const SurvivorMessage& message) { return message.to == rank; });
   recovery_->refused.insert(rank);
 }
