@@ -17,11 +17,12 @@ void Job::check() {
   for (const auto& rank : ranks_) {
     for (const auto& [where, outcome] : rank->outcomes()) {
       const World& world = *worlds_.at(where.substr(0, where.find(" / ")));
-      check_blame(*rank, world, where, outcome);
+      check_blame(*rank, world, where, outcome.why);
     }
     for (const auto& [name, failure] : rank->start_failures()) check_blame(*rank, *worlds_.at(name), name, failure);
   }
   check_one_outcome();
+  check_times();
   check_recovery();
   check_nothing_left();
 }
@@ -37,6 +38,7 @@ void Job::check_end() {
   }
   if (!is_harmless()) return;
   for (const auto& rank : ranks_) {
+    if (rank->has_unconfirmed_end()) simulation_.violated(rank->process().name + ": its end is not confirmed");
     if (!rank->has_finished()) simulation_.violated(rank->process().name + " fails without a reason");
   }
 }
@@ -106,7 +108,7 @@ void Job::check_one_outcome() {
       const World& world = *worlds_.at(where.substr(0, where.find(" / ")));
       const bool is_served_well = world.coordinator != nullptr && is_unhurt(world.coordinator->process()) &&
                                   !was_cut_off(world.coordinator->process().host);
-      if (is_served_well || done_.size() == 1) texts[where + side][outcome.text()].push_back(rank->number());
+      if (is_served_well || done_.size() == 1) texts[where + side][outcome.why.text()].push_back(rank->number());
     }
   }
   for (const auto& [where, by_text] : texts) {
@@ -114,6 +116,26 @@ void Job::check_one_outcome() {
     std::string all;
     for (const auto& [text, numbers] : by_text) all += fmt::format("\n    rank {}: {}", numbers.front(), text);
     simulation_.violated(where + " has several outcomes:" + all);
+  }
+}
+
+// ---- How soon ----
+
+// After one fault, a call that waits fails soon: at once if a process has ended, and after lost_after_s if it is stopped.
+void Job::check_times() {
+  if (done_.size() != 1) return;
+  const Fault& fault = done_.front();
+  const bool is_kill = fault.kind == Fault::Kind::kill;
+  if (!is_kill && (fault.kind != Fault::Kind::pause || fault.how_long < kLostAfter + 5 * kSecond)) return;
+  const int64_t limit = is_kill ? 2 * kSecond : kLostAfter + 3 * kSecond;
+  for (const auto& rank : ranks_) {
+    if (!is_unhurt(rank->process())) continue;
+    for (const auto& [where, outcome] : rank->outcomes()) {
+      const int64_t took = outcome.ended - std::max(outcome.began, fault_at_);
+      if (took <= limit) continue;
+      simulation_.violated(fmt::format("{}: {} fails only after {:.1f} s", rank->process().name, where,
+                                       static_cast<double>(took) / 1e9));
+    }
   }
 }
 

@@ -195,6 +195,7 @@ void Job::apply(const Fault& fault) {
                                                "cut in one direction", "reset", "slow network"};
   simulation_.count("fault: " + kNames[static_cast<std::size_t>(fault.kind)]);
   done_.push_back(fault);
+  fault_at_ = simulation_.now();
 }
 
 // Between the victim's host and all others, or one of them.

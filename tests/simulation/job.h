@@ -66,6 +66,7 @@ class Job {
   void check_end();
   void check_blame(const Rank& speaker, const World& world, const std::string& where, const Status& outcome);
   void check_one_outcome();
+  void check_times();
   void check_recovery();
   void check_nothing_left();
   bool is_harmless() const;
@@ -82,6 +83,7 @@ class Job {
   std::map<std::string, std::unique_ptr<World>> worlds_;
   std::vector<Fault> faults_;
   std::vector<Fault> done_;                       // those that have happened
+  int64_t fault_at_ = 0;                          // when the last of them did
   std::vector<std::pair<int, int>> reset_pairs_;  // numbers of ranks whose connection was reset; -1: a coordinator
   std::map<int, int64_t> ended_;
   Rank::AfterFailure after_failure_ = Rank::AfterFailure::exit;

@@ -97,6 +97,8 @@ std::vector<Step> Rank::plan() const {
     }
     steps.push_back(step);
   }
+  // No rank ends long before the others: with rank 0 the coordinator would end, and no communicator can be made then.
+  steps.push_back({.kind = Step::Kind::allreduce});
   return steps;
 }
 
@@ -109,6 +111,7 @@ Task<Status> Rank::work() {
       continue;
     }
     std::string id = "comm " + std::to_string(step.comm);
+    const int64_t began = simulation().now();
     Status status;
     if (step.kind == Step::Kind::make_comm) {
       id = "comm " + std::to_string(++made);
@@ -122,7 +125,7 @@ Task<Status> Rank::work() {
       status = co_await calling;
     }
     if (!status.ok()) {
-      note_failure(status, world_->name + " / " + id);
+      note_failure(status, world_->name + " / " + id, began);
       co_return status;
     }
   }
@@ -138,7 +141,10 @@ Task<> Rank::shut_down(int64_t patience) {
     auto until_settled = wait([this] { return link_->protocol().is_leave_settled(); }, clock() + patience);
     const bool is_settled =
         co_await until_settled;
-    if (!is_settled) simulation().tell("{}: the coordinator has not confirmed its end", name());
+    if (!is_settled) {
+      simulation().tell("{}: the coordinator has not confirmed its end", name());
+      has_unconfirmed_end_ = true;
+    }
   }
   say_goodbye();
   CoordinatorActor* coordinator = world_->coordinator;
@@ -150,9 +156,9 @@ Task<> Rank::shut_down(int64_t patience) {
   co_await until_ended;
 }
 
-void Rank::note_failure(const Status& failure, const std::string& where) {
+void Rank::note_failure(const Status& failure, const std::string& where, int64_t began) {
   simulation().tell("{}: {} has failed: {}", name(), where, failure.text());
-  outcomes_.emplace(where, failure);
+  outcomes_.emplace(where, Outcome{failure, began, simulation().now()});
 }
 
 void Rank::note_start_failure(const Status& failure) {

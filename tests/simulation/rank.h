@@ -66,6 +66,12 @@ struct Comm {
 
 class Rank final : public Actor {
  public:
+  // How a call has failed, and from when to when it was in progress, in the time of the simulation.
+  struct Outcome {
+    Status why;
+    int64_t began = 0;
+    int64_t ended = 0;
+  };
   // How a rank ends after its communicator has failed.
   enum class AfterFailure { exit, shut_down, recover };
 
@@ -85,10 +91,11 @@ class Rank final : public Actor {
   int rank() const { return rank_; }
   const std::set<std::string>& made() const { return made_; }
   // What became of each communicator that failed, with the name of its world.
-  const std::map<std::string, Status>& outcomes() const { return outcomes_; }
+  const std::map<std::string, Outcome>& outcomes() const { return outcomes_; }
   // How the start of a world failed, by its name.
   const std::map<std::string, Status>& start_failures() const { return start_failures_; }
   bool has_finished() const { return has_finished_; }
+  bool has_unconfirmed_end() const { return has_unconfirmed_end_; }
   const Status& recovery_failure() const { return recovery_failure_; }
 
  private:
@@ -124,7 +131,7 @@ class Rank final : public Actor {
   void watch();
   int64_t next_watch() const;
   std::vector<Step> plan() const;
-  void note_failure(const Status& failure, const std::string& where);
+  void note_failure(const Status& failure, const std::string& where, int64_t began);
   void note_start_failure(const Status& failure);
   std::string name() const;
 
@@ -190,10 +197,11 @@ class Rank final : public Actor {
   std::vector<End> recovery_ends_;            // of ranks that called this one
   std::vector<Packet> recovery_packets_;      // that came before this rank has called
   std::set<std::string> made_;
-  std::map<std::string, Status> outcomes_;
+  std::map<std::string, Outcome> outcomes_;
   std::map<std::string, Status> start_failures_;
   Status recovery_failure_;
   bool has_finished_ = false;
+  bool has_unconfirmed_end_ = false;
   bool has_begun_ = false;
 
   std::coroutine_handle<> waiting_ = nullptr;
