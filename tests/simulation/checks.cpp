@@ -23,7 +23,11 @@ void Job::check() {
   }
   check_one_outcome();
   check_times();
-  check_recovery();
+  if (elastic_) {
+    check_elastic();
+  } else {
+    check_recovery();
+  }
   check_nothing_left();
 }
 
@@ -59,7 +63,7 @@ bool Job::is_harmless() const {
 bool Job::is_unhurt(const Process& process) const {
   const auto is_of_process = [&](const std::pair<int, int>& pair) {
     const int number = std::max(pair.first, pair.second);
-    return std::min(pair.first, pair.second) < 0 && number >= 0 && victims_[static_cast<std::size_t>(number)] == &process;
+    return std::min(pair.first, pair.second) < 0 && number >= 0 && &ranks_[static_cast<std::size_t>(number)]->process() == &process;
   };
   return !process.was_killed && process.longest_pause < kSurely && std::ranges::none_of(reset_pairs_, is_of_process);
 }
@@ -131,8 +135,12 @@ void Job::check_times() {
   for (const auto& rank : ranks_) {
     if (!is_unhurt(rank->process())) continue;
     for (const auto& [where, outcome] : rank->outcomes()) {
+      const World& world = *worlds_.at(where.substr(0, where.find(" / ")));
+      const int culprit = outcome.why.error().culprit_rank;
       const int64_t took = outcome.ended - std::max(outcome.began, fault_at_);
-      if (took <= limit) continue;
+      if (took <= limit || culprit < 0) continue;
+      // The rank that is named may also have ended later, because of the fault.
+      if (is_unhurt(world.members[static_cast<std::size_t>(culprit)]->process())) continue;
       simulation_.violated(fmt::format("{}: {} fails only after {:.1f} s", rank->process().name, where,
                                        static_cast<double>(took) / 1e9));
     }
@@ -152,6 +160,14 @@ void Job::check_recovery() {
     const bool began = !rank->start_failures().contains("the first world");
     if (began && !rank->has_finished()) simulation_.violated(rank->process().name + " was not killed, and did not recover");
   }
+}
+
+// While only workers are killed, the job ends as planned, or with a reason of Generations.
+void Job::check_elastic() {
+  const bool only_kills =
+      std::ranges::all_of(done_, [](const Fault& fault) { return fault.kind == Fault::Kind::kill; });
+  if (!only_kills || elastic_->process().was_killed || elastic_->has_finished() || elastic_->give_up()) return;
+  simulation_.violated("the elastic job ends without a reason");
 }
 
 // ---- What is left ----

@@ -42,6 +42,15 @@ class Job::Launcher final : public Actor {
 };
 
 Job::Job(uint64_t seed) : simulation_(seed), network_(simulation_, network_of(simulation_)) {
+  if (simulation_.percent(25)) {
+    make_elastic();
+  } else {
+    make_fixed();
+  }
+  choose_faults();
+}
+
+void Job::make_fixed() {
   const int size = static_cast<int>(simulation_.between(2, 6));
   const bool has_launcher = simulation_.percent(40);
   after_failure_ = simulation_.one_of<Rank::AfterFailure>(
@@ -70,7 +79,42 @@ Job::Job(uint64_t seed) : simulation_(seed), network_(simulation_, network_of(si
                    : after_failure_ == Rank::AfterFailure::shut_down ? "shut down"
                                                                      : "recover");
   for (int number = 0; number < size; ++number) rank(number).begin(first, number);
-  choose_faults();
+}
+
+// ---- An elastic job ----
+
+void Job::make_elastic() {
+  Generations::Limits limits;
+  limits.ranks = static_cast<int>(simulation_.between(2, 5));
+  limits.most = limits.ranks;
+  limits.fewest = static_cast<int>(simulation_.between(1, limits.ranks));
+  limits.replacements = static_cast<int>(simulation_.one_of<int64_t>({Generations::kNoLimit, 0, 2}));
+  Process& process = network_.add_process("the launcher", 0);
+  victims_.push_back(&process);
+  elastic_ = std::make_unique<ElasticLauncher>(network_, process, *this, limits);
+  elastic_->wake();
+  simulation_.tell("an elastic job of {} ranks, at least {}, on {} hosts", limits.ranks, limits.fewest,
+                   network_.options().hosts);
+}
+
+Rank& Job::start_worker(int worker, ElasticLauncher& launcher) {
+  const int number = static_cast<int>(ranks_.size());
+  Process& process = network_.add_process(fmt::format("worker {}", worker), number % network_.options().hosts);
+  victims_.push_back(&process);
+  ranks_.push_back(std::make_unique<Rank>(network_, process, *this, number, Rank::AfterFailure::shut_down));
+  ranks_.back()->set_worker(worker);
+  ranks_.back()->begin_elastic(launcher);
+  return *ranks_.back();
+}
+
+World& Job::add_generation(int generation, const std::vector<Rank*>& members, Process& process) {
+  auto world = std::make_unique<World>();
+  world->name = fmt::format("generation {}", generation);
+  world->plan = static_cast<uint64_t>(generation);
+  world->members = members;
+  World& added = *(worlds_[world->name] = std::move(world));
+  serve(added, process);
+  return added;
 }
 
 Job::~Job() = default;
@@ -139,11 +183,11 @@ Fault Job::any_fault() {
                : what < 93 ? Fault::Kind::reset
                            : Fault::Kind::slow;
   if (simulation_.percent(60)) {
-    fault.event = static_cast<uint64_t>(simulation_.between(0, 250 * static_cast<int64_t>(ranks_.size())));
+    fault.event = static_cast<uint64_t>(simulation_.between(0, simulation_.one_of<int64_t>({300, 1000})));
   } else {
     fault.moment = simulation_.between(0, 5 * kSecond);
   }
-  fault.victim = static_cast<int>(simulation_.between(0, static_cast<int64_t>(victims_.size()) - 1));
+  fault.victim = static_cast<int>(simulation_.between(0, 1000));  // modulo the number of processes then
   fault.other = static_cast<int>(simulation_.between(0, 100));
   // Far from the limit on both sides of it: an outage near it has either outcome.
   fault.how_long = simulation_.percent(50)   ? simulation_.between(1, 900) * kMs
@@ -153,7 +197,8 @@ Fault Job::any_fault() {
   return fault;
 }
 
-void Job::apply(const Fault& fault) {
+void Job::apply(Fault fault) {
+  fault.victim %= static_cast<int>(victims_.size());
   Process& victim = *victims_[static_cast<std::size_t>(fault.victim)];
   if (!victim.is_alive) return;
   switch (fault.kind) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/simulation/elastic_launcher.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/rank.h"
 
@@ -26,7 +27,7 @@ struct Fault {
   Kind kind = Kind::kill;
   int64_t moment = kNever;
   uint64_t event = std::numeric_limits<uint64_t>::max();
-  int victim = 0;  // a process: the ranks, and behind them the launcher
+  int victim = 0;  // a process
   int other = 0;   // of cuts
   int64_t how_long = 0;
   bool clock_stands = false;
@@ -48,16 +49,20 @@ class Job {
   World& world_of(uint64_t round, const std::vector<int>& members);
   Rank& rank(int number) { return *ranks_[static_cast<std::size_t>(number)]; }
   std::size_t size() const { return ranks_.size(); }
+  World& world(const std::string& name) { return *worlds_.at(name); }
+  Rank& start_worker(int worker, ElasticLauncher& launcher);
+  World& add_generation(int generation, const std::vector<Rank*>& members, Process& process);
   int index_of(const CoordinatorActor& coordinator) const;
   CoordinatorActor* coordinator_at(const std::string& index) const;
-  void note_end(const Rank& rank) { ended_[rank.number()] = simulation_.now(); }
 
  private:
   class Launcher;
 
+  void make_fixed();
+  void make_elastic();
   void choose_faults();
   Fault any_fault();
-  void apply(const Fault& fault);
+  void apply(Fault fault);
   void apply_cut(const Fault& fault);
   bool is_over() const;
 
@@ -68,6 +73,7 @@ class Job {
   void check_one_outcome();
   void check_times();
   void check_recovery();
+  void check_elastic();
   void check_nothing_left();
   bool is_harmless() const;
   bool may_be_lost(const Rank& named, const Rank& speaker, const World& world) const;
@@ -79,13 +85,13 @@ class Job {
   std::deque<Process*> victims_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::unique_ptr<Launcher> launcher_;
+  std::unique_ptr<ElasticLauncher> elastic_;
   std::vector<std::unique_ptr<CoordinatorActor>> coordinators_;
   std::map<std::string, std::unique_ptr<World>> worlds_;
   std::vector<Fault> faults_;
   std::vector<Fault> done_;                       // those that have happened
   int64_t fault_at_ = 0;                          // when the last of them did
   std::vector<std::pair<int, int>> reset_pairs_;  // numbers of ranks whose connection was reset; -1: a coordinator
-  std::map<int, int64_t> ended_;
   Rank::AfterFailure after_failure_ = Rank::AfterFailure::exit;
 };
 

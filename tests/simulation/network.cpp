@@ -132,13 +132,15 @@ void Connection::close(int side) {
   if (there.is_closed) network_.connections_.erase(number_);
 }
 
-// This end ends at once, with all that is on its way.
+// This end ends at once, with all that is on its way. The other one is reset when a packet passes again.
 void Connection::break_at(int side) {
   Side& here = sides_[side];
   if (here.is_closed || here.state != End::State::open) return;
   here.state = End::State::closed;
   here.flying.clear();
-  sides_[1 - side].unsent.clear();
+  Side& there = sides_[1 - side];
+  there.unsent.clear();
+  if (!there.is_closed && there.state == End::State::open) push(1 - side, {.is_end = true});
   here.actor->wake();
 }
 

@@ -80,6 +80,9 @@ class Rank final : public Actor {
 
   // Begins the program in this world, as this rank of it.
   void begin(World& world, int rank);
+  // The same as a worker of an elastic job.
+  void begin_elastic(Actor& launcher);
+  void set_worker(int worker) { worker_ = worker; }
 
   void turn() override;
   bool accept(const End& end) override;
@@ -166,6 +169,9 @@ class Rank final : public Actor {
   int64_t decision_deadline() const;
   std::string key(const Comm& comm) const { return world_->name + " / " + comm.id; }
 
+  // rank_elastic.cpp
+  Task<> run_elastic(Actor* launcher);
+
   // rank_recovery.cpp
   struct Recovery;
   static constexpr int kFirstRecovery = 10;  // kinds of packets of recovery
@@ -183,6 +189,7 @@ class Rank final : public Actor {
   Job& job_;
   const int number_;
   const AfterFailure after_failure_;
+  int worker_ = -1;  // of Generations
   World* world_ = nullptr;
   int rank_ = -1;
   std::unique_ptr<CoordinatorLink> link_;

@@ -220,7 +220,8 @@ Task<Status> Rank::outcome(Comm& comm, std::shared_ptr<SetupWatch> watch, Status
   const auto is_told = [watch] { return !watch->why().ok(); };
   link_->protocol().probe({}, clock());
   do {
-    auto until_told = wait(is_told, std::min(limit, clock() + kSuspectAfter));
+    // Not in step with the probes, which another thread sends.
+    auto until_told = wait(is_told, std::min(limit, clock() + kSuspectAfter + simulation().between(0, 20 * kMs)));
     co_await until_told;
   } while (!is_told() && link_->protocol().has_open_probe() && clock() < limit);
   if (!is_told()) {

@@ -70,7 +70,7 @@ class JobMembership {
   // Requests, reports and queries that are open; 0 once all ranks are gone.
   std::size_t open_entries() const {
     return waiting_.size() + store_.readers() + many_fetches_.size() + reports_.size() + job_queries_.size() +
-           awaited_.size() + departed_.size();
+           awaited_.size();
   }
   // Returns whether at least one rank arrived and none is present any more.
   bool is_empty() const { return arrived_ > 0 && here_ == 0 && !must_report_mismatch(); }

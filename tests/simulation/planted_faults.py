@@ -1,0 +1,337 @@
+"""Plants faults in the control plane, one at a time, and counts how many simulated jobs it takes until one is seen.
+
+`bash tests/simulate.sh --planted` runs it. A fault is a change of some words in a copy of the sources; only the
+simulation is built there. A fault that no job shows fails the run: the simulation has lost a check, or an event.
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COPY = ROOT / "build" / "planted"
+COORDINATOR = "src/bootstrap/coordinator/"
+CLIENT = "src/bootstrap/client/client_protocol.cpp"
+SURVIVORS = "src/bootstrap/recovery/survivors.cpp"
+FAILURES = COORDINATOR + "job_membership_failures.cpp"
+DEPARTURES = COORDINATOR + "job_membership_departures.cpp"
+MEMBERSHIP = COORDINATOR + "job_membership.cpp"
+
+# What is wrong, the file, the words that stand there, and those that are planted.
+FAULTS = [
+    (
+        "the rank that serves the coordinator gets its messages first",
+        MEMBERSHIP,
+        "return one.peer != first.peer;",
+        "return one.peer == first.peer;",
+    ),
+    (
+        "a rank is lost as soon as it is silent",
+        FAILURES,
+        "member.pong_until = Deadline::at_ns(now_ns + seconds_to_ns(options_.lost_after_s));",
+        "member.pong_until = Deadline::at_ns(now_ns + seconds_to_ns(options_.silence_warning_s));",
+    ),
+    (
+        "a pause of the coordinator counts as silence of the ranks",
+        FAILURES,
+        "|| late_ns < kCoordinatorPause_ns) return;",
+        "|| late_ns >= 0) return;",
+    ),
+    (
+        "a pong does not end the wait for it",
+        FAILURES,
+        "if (member.last_pong == member.last_ping) {\n    end_wait_for_pong(member);",
+        "if (member.last_pong == member.last_ping) {\n    end_silence(member, now_ns);",
+    ),
+    (
+        "a reported rank is not pinged",
+        FAILURES,
+        "    ping(*member, now_ns);\n    failure.culprit",
+        "    failure.culprit",
+    ),
+    (
+        "a report after the decision has no answer",
+        FAILURES,
+        "if (!decision->second.ok()) return send(member_at(reporter)->peer, decision_on(comm, decision->second));",
+        "if (!decision->second.ok()) return;",
+    ),
+    (
+        "the loss of a reported rank decides nothing",
+        DEPARTURES,
+        "  decide_reports_of(member.hello.rank, member.end);\n",
+        "",
+    ),
+    (
+        "a rank that closed a connection gets no time for its own report",
+        FAILURES,
+        "one.why.code() == Code::peer_lost ? now_ns + kOwnReport_ns : now_ns",
+        "now_ns",
+    ),
+    (
+        "reports that name each other are not decided",
+        FAILURES,
+        "if (followed.contains(named)) return end_circle(failure, followed, now_ns);",
+        "if (followed.contains(named)) return;",
+    ),
+    (
+        "a report that names a third rank is decided without it",
+        FAILURES,
+        "while (names_another(at->second, reporter)) {",
+        "while (names_another(at->second, reporter) && followed.empty()) {",
+    ),
+    (
+        "a lost rank is not told why",
+        DEPARTURES,
+        "  send(member.peer, std::move(decision));\n  hang_ups_",
+        "  hang_ups_",
+    ),
+    (
+        "the end of a connection is no loss",
+        DEPARTURES,
+        'lose(*member, "its process ended or its connection broke");',
+        "static_cast<void>(member->state);",
+    ),
+    (
+        "a goodbye is not confirmed",
+        DEPARTURES,
+        "  send(member.peer, {.kind = Kind::left, .rank = member.hello.rank, .why = member.end});\n",
+        "",
+    ),
+    (
+        "open requests of a rank that has gone stay",
+        DEPARTURES,
+        "  std::erase_if(many_fetches_, [&](const auto& one) { return one.first.first == member.peer; });\n",
+        "",
+    ),
+    (
+        "readers that have gone stay in the store",
+        "src/bootstrap/rendezvous/store.cpp",
+        "void Store::forget_all_of(uint64_t peer) {",
+        "void Store::forget_all_of(uint64_t peer) {\n  if (peer > 0) return;",
+    ),
+    (
+        "a loss before all have arrived does not fail the start",
+        DEPARTURES,
+        "if (arrived_ < options_.size && start_failed_.ok()) answer_waiting(start_failed_ = member.end);",
+        "",
+    ),
+    (
+        "the start has no limit",
+        MEMBERSHIP,
+        "const bool is_open = arrived_ > 0 && arrived_ < options_.size && start_failed_.ok();",
+        "const bool is_open = false;",
+    ),
+    (
+        "a rank that connects late does not learn of earlier losses",
+        MEMBERSHIP,
+        "  send_earlier_events(peer);\n",
+        "",
+    ),
+    (
+        "a rank that gives up after a pause of the coordinator is called lost",
+        FAILURES,
+        "if (!is_behind_a_pause) return lose",
+        "if (is_behind_a_pause || !is_behind_a_pause) return lose",
+    ),
+    (
+        "the coordinator ends before its members know",
+        COORDINATOR + "job_membership.h",
+        "return member.state != Member::State::present || member.last_pong >= member.end_ping;",
+        "return member.state != Member::State::present || member.last_pong <= member.end_ping;",
+    ),
+    (
+        "the end of the coordinator is announced to no rank",
+        MEMBERSHIP,
+        "  send_to_all({.kind = Kind::coordinator_ends});\n",
+        "",
+    ),
+    (
+        "ranks do not learn which one serves",
+        CLIENT,
+        "      server_ = std::move(message.members);\n",
+        "",
+    ),
+    (
+        "a set-up is not told of losses",
+        CLIENT,
+        "if (watch && std::ranges::binary_search(watch->ranks(), message.rank)) watch->fire(message.why, moment);",
+        "static_cast<void>(moment);",
+    ),
+    (
+        "a set-up that begins late is not told of earlier losses",
+        CLIENT,
+        "  } else if (gone != nullptr) {",
+        "  } else if (gone != nullptr && now_ns < 0) {",
+    ),
+    (
+        "a set-up that begins late is told of the lowest lost rank, not of the first",
+        CLIENT,
+        "return std::pair(news.second.code() != Code::peer_lost, news.first);",
+        "return std::pair(news.second.code() != Code::peer_lost, news.first * 0);",
+    ),
+    (
+        "a set-up that begins late is told of the coordinator's end first",
+        CLIENT,
+        "  const auto decided = decided_.find(watch->comm());",
+        "  if (!is_open()) watch->fire(coordinator_lost_, now_ns);\n  const auto decided = decided_.find(watch->comm());",
+    ),
+    (
+        "a decision does not end a set-up",
+        CLIENT,
+        "if (watch && watch->comm() == message.key) watch->fire(message.why, now_ns);",
+        "",
+    ),
+    (
+        "a rank that has reported does not look at the coordinator",
+        CLIENT,
+        "bool any = !undecided_.empty();",
+        "bool any = false;",
+    ),
+    (
+        "an answer of the coordinator does not end its silence",
+        "src/bootstrap/coordinator/silence.h",
+        "    unanswered_ = false;\n    warned_ = false;\n    silent_ns_ = 0;",
+        "    warned_ = false;",
+    ),
+    (
+        "a pause of a rank counts as silence of the coordinator",
+        "src/bootstrap/coordinator/silence.h",
+        "std::min(now_ns - queried_ns_, step_ns_)",
+        "now_ns - queried_ns_",
+    ),
+    (
+        "a coordinator that does not answer is never given up",
+        CLIENT,
+        "      is_silent_ = true;\n",
+        "",
+    ),
+    (
+        "a rank that was lost blames the coordinator",
+        CLIENT,
+        "if (const auto mine = gone_.find(hello_.rank); mine != gone_.end()) {",
+        "if (const auto mine = gone_.find(-1); mine != gone_.end()) {",
+    ),
+    (
+        "the orderly end of the coordinator is a loss",
+        CLIENT,
+        "      coordinator_ends_ = true;\n",
+        "",
+    ),
+    (
+        "an abandoned request stays at the coordinator",
+        CLIENT,
+        "  send(std::move(forget));\n",
+        "",
+    ),
+    (
+        "survivors do not wait for each other",
+        SURVIVORS,
+        "if (rank != options_.me && !here_.contains(rank)) return;",
+        "",
+    ),
+    (
+        "a survivor waits for a rank that has ended",
+        SURVIVORS,
+        "  gone_.insert(rank);\n  decide_if_complete(now_ns);",
+        "  decide_if_complete(now_ns);",
+    ),
+    (
+        "a survivor does not tell the next serving rank that it is here",
+        SURVIVORS,
+        "if (std::exchange(announced_, now) == now) return;",
+        "if (std::exchange(announced_, now) != std::pair<uint64_t, int>{0, -1}) return;",
+    ),
+    (
+        "a survivor keeps to itself which ranks are gone",
+        SURVIVORS,
+        "  add_gone(message.gone);\n  if (gone_.contains(message.from)) {",
+        "  if (gone_.contains(message.from)) {",
+    ),
+    (
+        "a survivor that missed a decision gets no answer",
+        SURVIVORS,
+        "  if (message.round < round_) {",
+        "  if (message.round < round_) {\n    return;",
+    ),
+    (
+        "a survivor takes its own loss for an error of the others",
+        SURVIVORS,
+        "  if (message.gone.contains(options_.me)) return fail(excluded());\n  add_gone",
+        "  add_gone",
+    ),
+]
+
+
+def run(command: list[str], **more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, text=True, capture_output=True, **more)
+
+
+def copy_sources() -> None:
+    listed = run(["git", "ls-files"], cwd=ROOT, check=True).stdout.split()
+    for name in listed:
+        target = COPY / "tree" / name
+        source = ROOT / name
+        if not source.is_file() or (target.exists() and target.read_bytes() == source.read_bytes()):
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+
+
+def build() -> str:
+    """Returns the compiler's words if it refuses."""
+    done = run(["cmake", "--build", str(COPY / "build"), "--target", "simulation_test"])
+    return "" if done.returncode == 0 else done.stdout[-2000:]
+
+
+def simulate(seeds: int) -> tuple[int, str]:
+    """Returns the first seed that fails, or 0, and what was violated."""
+    variables = {"SIMULATION_SEEDS": str(seeds), "SIMULATION_FAILURES": "1", "PATH": "/usr/bin:/bin"}
+    try:
+        done = run([str(COPY / "build/bin/simulation_test")], env=variables, timeout=300)
+    except subprocess.TimeoutExpired:
+        return -1, "the simulation does not end"
+    if done.returncode == 0:
+        return 0, ""
+    seed = re.search(r"^seed (\d+)$", done.stdout, re.MULTILINE)
+    what = re.search(r"VIOLATION  (.*)", done.stdout)
+    return int(seed[1]) if seed else -1, what[1] if what else f"exit code {done.returncode}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=20000, help="at most so many jobs for each fault")
+    parser.add_argument("--only", default="", help="only faults whose description contains these words")
+    options = parser.parse_args()
+    copy_sources()
+    configure = ["cmake", "-G", "Ninja", "-S", str(COPY / "tree"), "-B", str(COPY / "build")]
+    configure += ["-DFARANDOLE_TESTS=ON", "-DFARANDOLE_UNITY=OFF", "-DFARANDOLE_TESTS_ONLY=simulation_test"]
+    run(configure, check=True)
+    if words := build():
+        sys.exit(words)
+    if (seed := simulate(min(options.seeds, 2000)))[0] != 0:
+        sys.exit(f"without a planted fault, seed {seed[0]} fails: {seed[1]}")
+    unseen = 0
+    for what, name, there, planted in FAULTS:
+        if options.only not in what:
+            continue
+        path = COPY / "tree" / name
+        whole = path.read_text()
+        if whole.count(there) != 1:
+            print(f"   stale  {what}: {name} does not have these words once", flush=True)
+            unseen += 1
+            continue
+        path.write_text(whole.replace(there, planted))
+        words = build()
+        seed, violation = (-1, words) if words else simulate(options.seeds)
+        path.write_text(whole)
+        unseen += 1 if seed == 0 or words else 0
+        print(f"{'unseen' if seed == 0 else seed:>8}  {what}: {violation}", flush=True)
+    print(f"{len(FAULTS)} faults, {unseen} not seen within {options.seeds} jobs")
+    return 1 if unseen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
