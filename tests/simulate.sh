@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs whole jobs in simulated time: bash tests/simulate.sh --seeds 1000000 [--first 1]. A seed that fails prints its story;
-# --seed N prints that of one seed. With --planted it plants faults in a copy of the protocol, one at a time, and prints
-# how many jobs it takes to see each of them: bash tests/simulate.sh --planted [--seeds 20000].
+# Runs whole jobs in simulated time: bash tests/simulate.sh --seeds 1000000 [--first 1]. A seed that fails prints its
+# story; --seed N prints that of one seed. With --planted it plants faults in a copy of the protocol, one at a time, and
+# prints how many jobs it takes to see each of them: bash tests/simulate.sh --planted [--seeds 20000].
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seeds=

@@ -63,7 +63,8 @@ bool Job::is_harmless() const {
 bool Job::is_unhurt(const Process& process) const {
   const auto is_of_process = [&](const std::pair<int, int>& pair) {
     const int number = std::max(pair.first, pair.second);
-    return std::min(pair.first, pair.second) < 0 && number >= 0 && &ranks_[static_cast<std::size_t>(number)]->process() == &process;
+    return std::min(pair.first, pair.second) < 0 && number >= 0 &&
+           &ranks_[static_cast<std::size_t>(number)]->process() == &process;
   };
   return !process.was_killed && process.longest_pause < kSurely && std::ranges::none_of(reset_pairs_, is_of_process);
 }
@@ -82,9 +83,8 @@ bool Job::may_be_lost(const Rank& named, const Rank& speaker, const World& world
   if (was_cut_off(process.host) || was_cut_off(speaker.process().host)) return true;
   const Process* server = world.coordinator == nullptr ? nullptr : &world.coordinator->process();
   if (server != nullptr && was_cut_off(server->host)) return true;
-  return std::ranges::any_of(reset_pairs_, [&](const auto& pair) {
-    return pair.first == named.number() || pair.second == named.number();
-  });
+  return std::ranges::any_of(
+      reset_pairs_, [&](const auto& pair) { return pair.first == named.number() || pair.second == named.number(); });
 }
 
 void Job::check_blame(const Rank& speaker, const World& world, const std::string& where, const Status& outcome) {
@@ -92,8 +92,8 @@ void Job::check_blame(const Rank& speaker, const World& world, const std::string
   if (culprit < 0) return;
   const Rank& named = *world.members[static_cast<std::size_t>(culprit)];
   if (speaker.process().was_killed || may_be_lost(named, speaker, world)) return;
-  simulation_.violated(
-      fmt::format("{}: {} names {}, which is well: {}", speaker.process().name, where, named.process().name, outcome.text()));
+  simulation_.violated(fmt::format("{}: {} names {}, which is well: {}", speaker.process().name, where,
+                                   named.process().name, outcome.text()));
 }
 
 // ---- One outcome ----
@@ -125,7 +125,8 @@ void Job::check_one_outcome() {
 
 // ---- How soon ----
 
-// After one fault, a call that waits fails soon: at once if a process has ended, and after lost_after_s if it is stopped.
+// After one fault, a call that waits fails soon: at once if a process has ended, and after lost_after_s if it is
+// stopped.
 void Job::check_times() {
   if (done_.size() != 1) return;
   const Fault& fault = done_.front();
@@ -149,16 +150,19 @@ void Job::check_times() {
 
 // ---- Recovery ----
 
-// The survivors of kills make one world.
+// The survivors of kills make one world. So do those of each side of a cut, if it lasts until both have.
 void Job::check_recovery() {
   if (after_failure_ != Rank::AfterFailure::recover) return;
   const bool only_kills =
       std::ranges::all_of(done_, [](const Fault& fault) { return fault.kind == Fault::Kind::kill; });
-  if (!only_kills) return;
+  const bool is_one_cut = done_.size() == 1 && done_.front().kind == Fault::Kind::cut &&
+                          network_.options().hosts == 2 && done_.front().how_long >= 50 * kSecond;
+  if (!only_kills && !is_one_cut) return;
   for (const auto& rank : ranks_) {
     if (rank->process().was_killed) continue;
     const bool began = !rank->start_failures().contains("the first world");
-    if (began && !rank->has_finished()) simulation_.violated(rank->process().name + " was not killed, and did not recover");
+    if (began && !rank->has_finished())
+      simulation_.violated(rank->process().name + " was not killed, and did not recover");
   }
 }
 

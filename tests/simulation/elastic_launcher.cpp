@@ -9,7 +9,7 @@
 namespace fdl::simulation {
 namespace {
 
-constexpr int64_t kLostMember = 5 * kSecond;      // for a member that others have lost to come
+constexpr int64_t kLostMember = 5 * kSecond;        // for a member that others have lost to come
 constexpr int64_t kCoordinatorGrace = 1 * kSecond;  // for a coordinator after the loss of a member
 constexpr int64_t kLook = 20 * kMs;
 

@@ -192,7 +192,7 @@ Fault Job::any_fault() {
   // Far from the limit on both sides of it: an outage near it has either outcome.
   fault.how_long = simulation_.percent(50)   ? simulation_.between(1, 900) * kMs
                    : simulation_.percent(60) ? simulation_.between(1, 6) * kSecond
-                                             : simulation_.between(15, 60) * kSecond;
+                                             : simulation_.between(15, 90) * kSecond;
   fault.clock_stands = simulation_.percent(50);
   return fault;
 }
@@ -236,8 +236,8 @@ void Job::apply(Fault fault) {
       network_.slow_down(simulation_.now() + fault.how_long, simulation_.between(1, 300) * kMs);
       break;
   }
-  static const std::vector<std::string> kNames{"kill", "pause", "pause of a host", "jump of a clock", "cut",
-                                               "cut in one direction", "reset", "slow network"};
+  static const std::vector<std::string> kNames{
+      "kill", "pause", "pause of a host", "jump of a clock", "cut", "cut in one direction", "reset", "slow network"};
   simulation_.count("fault: " + kNames[static_cast<std::size_t>(fault.kind)]);
   done_.push_back(fault);
   fault_at_ = simulation_.now();
@@ -258,9 +258,7 @@ void Job::apply_cut(const Fault& fault) {
 
 // ---- The run ----
 
-bool Job::is_over() const {
-  return std::ranges::none_of(network_.processes(), &Process::is_alive);
-}
+bool Job::is_over() const { return std::ranges::none_of(network_.processes(), &Process::is_alive); }
 
 void Job::run() {
   for (const Fault& fault : faults_) {

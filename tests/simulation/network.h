@@ -159,7 +159,7 @@ class Network {
   const Options options_;
   std::deque<Process> processes_;
   std::vector<Host> hosts_;
-  std::map<std::pair<int, int>, Cut> cuts_;            // the latest of each direction
+  std::map<std::pair<int, int>, Cut> cuts_;             // the latest of each direction
   std::map<std::pair<int, int>, int64_t> longest_cut_;  // of an unordered pair
   int64_t slow_until_ = 0;
   int64_t slow_delay_ = 0;

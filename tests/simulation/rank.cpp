@@ -139,8 +139,7 @@ Task<> Rank::shut_down(int64_t patience) {
     link_->carry_out();
     simulation().tell("{} leaves", name());
     auto until_settled = wait([this] { return link_->protocol().is_leave_settled(); }, clock() + patience);
-    const bool is_settled =
-        co_await until_settled;
+    const bool is_settled = co_await until_settled;
     if (!is_settled) {
       simulation().tell("{}: the coordinator has not confirmed its end", name());
       has_unconfirmed_end_ = true;
@@ -149,7 +148,8 @@ Task<> Rank::shut_down(int64_t patience) {
   say_goodbye();
   CoordinatorActor* coordinator = world_->coordinator;
   if (coordinator == nullptr || &coordinator->process() != &process()) co_return;
-  auto until_empty = wait([coordinator] { return coordinator->is_empty() || !coordinator->is_serving(); }, clock() + kFarewell);
+  auto until_empty =
+      wait([coordinator] { return coordinator->is_empty() || !coordinator->is_serving(); }, clock() + kFarewell);
   co_await until_empty;
   coordinator->stop(patience);
   auto until_ended = wait([coordinator] { return !coordinator->is_serving(); }, kNever);

@@ -1,5 +1,5 @@
-// Rank is a process of a simulated job: it starts, makes communicators, calls collectives on them, and ends or recovers,
-// as the runtime does (src/runtime/lifecycle). The protocol's part in all of it is the shipped one.
+// Rank is a process of a simulated job: it starts, makes communicators, calls collectives on them, and ends or
+// recovers, as the runtime does (src/runtime/lifecycle). The protocol's part in all of it is the shipped one.
 #pragma once
 
 #include <functional>
@@ -57,11 +57,11 @@ struct Comm {
   uint64_t begun = 0;
   bool is_made = false;
   bool is_reported = false;
-  bool waits = false;         // in a collective
-  int64_t still_since = 0;    // since nothing has moved
+  bool waits = false;       // in a collective
+  int64_t still_since = 0;  // since nothing has moved
   int64_t watched = 0;
-  Status failure;             // this communicator has ended
-  std::set<int> awaited;      // by world rank
+  Status failure;         // this communicator has ended
+  std::set<int> awaited;  // by world rank
 };
 
 class Rank final : public Actor {
@@ -201,8 +201,8 @@ class Rank final : public Actor {
   std::shared_ptr<Recovery> recovery_;
   uint64_t round_ = 0;
   double world_arrival_s_ = 0;
-  std::vector<End> recovery_ends_;            // of ranks that called this one
-  std::vector<Packet> recovery_packets_;      // that came before this rank has called
+  std::vector<End> recovery_ends_;        // of ranks that called this one
+  std::vector<Packet> recovery_packets_;  // that came before this rank has called
   std::set<std::string> made_;
   std::map<std::string, Outcome> outcomes_;
   std::map<std::string, Status> start_failures_;

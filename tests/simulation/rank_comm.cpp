@@ -373,8 +373,8 @@ void Rank::drive(Comm& comm) {
     if (!peer.is_broken || !comm.waits || !peer.values.empty()) continue;
     if (!comm.awaited.contains(world_rank)) continue;
     const std::string how = peer.has_left ? " has left" : " closed the connection";
-    comm.failure = Status::blame(world_rank, host_name_of(world_rank), peer.has_left ? Code::shut_down : Code::peer_lost,
-                                 name_of(world_rank) + how);
+    comm.failure = Status::blame(world_rank, host_name_of(world_rank),
+                                 peer.has_left ? Code::shut_down : Code::peer_lost, name_of(world_rank) + how);
     return;
   }
 }

@@ -125,9 +125,8 @@ Task<Status> Rank::join(Recovery& recovery) {
   auto until_gathered = wait([&survivors] { return survivors.state() != Survivors::State::gathering; }, kNever);
   co_await until_gathered;
   const auto is_sent = [this, &recovery] {
-    const bool waits = std::ranges::any_of(recovery.unsent, [&](const SurvivorMessage& message) {
-      return !recovery.survivors.is_gone(message.to);
-    });
+    const bool waits = std::ranges::any_of(
+        recovery.unsent, [&](const SurvivorMessage& message) { return !recovery.survivors.is_gone(message.to); });
     return !waits && recovery.survivors.state() != Survivors::State::gathering;
   };
   auto until_sent = wait(is_sent, clock() + kLastMessages);
@@ -171,10 +170,8 @@ Task<Status> Rank::join(Recovery& recovery) {
 }
 
 SurvivorMessage Rank::address_for(int rank) const {
-  SurvivorMessage message{.kind = SurvivorMessage::Kind::address,
-                          .from = number_,
-                          .to = rank,
-                          .round = recovery_->survivors.round()};
+  SurvivorMessage message{
+      .kind = SurvivorMessage::Kind::address, .from = number_, .to = rank, .round = recovery_->survivors.round()};
   message.address = std::to_string(job_.index_of(*recovery_->addresses.at(message.round)));
   return message;
 }
@@ -278,8 +275,8 @@ void Rank::take_recovery(const End& end, std::vector<Packet> packets) {
 void Rank::read_recovery(const std::vector<Packet>& packets) {
   for (const Packet& packet : packets) {
     const auto& message = *std::static_pointer_cast<const SurvivorMessage>(packet.object);
-    simulation().tell("{} reads of rank {}: {} in round {} of {} members", name(), message.from, name_of_kind(message.kind),
-                      message.round, message.members.size());
+    simulation().tell("{} reads of rank {}: {} in round {} of {} members", name(), message.from,
+                      name_of_kind(message.kind), message.round, message.members.size());
     if (message.kind == SurvivorMessage::Kind::address) {
       recovery_->addresses[message.round] = job_.coordinator_at(message.address);
     }

@@ -44,7 +44,7 @@ bool run_job(uint64_t seed, Totals& totals, bool prints) {
 TEST(SimulatedJobs, KeepWhatMustHoldWhateverHappens) {
   const uint64_t one = number_in("SIMULATION_SEED", 0);
   const uint64_t first = one != 0 ? one : number_in("SIMULATION_FIRST_SEED", 1);
-  const uint64_t seeds = one != 0 ? 1 : number_in("SIMULATION_SEEDS", 500);
+  const uint64_t seeds = one != 0 ? 1 : number_in("SIMULATION_SEEDS", 4000);
   Totals totals;
   int failures = 0;
   const auto most = static_cast<int>(number_in("SIMULATION_FAILURES", 5));
@@ -58,7 +58,8 @@ TEST(SimulatedJobs, KeepWhatMustHoldWhateverHappens) {
   std::printf("simulation: %lld jobs of %.1f hours, %llu events, at most %llu in one (seed %llu)\n",
               static_cast<long long>(totals.jobs), totals.hours, static_cast<unsigned long long>(totals.events),
               static_cast<unsigned long long>(totals.most_events), static_cast<unsigned long long>(totals.longest));
-  for (const auto& [what, count] : totals.counts) std::printf("  %8lld  %s\n", static_cast<long long>(count), what.c_str());
+  for (const auto& [what, count] : totals.counts)
+    std::printf("  %8lld  %s\n", static_cast<long long>(count), what.c_str());
 }
 
 }  // namespace

@@ -114,9 +114,9 @@ class ClientProtocol {
   Silence silence_;         // of the coordinator
   bool is_silent_ = false;  // for too long: the connection is to be closed
   std::vector<std::weak_ptr<SetupWatch>> watches_;
-  int64_t probed_watched_ns_ = 0;                    // the last time
-  std::set<std::string> undecided_;                  // communicators that this rank has reported
-  std::unordered_map<std::string, News> decided_;    // for set-ups that begin later
+  int64_t probed_watched_ns_ = 0;                  // the last time
+  std::set<std::string> undecided_;                // communicators that this rank has reported
+  std::unordered_map<std::string, News> decided_;  // for set-ups that begin later
   std::unordered_map<int, News> gone_;
   uint64_t last_news_ = 0;
   uint64_t last_id_ = 0;
