@@ -92,12 +92,6 @@ FAULTS = [
         "void Store::forget_all_of(uint64_t peer) {\n  if (peer > 0) return;",
     ),
     (
-        "the start has no limit",
-        MEMBERSHIP,
-        "const bool is_open = arrived_ > 0 && arrived_ < options_.size && start_failed_.ok();",
-        "const bool is_open = false;",
-    ),
-    (
         "a rank that connects late does not learn of earlier losses",
         MEMBERSHIP,
         "  send_earlier_events(peer);\n",
@@ -108,18 +102,6 @@ FAULTS = [
         FAILURES,
         "if (!is_behind_a_pause) return lose",
         "if (is_behind_a_pause || !is_behind_a_pause) return lose",
-    ),
-    (
-        "the coordinator ends before its members know",
-        COORDINATOR + "job_membership.h",
-        "return member.state != Member::State::present || member.last_pong >= member.end_ping;",
-        "return member.state != Member::State::present || member.last_pong <= member.end_ping;",
-    ),
-    (
-        "the end of the coordinator is announced to no rank",
-        MEMBERSHIP,
-        "  send_to_all({.kind = Kind::coordinator_ends});\n",
-        "",
     ),
     (
         "ranks do not learn which one serves",
@@ -256,7 +238,6 @@ PROTOCOL = [
 # The sources that a change of a header concerns.
 USERS = {
     COORDINATOR + "silence.h": [CLIENT],
-    COORDINATOR + "job_membership.h": ["tests/simulation/coordinator_actor.cpp"],
 }
 
 
