@@ -50,7 +50,7 @@ void Job::check_end() {
   }
 }
 
-// Whether nothing has happened that anybody may notice as more than a delay.
+// Whether nothing has happened that shows as more than a delay.
 bool Job::is_harmless() const {
   int64_t all = 0;
   for (const Fault& fault : done_) {
@@ -58,6 +58,14 @@ bool Job::is_harmless() const {
     all += fault.how_long;
   }
   return all < kSurely;
+}
+
+// Whether the clock of a host has jumped so far that a wait for a decision may have ended too early there.
+bool Job::has_jumped(int host) const {
+  return std::ranges::any_of(done_, [&](const Fault& fault) {
+    return fault.kind == Fault::Kind::jump && fault.how_long >= kSurely &&
+           victims_[static_cast<std::size_t>(fault.victim)]->host == host;
+  });
 }
 
 // ---- Who is named ----
@@ -113,7 +121,7 @@ void Job::check_one_outcome() {
   const bool is_one_stop =
       done_.size() == 1 && done_.front().kind == Fault::Kind::pause && network_.options().buffer >= 64;
   for (const auto& rank : ranks_) {
-    if (!is_unhurt(rank->process()) && !is_one_stop) continue;
+    if ((!is_unhurt(rank->process()) && !is_one_stop) || has_jumped(rank->process().host)) continue;
     const std::string side = is_cut ? fmt::format(" on host {}", rank->process().host) : "";
     for (const auto& [where, outcome] : rank->outcomes()) {
       const World& world = *worlds_.at(where.substr(0, where.find(" / ")));

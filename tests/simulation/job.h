@@ -79,6 +79,7 @@ class Job {
   bool may_be_lost(const Rank& named, const Rank& speaker, const World& world) const;
   bool is_unhurt(const Process& process) const;
   bool was_cut_off(int host) const;
+  bool has_jumped(int host) const;
 
   Simulation simulation_;
   Network network_;

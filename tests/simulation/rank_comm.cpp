@@ -298,10 +298,13 @@ Task<Status> Rank::await_decision(Comm& comm, Status failure) {
   }
   report(comm, failure);
   fail_comm(comm, failure);
-  const int64_t limit = decision_deadline();
   const int64_t began = clock();
-  auto until_decided = wait([this, id] { return decisions_->is_closed() || decisions_->find(id).has_value(); }, limit);
-  co_await until_decided;
+  const auto is_decided = [this, id] { return decisions_->is_closed() || decisions_->find(id).has_value(); };
+  // As FailureDecisions::wait(): a pause counts as one step.
+  for (int64_t left = decision_deadline() - began; left > 0 && !is_decided(); left -= kSecond) {
+    auto until_decided = wait(is_decided, clock() + std::min(left, kSecond));
+    co_await until_decided;
+  }
   const auto decision = decisions_->find(id);
   if (!decision && !decisions_->is_closed() && link_->protocol().is_open()) {
     simulation().tell("{}: no decision on {} after {:.1f} s", name(), id, static_cast<double>(clock() - began) / 1e9);
