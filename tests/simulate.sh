@@ -19,4 +19,4 @@ done
 if [ ! -e build/build.ninja ]; then cmake -G Ninja -S . -B build -DFARANDOLE_TESTS=ON -DFARANDOLE_WERROR=ON; fi
 cmake --build build --target simulation_test
 if [ $planted = 1 ]; then exec python3 tests/simulation/planted_faults.py --seeds "${seeds:-20000}"; fi
-SIMULATION_SEEDS=${seeds:-100000} SIMULATION_FIRST_SEED=$first exec build/bin/simulation_test
+SIMULATION_SEEDS=${seeds:-100000} SIMULATION_FIRST_SEED=$first exec build/bin/simulation_test "--gtest_filter=*WhateverHappens"

@@ -244,7 +244,7 @@ def simulate(seeds: int) -> tuple[int, str]:
     """Returns the first seed that fails, or 0, and what was violated."""
     variables = {"SIMULATION_SEEDS": str(seeds), "SIMULATION_FAILURES": "1", "PATH": "/usr/bin:/bin"}
     try:
-        done = run([str(COPY / "simulation")], env=variables, timeout=300)
+        done = run([str(COPY / "simulation"), "--gtest_filter=*WhateverHappens"], env=variables, timeout=300)
     except subprocess.TimeoutExpired:
         return -1, "the simulation does not end"
     if done.returncode == 0:
