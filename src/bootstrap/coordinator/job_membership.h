@@ -67,6 +67,11 @@ class JobMembership {
   std::vector<Peer> take_hang_ups() { return std::exchange(hang_ups_, {}); }
   // Ranks whose hello has not come yet.
   std::size_t absent_ranks() const { return static_cast<std::size_t>(options_.size - arrived_); }
+  // Requests, reports and queries that are open; 0 once all ranks are gone.
+  std::size_t open_entries() const {
+    return waiting_.size() + store_.readers() + many_fetches_.size() + reports_.size() + job_queries_.size() +
+           awaited_.size();
+  }
   // Returns whether at least one rank arrived and none is present any more.
   bool is_empty() const { return arrived_ > 0 && here_ == 0 && !must_report_mismatch(); }
 

@@ -106,8 +106,9 @@ std::optional<SurvivorMessage> from_wire(const CoordinatorMessage& wire, int ran
 
 }  // namespace
 
-SurvivorConnections::SurvivorConnections(RecoveryPoint& point, const std::set<int>& lost, double timeout_s)
-    : point_(point), survivors_(options_of(point, lost, timeout_s), now_ns()) {}
+SurvivorConnections::SurvivorConnections(RecoveryPoint& point, const std::set<int>& lost, double timeout_s,
+                                         double lost_after_s)
+    : point_(point), lost_after_s_(lost_after_s), survivors_(options_of(point, lost, timeout_s), now_ns()) {}
 
 Status SurvivorConnections::gather() {
   while (survivors_.state() == Survivors::State::gathering) turn(survivors_.next());
@@ -224,6 +225,7 @@ void SurvivorConnections::keep_links() {
 
 void SurvivorConnections::begin(int rank, Link& link) {
   if (link.addresses.empty()) return pause(rank, link);
+  if (link.unreached_since_ns < 0) link.unreached_since_ns = now_ns();
   bool refused = false;
   auto fd = begin_connect(link.addresses[link.next_address], &refused);
   if (!fd.ok()) return fail_address(rank, link, refused);
@@ -231,16 +233,21 @@ void SurvivorConnections::begin(int rank, Link& link) {
   link.until = Deadline::after_ns(kConnect_ns);
 }
 
-// The rank's process has ended if one of its addresses refuses and none accepts.
+// The rank's process has ended if one of its addresses refuses and none accepts. A process that is stopped accepts
+// connections, so a rank that cannot be reached for long is cut off, as those are that the coordinator loses.
 void SurvivorConnections::fail_address(int rank, Link& link, bool refused) {
   link.connecting.reset();
   link.was_refused = link.was_refused || refused;
   if (++link.next_address < link.addresses.size()) return begin(rank, link);
   link.next_address = 0;
-  const bool is_gone = std::exchange(link.was_refused, false);
+  const bool has_ended = std::exchange(link.was_refused, false);
+  const bool is_cut_off = now_ns() - link.unreached_since_ns >= seconds_to_ns(lost_after_s_);
   pause(rank, link);
-  if (!is_gone) return;
-  log_debug("recovery: nothing listens for rank {} any more", rank);
+  if (!has_ended && !is_cut_off) return;
+  if (has_ended) log_debug("recovery: nothing listens for rank {} any more", rank);
+  if (is_cut_off && !survivors_.is_gone(rank)) {
+    log_warning("recovery: rank {} cannot be reached for {:g} s, and counts as lost", rank, lost_after_s_);
+  }
   std::erase_if(unsent_, [&](const SurvivorMessage& message) { return message.to == rank; });
   refused_.insert(rank);
 }
@@ -269,11 +276,12 @@ void SurvivorConnections::finish(int rank, Link& link) {
   // A name of the host that was free again may have been taken by another user.
   const bool refused = error == ECONNREFUSED || (error == 0 && is_of_another_user(link.connecting.get()));
   if (error != 0 || refused) return fail_address(rank, link, refused);
-  let_peer_pause(link.connecting.get());
+  survive_outages(link.connecting.get(), lost_after_s_);
   link.socket = std::make_unique<FramedSocket>(std::move(link.connecting), point_.key, Direction::from_coordinator);
   log_debug("recovery: rank {} is connected to rank {}", point_.me, rank);
   link.next_address = 0;
   link.was_refused = false;
+  link.unreached_since_ns = -1;
   link.pause_ns = kFirstPause_ns;
   link.socket->send(to_wire(survivors_.greeting(rank)));
   // An address that was sent over the connection before may be lost.

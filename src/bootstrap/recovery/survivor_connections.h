@@ -22,7 +22,8 @@ namespace fdl {
 class SurvivorConnections {
  public:
   // `lost`: ranks of the first world that a failure decision names. `point` outlives this object.
-  SurvivorConnections(RecoveryPoint& point, const std::set<int>& lost, double timeout_s);
+  // `lost_after_s`: a rank that cannot be reached for so long counts as lost; so a cut network makes two worlds.
+  SurvivorConnections(RecoveryPoint& point, const std::set<int>& lost, double timeout_s, double lost_after_s = 10);
 
   // Blocks until the members of the next world are decided; then the point has them. An error is final.
   Status gather();
@@ -44,6 +45,7 @@ class SurvivorConnections {
     Deadline until = Deadline::never();  // while connecting
     Deadline again = Deadline::at_ns(0);
     int64_t pause_ns = kFirstPause_ns;
+    int64_t unreached_since_ns = -1;  // the first attempt since there was a connection
   };
   // A connection that another process has opened.
   struct Incoming {
@@ -69,6 +71,7 @@ class SurvivorConnections {
   bool receive(Incoming& incoming);
 
   RecoveryPoint& point_;
+  const double lost_after_s_;
   Survivors survivors_;
   std::map<int, Link> links_;
   std::list<Incoming> incoming_;

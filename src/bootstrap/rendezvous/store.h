@@ -28,6 +28,7 @@ class Store {
   const std::string* find(const std::string& key) const;
   void forget(Reader reader);
   void forget_all_of(uint64_t peer);
+  std::size_t readers() const { return readers_.size(); }  // that wait
 
  private:
   struct Fact {

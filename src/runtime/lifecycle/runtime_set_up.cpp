@@ -93,13 +93,16 @@ Status Runtime::report_own(const std::string& comm, const Status& failure) {
   return failure;
 }
 
-// An error that concerns this rank alone stays: the cause is here, and not in the rank that has gone meanwhile. A
-// connection that breaks is often noticed before the coordinator's news of the rank that was at its other end. A rank
-// that left in good order has often failed for a reason that it told the others, so an error of the transport stays.
-// While the coordinator does not answer, it may be the cause: another rank that finds this first leaves first.
+// An error that concerns this rank alone stays: the cause is here, and not in the rank that has gone meanwhile. The end
+// of the coordinator is none: its rank may have ended because of another one that was lost before. A connection that
+// breaks is often noticed before the coordinator's news of the rank that was at its other end. A rank that left in good
+// order has often failed for a reason that it told the others, so an error of the transport stays. While the
+// coordinator does not answer, it may be the cause: another rank that finds this first leaves first.
 Status Runtime::outcome(const SetUp& set_up, const Status& failure) {
   const bool is_own = failure.code() != Code::timeout && failure.code() != Code::transport &&
                       failure.code() != Code::peer_lost && failure.code() != Code::authentication;
+  const Status told = set_up.watch->why();
+  if (failure.code() == Code::shut_down && !told.ok()) return told;
   if (is_own) return set_up.comm.empty() ? failure : report_own(set_up.comm, failure);
   const Deadline limit = decision_deadline(config_);
   coordinator_client_->probe({});

@@ -109,7 +109,7 @@ Result<std::unique_ptr<Runtime>> Runtime::shrink(Runtime& old, double timeout_s)
 
 Result<std::unique_ptr<Runtime>> Runtime::agree_with_survivors(const Runtime& old, RecoveryPoint& point,
                                                                std::set<int> lost, double timeout_s) {
-  SurvivorConnections connections(point, lost, timeout_s);
+  SurvivorConnections connections(point, lost, timeout_s, old.config_.lost_after_s);
   double arrival_s = std::min(kFirstArrival_s, old.config_.start_timeout_s);
   const int64_t began_ns = now_ns();
   for (std::size_t attempt = 0;; ++attempt) {

@@ -2,6 +2,8 @@
 // thread whose communicator failed locally waits here for the decision.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -49,16 +51,21 @@ class FailureDecisions {
     MutexLock lock(mutex_);
     return closed_;
   }
-  // Nothing where the deadline passed or close() was called before a decision arrived.
+  // Nothing where the deadline passed or close() was called before a decision arrived. Time in which this process did
+  // not run (stopped, or its machine paused) counts as one step at most: the decision may be on its way.
   std::optional<Status> wait(const std::string& comm, Deadline deadline) {
     MutexLock lock(mutex_);
-    arrived_.wait(mutex_, deadline,
-                  [&]() FDL_REQUIRES(mutex_) { return closed_ || failure_decisions_.contains(comm); });
+    const auto is_over = [&]() FDL_REQUIRES(mutex_) { return closed_ || failure_decisions_.contains(comm); };
+    for (int64_t left_ns = deadline.remaining_ns(); left_ns > 0; left_ns -= std::min(left_ns, kStep_ns)) {
+      if (arrived_.wait(mutex_, Deadline::after_ns(std::min(left_ns, kStep_ns)), is_over)) break;
+    }
     const auto found = failure_decisions_.find(comm);
     return found == failure_decisions_.end() ? std::nullopt : std::optional(found->second);
   }
 
  private:
+  static constexpr int64_t kStep_ns = 1'000'000'000;
+
   mutable Mutex mutex_;
   CondVar arrived_;
   std::map<std::string, Status> failure_decisions_ FDL_GUARDED_BY(mutex_);

@@ -290,8 +290,8 @@ TEST_F(JobMembershipTest, RankThatServesTheCoordinatorIsToldLast) {
   EXPECT_THAT(sent(), ElementsAre("2:lost " + why, "2:comm_failed " + why, "0:lost " + why, "0:comm_failed " + why));
 }
 
-// The connection of each rank is written once, with all its messages: a ping of rank 0 that was queued before a decision
-// must not take the decision along to rank 0 first.
+// The connection of each rank is written once, with all its messages: a ping of rank 0 that was queued before a
+// decision must not take the decision along to rank 0 first.
 TEST_F(JobMembershipTest, RankThatServesTheCoordinatorIsToldLastBehindItsEarlierMessages) {
   serve_from_rank_0();
   all_arrive();

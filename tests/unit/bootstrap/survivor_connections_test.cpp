@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <thread>
@@ -127,6 +128,34 @@ TEST_P(Meetings, ARankThatCallsAfterTheTimeoutGetsTheSameError) {
   texts[1] = SurvivorConnections(points[1], {}, 30).gather().text();
   EXPECT_THAT(texts[0], HasSubstr("rank 1 on host (process 101) did not take part within 0.1 s"));
   EXPECT_THAT(texts, ElementsAre(texts[0], texts[0], texts[0]));
+}
+
+// A host that drops all packets, as behind a cut: nothing answers its address, and nothing refuses there.
+TEST(MeetingsOverTcp, ARankThatCannotBeReachedIsLeftOut) {
+  auto points = points_of(3, "tcp://127.0.0.1:1");
+  const UniqueFd full(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in place{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  socklen_t length = sizeof place;
+  ASSERT_EQ(::bind(full.get(), reinterpret_cast<const sockaddr*>(&place), length), 0);
+  ASSERT_EQ(::listen(full.get(), 0), 0);
+  ASSERT_EQ(::getsockname(full.get(), reinterpret_cast<sockaddr*>(&place), &length), 0);
+  const std::string address = "127.0.0.1:" + std::to_string(ntohs(place.sin_port));
+  std::vector<UniqueFd> waiting;
+  while (waiting.size() < 8) {  // the kernel drops further calls once its queue is full
+    auto fd = begin_connect({address});
+    ASSERT_TRUE(fd.ok()) << fd.status().text();
+    waiting.push_back(fd.take());
+  }
+  for (RecoveryPoint& point : points) point.ranks[1].recovery = address;
+  std::vector<std::thread> threads;
+  for (const std::size_t rank : {0, 2}) {
+    threads.emplace_back([&, rank] {
+      const Status met = SurvivorConnections(points[rank], {}, 30, 0.5).gather();
+      EXPECT_TRUE(met.ok()) << met.text();
+      EXPECT_THAT(points[rank].members, ElementsAre(0, 2));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 INSTANTIATE_TEST_SUITE_P(Recovery, Meetings, testing::Values("unix:@a-name", "tcp://127.0.0.1:1"),

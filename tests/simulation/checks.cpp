@@ -1,0 +1,208 @@
+// What must hold at the end of a simulated job, whatever has happened to it.
+#include <algorithm>
+#include <set>
+
+#include "tests/simulation/job.h"
+
+namespace fdl::simulation {
+namespace {
+
+// A fault of a shorter time has no consequence. Near the limit it depends on the moment.
+constexpr int64_t kSurely = 9 * kSecond;
+
+}  // namespace
+
+void Job::check() {
+  check_end();
+  for (const auto& rank : ranks_) {
+    for (const auto& [where, outcome] : rank->outcomes()) {
+      const World& world = *worlds_.at(where.substr(0, where.find(" / ")));
+      check_blame(*rank, world, where, outcome.why);
+    }
+    for (const auto& [name, failure] : rank->start_failures()) check_blame(*rank, *worlds_.at(name), name, failure);
+  }
+  check_one_outcome();
+  check_times();
+  if (elastic_) {
+    check_elastic();
+  } else {
+    check_recovery();
+  }
+  check_nothing_left();
+}
+
+// ---- The end ----
+
+void Job::check_end() {
+  for (const Process& process : network_.processes()) {
+    if (process.is_alive) simulation_.violated(process.name + " hangs");
+  }
+  // A clock that jumps takes the time that such a wait has.
+  const bool has_jumped = std::ranges::any_of(
+      done_, [](const Fault& fault) { return fault.kind == Fault::Kind::jump && fault.how_long >= kSurely; });
+  if (simulation_.counts().contains("decisions that never came") && !has_jumped) {
+    simulation_.violated("a rank waited for a decision in vain");
+  }
+  if (!is_harmless()) return;
+  for (const auto& rank : ranks_) {
+    if (rank->has_unconfirmed_end()) simulation_.violated(rank->process().name + ": its end is not confirmed");
+    if (!rank->has_finished()) simulation_.violated(rank->process().name + " fails without a reason");
+  }
+}
+
+// Whether nothing has happened that shows as more than a delay.
+bool Job::is_harmless() const {
+  int64_t all = 0;
+  for (const Fault& fault : done_) {
+    if (fault.kind == Fault::Kind::kill || fault.kind == Fault::Kind::reset) return false;
+    all += fault.how_long;
+  }
+  return all < kSurely;
+}
+
+// Whether the clock of a host has jumped so far that a wait for a decision may have ended too early there.
+bool Job::has_jumped(int host) const {
+  return std::ranges::any_of(done_, [&](const Fault& fault) {
+    return fault.kind == Fault::Kind::jump && fault.how_long >= kSurely &&
+           victims_[static_cast<std::size_t>(fault.victim)]->host == host;
+  });
+}
+
+// ---- Who is named ----
+
+// A rank whose connection to the coordinator is reset is lost for the others, and they are for it.
+bool Job::is_unhurt(const Process& process) const {
+  const auto is_of_process = [&](const std::pair<int, int>& pair) {
+    const int number = std::max(pair.first, pair.second);
+    return std::min(pair.first, pair.second) < 0 && number >= 0 &&
+           &ranks_[static_cast<std::size_t>(number)]->process() == &process;
+  };
+  return !process.was_killed && process.longest_pause < kSurely && std::ranges::none_of(reset_pairs_, is_of_process);
+}
+
+bool Job::was_cut_off(int host) const {
+  for (int other = 0; other < network_.options().hosts; ++other) {
+    if (other != host && network_.was_cut_for(host, other, kSurely)) return true;
+  }
+  return false;
+}
+
+// A rank may be named that was killed or stopped, that has ended by itself, or that was cut off from another one.
+bool Job::may_be_lost(const Rank& named, const Rank& speaker, const World& world) const {
+  const Process& process = named.process();
+  if (!is_unhurt(process) || !process.is_alive) return true;
+  if (was_cut_off(process.host) || was_cut_off(speaker.process().host)) return true;
+  const Process* server = world.coordinator == nullptr ? nullptr : &world.coordinator->process();
+  if (server != nullptr && was_cut_off(server->host)) return true;
+  return std::ranges::any_of(
+      reset_pairs_, [&](const auto& pair) { return pair.first == named.number() || pair.second == named.number(); });
+}
+
+void Job::check_blame(const Rank& speaker, const World& world, const std::string& where, const Status& outcome) {
+  const int culprit = outcome.error().culprit_rank;
+  if (culprit < 0) return;
+  const Rank& named = *world.members[static_cast<std::size_t>(culprit)];
+  if (speaker.process().was_killed || may_be_lost(named, speaker, world)) return;
+  simulation_.violated(fmt::format("{}: {} names {}, which is well: {}", speaker.process().name, where,
+                                   named.process().name, outcome.text()));
+}
+
+// ---- One outcome ----
+
+// All ranks that nothing has happened to have one text. A coordinator that dies while it sends may have told it to some
+// of them only; if that is all that has happened, they all have the text about its end.
+void Job::check_one_outcome() {
+  std::map<std::string, std::map<std::string, std::vector<int>>> texts;  // by place and host, then by text
+  const bool is_cut = std::ranges::any_of(done_, [](const Fault& fault) {
+    return fault.kind == Fault::Kind::cut || fault.kind == Fault::Kind::cut_one_way || fault.kind == Fault::Kind::reset;
+  });
+  // A rank that was stopped reads the same as the others when it continues, if nothing else has happened and the last
+  // words of the others fit into a buffer that it does not read.
+  const bool is_one_stop =
+      done_.size() == 1 && done_.front().kind == Fault::Kind::pause && network_.options().buffer >= 64;
+  for (const auto& rank : ranks_) {
+    if ((!is_unhurt(rank->process()) && !is_one_stop) || has_jumped(rank->process().host)) continue;
+    const std::string side = is_cut ? fmt::format(" on host {}", rank->process().host) : "";
+    for (const auto& [where, outcome] : rank->outcomes()) {
+      const World& world = *worlds_.at(where.substr(0, where.find(" / ")));
+      const bool is_served_well = world.coordinator != nullptr && is_unhurt(world.coordinator->process()) &&
+                                  !was_cut_off(world.coordinator->process().host);
+      if (is_served_well || done_.size() == 1) texts[where + side][outcome.why.text()].push_back(rank->number());
+    }
+  }
+  for (const auto& [where, by_text] : texts) {
+    if (by_text.size() < 2) continue;
+    std::string all;
+    for (const auto& [text, numbers] : by_text) all += fmt::format("\n    rank {}: {}", numbers.front(), text);
+    simulation_.violated(where + " has several outcomes:" + all);
+  }
+}
+
+// ---- How soon ----
+
+// After one fault, a call that waits fails soon: at once if a process has ended, and after lost_after_s if it is
+// stopped.
+void Job::check_times() {
+  if (done_.size() != 1) return;
+  const Fault& fault = done_.front();
+  const bool is_kill = fault.kind == Fault::Kind::kill;
+  if (!is_kill && (fault.kind != Fault::Kind::pause || fault.how_long < kLostAfter + 5 * kSecond)) return;
+  const int64_t limit = is_kill ? 2 * kSecond : kLostAfter + 3 * kSecond;
+  for (const auto& rank : ranks_) {
+    if (!is_unhurt(rank->process())) continue;
+    for (const auto& [where, outcome] : rank->outcomes()) {
+      const World& world = *worlds_.at(where.substr(0, where.find(" / ")));
+      const int culprit = outcome.why.error().culprit_rank;
+      const int64_t took = outcome.ended - std::max(outcome.began, fault_at_);
+      if (took <= limit || culprit < 0) continue;
+      // The rank that is named may also have ended later, because of the fault.
+      if (is_unhurt(world.members[static_cast<std::size_t>(culprit)]->process())) continue;
+      simulation_.violated(fmt::format("{}: {} fails only after {:.1f} s", rank->process().name, where,
+                                       static_cast<double>(took) / 1e9));
+    }
+  }
+}
+
+// ---- Recovery ----
+
+// The survivors of kills make one world. So do those of each side of a cut, if it lasts until both have.
+void Job::check_recovery() {
+  if (after_failure_ != Rank::AfterFailure::recover) return;
+  const bool only_kills =
+      std::ranges::all_of(done_, [](const Fault& fault) { return fault.kind == Fault::Kind::kill; });
+  const bool is_one_cut = done_.size() == 1 && done_.front().kind == Fault::Kind::cut &&
+                          network_.options().hosts == 2 && done_.front().how_long >= 50 * kSecond;
+  if (!only_kills && !is_one_cut) return;
+  for (const auto& rank : ranks_) {
+    if (rank->process().was_killed) continue;
+    const bool began = !rank->start_failures().contains("the first world");
+    if (began && !rank->has_finished())
+      simulation_.violated(rank->process().name + " was not killed, and did not recover");
+  }
+}
+
+// While only workers are killed, the job ends as planned, or with a reason of Generations.
+void Job::check_elastic() {
+  const bool only_kills =
+      std::ranges::all_of(done_, [](const Fault& fault) { return fault.kind == Fault::Kind::kill; });
+  if (!only_kills || elastic_->process().was_killed || elastic_->has_finished() || elastic_->give_up()) return;
+  simulation_.violated("the elastic job ends without a reason");
+}
+
+// ---- What is left ----
+
+void Job::check_nothing_left() {
+  for (const auto& coordinator : coordinators_) {
+    const JobMembership& membership = coordinator->membership();
+    if (!coordinator->process().was_killed && membership.is_empty() && membership.open_entries() > 0) {
+      simulation_.violated(fmt::format("the coordinator of {} keeps {} entries after all ranks have gone",
+                                       coordinator->process().name, membership.open_entries()));
+    }
+  }
+  for (const auto& connection : network_.open_connections()) {
+    simulation_.violated(fmt::format("the connection of {} and {} is left", connection->actor(0).process().name,
+                                     connection->actor(1).process().name));
+  }
+}
+
+}  // namespace fdl::simulation

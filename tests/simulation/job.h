@@ -1,0 +1,99 @@
+// Job is a simulated job: its hosts, processes and worlds, the faults that happen to it, and what must hold at its end.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/simulation/elastic_launcher.h"
+#include "tests/simulation/network.h"
+#include "tests/simulation/rank.h"
+
+namespace fdl::simulation {
+
+// The defaults of the product.
+inline constexpr CoordinatorClient::Limits kLimits{.silence_warning_s = 1, .lost_after_s = 10, .suspect_after_s = 0.4};
+inline constexpr int64_t kSuspectAfter = 400 * kMs;
+inline constexpr int64_t kLostAfter = 10 * kSecond;
+
+// Where and when a fault happens: at a moment, or after so many events, which hits the dense phases of the protocol.
+struct Fault {
+  enum class Kind { kill, pause, pause_host, jump, cut, cut_one_way, reset, slow };
+  static constexpr int kKinds = 8;
+  Kind kind = Kind::kill;
+  int64_t moment = kNever;
+  uint64_t event = std::numeric_limits<uint64_t>::max();
+  int victim = 0;  // a process
+  int other = 0;   // of cuts
+  int64_t how_long = 0;
+  bool clock_stands = false;
+};
+
+class Job {
+ public:
+  explicit Job(uint64_t seed);
+  ~Job();
+
+  Simulation& simulation() { return simulation_; }
+  // Runs the job to its end and checks it.
+  void run();
+
+  // ---- for ranks ----
+  CoordinatorClient::Hello hello_of(const Rank& member, int rank, const World& world) const;
+  void serve(World& world, Process& process);
+  // The world that these survivors make in this round.
+  World& world_of(uint64_t round, const std::vector<int>& members);
+  Rank& rank(int number) { return *ranks_[static_cast<std::size_t>(number)]; }
+  std::size_t size() const { return ranks_.size(); }
+  World& world(const std::string& name) { return *worlds_.at(name); }
+  Rank& start_worker(int worker, ElasticLauncher& launcher);
+  World& add_generation(int generation, const std::vector<Rank*>& members, Process& process);
+  int index_of(const CoordinatorActor& coordinator) const;
+  CoordinatorActor* coordinator_at(const std::string& index) const;
+
+ private:
+  class Launcher;
+
+  void make_fixed();
+  void make_elastic();
+  void choose_faults();
+  Fault any_fault();
+  void apply(Fault fault);
+  void apply_cut(const Fault& fault);
+  bool is_over() const;
+
+  // checks.cpp
+  void check();
+  void check_end();
+  void check_blame(const Rank& speaker, const World& world, const std::string& where, const Status& outcome);
+  void check_one_outcome();
+  void check_times();
+  void check_recovery();
+  void check_elastic();
+  void check_nothing_left();
+  bool is_harmless() const;
+  bool may_be_lost(const Rank& named, const Rank& speaker, const World& world) const;
+  bool is_unhurt(const Process& process) const;
+  bool was_cut_off(int host) const;
+  bool has_jumped(int host) const;
+
+  Simulation simulation_;
+  Network network_;
+  std::deque<Process*> victims_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::unique_ptr<Launcher> launcher_;
+  std::unique_ptr<ElasticLauncher> elastic_;
+  std::vector<std::unique_ptr<CoordinatorActor>> coordinators_;
+  std::map<std::string, std::unique_ptr<World>> worlds_;
+  std::vector<Fault> faults_;
+  std::vector<Fault> done_;                       // those that have happened
+  int64_t fault_at_ = 0;                          // when the last of them did
+  std::vector<std::pair<int, int>> reset_pairs_;  // numbers of ranks whose connection was reset; -1: a coordinator
+  Rank::AfterFailure after_failure_ = Rank::AfterFailure::exit;
+};
+
+}  // namespace fdl::simulation

@@ -1,0 +1,290 @@
+"""Plants faults in the control plane, one at a time, and counts how many simulated jobs it takes until one is seen.
+
+`bash tests/simulate.sh --planted` runs it. A fault is a change of some words in a copy of one source, which is compiled
+and linked before the others; of a header, all sources of the protocol are compiled. A fault that no job shows fails the
+run: the simulation has lost a check, or an event.
+"""
+
+import argparse
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build"
+COPY = BUILD / "planted"
+COORDINATOR = "src/bootstrap/coordinator/"
+CLIENT = "src/bootstrap/client/client_protocol.cpp"
+SURVIVORS = "src/bootstrap/recovery/survivors.cpp"
+FAILURES = COORDINATOR + "job_membership_failures.cpp"
+DEPARTURES = COORDINATOR + "job_membership_departures.cpp"
+MEMBERSHIP = COORDINATOR + "job_membership.cpp"
+
+# What is wrong, the file, the words that stand there, and those that are planted.
+FAULTS = [
+    (
+        "the rank that serves the coordinator gets its messages first",
+        MEMBERSHIP,
+        "return one.peer != first.peer;",
+        "return one.peer == first.peer;",
+    ),
+    (
+        "a rank is lost as soon as it is silent",
+        FAILURES,
+        "member.pong_until = Deadline::at_ns(now_ns + seconds_to_ns(options_.lost_after_s));",
+        "member.pong_until = Deadline::at_ns(now_ns + seconds_to_ns(options_.silence_warning_s));",
+    ),
+    (
+        "a pause of the coordinator counts as silence of the ranks",
+        FAILURES,
+        "|| late_ns < kCoordinatorPause_ns) return;",
+        "|| late_ns >= 0) return;",
+    ),
+    (
+        "a pong does not end the wait for it",
+        FAILURES,
+        "if (member.last_pong == member.last_ping) {\n    end_wait_for_pong(member);",
+        "if (member.last_pong == member.last_ping) {\n    end_silence(member, now_ns);",
+    ),
+    (
+        "a reported rank is not pinged",
+        FAILURES,
+        "    ping(*member, now_ns);\n    failure.culprit",
+        "    failure.culprit",
+    ),
+    (
+        "the loss of a reported rank decides nothing",
+        DEPARTURES,
+        "  decide_reports_of(member.hello.rank, member.end);\n",
+        "",
+    ),
+    (
+        "a lost rank is not told why",
+        DEPARTURES,
+        "  send(member.peer, std::move(decision));\n  hang_ups_",
+        "  hang_ups_",
+    ),
+    (
+        "the end of a connection is no loss",
+        DEPARTURES,
+        'lose(*member, "its process ended or its connection broke");',
+        "static_cast<void>(member->state);",
+    ),
+    (
+        "a goodbye is not confirmed",
+        DEPARTURES,
+        "  send(member.peer, {.kind = Kind::left, .rank = member.hello.rank, .why = member.end});\n",
+        "",
+    ),
+    (
+        "open requests of a rank that has gone stay",
+        DEPARTURES,
+        "  std::erase_if(many_fetches_, [&](const auto& one) { return one.first.first == member.peer; });\n",
+        "",
+    ),
+    (
+        "readers that have gone stay in the store",
+        "src/bootstrap/rendezvous/store.cpp",
+        "void Store::forget_all_of(uint64_t peer) {",
+        "void Store::forget_all_of(uint64_t peer) {\n  if (peer > 0) return;",
+    ),
+    (
+        "a rank that connects late does not learn of earlier losses",
+        MEMBERSHIP,
+        "  send_earlier_events(peer);\n",
+        "",
+    ),
+    (
+        "a rank that gives up after a pause of the coordinator is called lost",
+        FAILURES,
+        "if (!is_behind_a_pause) return lose",
+        "if (is_behind_a_pause || !is_behind_a_pause) return lose",
+    ),
+    (
+        "a set-up is not told of losses",
+        CLIENT,
+        "if (watch && std::ranges::binary_search(watch->ranks(), message.rank)) watch->fire(message.why, moment);",
+        "static_cast<void>(moment);",
+    ),
+    (
+        "a set-up that begins late is not told of earlier losses",
+        CLIENT,
+        "  } else if (gone != nullptr) {",
+        "  } else if (gone != nullptr && now_ns < 0) {",
+    ),
+    (
+        "a set-up that begins late is told of the lowest lost rank, not of the first",
+        CLIENT,
+        "return std::pair(news.second.code() != Code::peer_lost, news.first);",
+        "return std::pair(news.second.code() != Code::peer_lost, news.first * 0);",
+    ),
+    (
+        "a set-up that begins late is told of the coordinator's end first",
+        CLIENT,
+        "  const auto decided = decided_.find(watch->comm());",
+        "  if (!is_open()) watch->fire(coordinator_lost_, now_ns);\n"
+        "  const auto decided = decided_.find(watch->comm());",
+    ),
+    (
+        "a decision does not end a set-up",
+        CLIENT,
+        "if (watch && watch->comm() == message.key) watch->fire(message.why, now_ns);",
+        "",
+    ),
+    (
+        "a rank that has reported does not look at the coordinator",
+        CLIENT,
+        "bool any = !undecided_.empty();",
+        "bool any = false;",
+    ),
+    (
+        "an answer of the coordinator does not end its silence",
+        "src/bootstrap/coordinator/silence.h",
+        "    unanswered_ = false;\n    warned_ = false;\n    silent_ns_ = 0;",
+        "    warned_ = false;",
+    ),
+    (
+        "a coordinator that does not answer is never given up",
+        CLIENT,
+        "      is_silent_ = true;\n",
+        "",
+    ),
+    (
+        "a rank that was lost blames the coordinator",
+        CLIENT,
+        "if (const auto mine = gone_.find(hello_.rank); mine != gone_.end()) {",
+        "if (const auto mine = gone_.find(-1); mine != gone_.end()) {",
+    ),
+    (
+        "a survivor waits for a rank that has ended",
+        SURVIVORS,
+        "  gone_.insert(rank);\n  decide_if_complete(now_ns);",
+        "  decide_if_complete(now_ns);",
+    ),
+    (
+        "a survivor does not tell the next serving rank that it is here",
+        SURVIVORS,
+        "if (std::exchange(announced_, now) == now) return;",
+        "if (std::exchange(announced_, now) != std::pair<uint64_t, int>{0, -1}) return;",
+    ),
+    (
+        "a survivor takes its own loss for an error of the others",
+        SURVIVORS,
+        "  if (message.gone.contains(options_.me)) return fail(excluded());\n  add_gone",
+        "  add_gone",
+    ),
+]
+
+
+def run(command: list[str], **more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, text=True, capture_output=True, check=False, **more)
+
+
+# The protocol: each of these sources is an object of its own here, and linked before the libraries.
+PROTOCOL = [
+    CLIENT,
+    MEMBERSHIP,
+    FAILURES,
+    DEPARTURES,
+    COORDINATOR + "job_membership_queries.cpp",
+    "src/bootstrap/rendezvous/store.cpp",
+    SURVIVORS,
+]
+# The sources that a change of a header concerns.
+USERS = {
+    COORDINATOR + "silence.h": [CLIENT],
+}
+
+
+def compile_flags() -> list[str]:
+    """Returns the command that compiles a source of the simulation, without its files."""
+    commands = json.loads((BUILD / "compile_commands.json").read_text())
+    command = next(one["command"] for one in commands if one["file"].endswith("tests/simulation/checks.cpp"))
+    words = shlex.split(command)
+    words = words[words.index(next(word for word in words if word.endswith("c++"))) :]
+    kept = [word for word in words if word not in ("-c", "-o", "-Werror") and not word.endswith((".o", ".cpp"))]
+    return [kept[0], "-I", str(COPY / "src"), *kept[1:]]
+
+
+def compile_source(source: Path, target: Path) -> str:
+    done = run([*compile_flags(), "-c", str(source), "-o", str(target)])
+    return "" if done.returncode == 0 else done.stderr[-1000:]
+
+
+def build(name: str, whole: str) -> str:
+    """Builds the simulation with this content of a source. Returns the compiler's words if it refuses."""
+    changed = COPY / name
+    changed.parent.mkdir(parents=True, exist_ok=True)
+    changed.write_text(whole)
+    objects = {one: COPY / (Path(one).stem + ".o") for one in PROTOCOL}
+    for user in USERS.get(name, [name]):
+        objects[user] = COPY / "changed.o"
+        if words := compile_source(changed if user == name else ROOT / user, objects[user]):
+            return words
+    changed.unlink()
+    return link(list(objects.values()))
+
+
+def link(objects: list[Path]) -> str:
+    tests = sorted((BUILD / "tests/simulation/CMakeFiles/simulation_test.dir").rglob("*.o"))
+    modules = ["bootstrap", "agree", "contract", "schedule", "system", "data", "base"]
+    libraries = [str(BUILD / f"src/{module}/libfdl_{module}.a") for module in modules]
+    system = ["crypto", "hwloc", "dl", "spdlog", "fmt", "hwy", "gtest_main", "gtest"]
+    # What comes first is taken. All of the protocol comes first, because functions of a library that call each other
+    # are compiled for each other.
+    command = ["c++", "-Wl,--allow-multiple-definition", *map(str, objects), *map(str, tests), *libraries]
+    done = run([*command, *[f"-l{one}" for one in system], "-o", str(COPY / "simulation")])
+    return "" if done.returncode == 0 else done.stderr[-1000:]
+
+
+def simulate(seeds: int) -> tuple[int, str]:
+    """Returns the first seed that fails, or 0, and what was violated."""
+    variables = {"SIMULATION_SEEDS": str(seeds), "SIMULATION_FAILURES": "1", "PATH": "/usr/bin:/bin"}
+    try:
+        done = run([str(COPY / "simulation"), "--gtest_filter=*WhateverHappens"], env=variables, timeout=300)
+    except subprocess.TimeoutExpired:
+        return -1, "the simulation does not end"
+    if done.returncode == 0:
+        return 0, ""
+    seed = re.search(r"^seed (\d+)$", done.stdout, re.MULTILINE)
+    what = re.search(r"VIOLATION  (.*)", done.stdout)
+    return int(seed[1]) if seed else -1, what[1] if what else f"exit code {done.returncode}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=20000, help="at most so many jobs for each fault")
+    parser.add_argument("--only", default="", help="only faults whose description contains these words")
+    options = parser.parse_args()
+    COPY.mkdir(exist_ok=True)
+    for source in PROTOCOL:
+        if words := compile_source(ROOT / source, COPY / (Path(source).stem + ".o")):
+            sys.exit(words)
+    if words := build(MEMBERSHIP, (ROOT / MEMBERSHIP).read_text()):
+        sys.exit(words)
+    seed, violation = simulate(min(options.seeds, 2000))
+    if seed != 0:
+        sys.exit(f"without a planted fault, seed {seed} fails: {violation}")
+    unseen = 0
+    for what, name, there, planted in FAULTS:
+        if options.only not in what:
+            continue
+        whole = (ROOT / name).read_text()
+        if whole.count(there) != 1:
+            print(f"   stale  {what}: {name} does not have these words once", flush=True)
+            unseen += 1
+            continue
+        words = build(name, whole.replace(there, planted))
+        seed, violation = (-1, words) if words else simulate(options.seeds)
+        unseen += 1 if seed == 0 or words else 0
+        shown = "unseen" if seed == 0 else "crash" if seed < 0 else seed
+        print(f"{shown:>8}  {what}: {violation}", flush=True)
+    print(f"{len(FAULTS)} faults, {unseen} not seen within {options.seeds} jobs")
+    return 1 if unseen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+// Simulated jobs of many seeds. SIMULATION_SEEDS=1000 runs more of them, SIMULATION_SEED=7 one, and prints its story.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "tests/simulation/job.h"
+
+namespace fdl::simulation {
+namespace {
+
+uint64_t number_in(const char* variable, uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+struct Totals {
+  int64_t jobs = 0;
+  double hours = 0;
+  uint64_t events = 0;
+  uint64_t most_events = 0;
+  uint64_t longest = 0;  // the seed with the most events
+  std::map<std::string, int64_t> counts;
+};
+
+// Returns whether the job keeps what must hold. If not, its story is printed.
+bool run_job(uint64_t seed, Totals& totals, bool prints) {
+  Job job(seed);
+  if (prints) job.simulation().keep_story();
+  job.run();
+  Simulation& simulation = job.simulation();
+  ++totals.jobs;
+  totals.hours += static_cast<double>(simulation.now()) / 3.6e12;
+  totals.events += simulation.steps();
+  if (simulation.steps() > totals.most_events) {
+    totals.most_events = simulation.steps();
+    totals.longest = seed;
+  }
+  for (const auto& [what, count] : simulation.counts()) totals.counts[what] += count;
+  if (prints) std::printf("seed %llu\n%s", static_cast<unsigned long long>(seed), simulation.story().c_str());
+  return simulation.violations().empty();
+}
+
+// Jobs that have shown faults of the product, or show those that planted_faults.py plants.
+TEST(SimulatedJobs, KeepWhatMustHoldWhereItWasBroken) {
+  for (const uint64_t seed : {163, 258, 746, 4260, 4911, 6411, 11147, 18170, 64726, 66166}) {
+    Totals totals;
+    EXPECT_TRUE(run_job(seed, totals, false)) << "seed " << seed;
+  }
+}
+
+TEST(SimulatedJobs, KeepWhatMustHoldWhateverHappens) {
+  const uint64_t one = number_in("SIMULATION_SEED", 0);
+  const uint64_t first = one != 0 ? one : number_in("SIMULATION_FIRST_SEED", 1);
+  const uint64_t seeds = one != 0 ? 1 : number_in("SIMULATION_SEEDS", 4000);
+  Totals totals;
+  int failures = 0;
+  const auto most = static_cast<int>(number_in("SIMULATION_FAILURES", 5));
+  for (uint64_t seed = first; seed < first + seeds && failures < most; ++seed) {
+    if (run_job(seed, totals, one != 0)) continue;
+    ++failures;
+    Totals again;
+    if (one == 0) run_job(seed, again, true);
+    ADD_FAILURE() << "seed " << seed;
+  }
+  std::printf("simulation: %lld jobs of %.1f hours, %llu events, at most %llu in one (seed %llu)\n",
+              static_cast<long long>(totals.jobs), totals.hours, static_cast<unsigned long long>(totals.events),
+              static_cast<unsigned long long>(totals.most_events), static_cast<unsigned long long>(totals.longest));
+  for (const auto& [what, count] : totals.counts)
+    std::printf("  %8lld  %s\n", static_cast<long long>(count), what.c_str());
+}
+
+}  // namespace
+}  // namespace fdl::simulation

@@ -1,0 +1,88 @@
+// ClientProtocol is tested message by message: what a set-up is told that begins after the news.
+#include "bootstrap/client/client_protocol.h"
+
+#include <gtest/gtest.h>
+
+namespace fdl {
+namespace {
+
+using Kind = CoordinatorMessage::Kind;
+
+constexpr int64_t kNow = 1'000'000'000;
+
+CoordinatorMessage lost(int rank) {
+  CoordinatorMessage message{.kind = Kind::lost};
+  message.rank = rank;
+  message.why = Status::blame(rank, "host", Code::peer_lost, "rank " + std::to_string(rank) + " was lost");
+  return message;
+}
+
+CoordinatorMessage left(int rank) {
+  CoordinatorMessage message{.kind = Kind::left};
+  message.rank = rank;
+  message.why = departure_of(rank, "host");
+  return message;
+}
+
+CoordinatorMessage decided(const std::string& comm) {
+  CoordinatorMessage message{.kind = Kind::comm_failed};
+  message.key = comm;
+  message.why = Status(Code::aborted, "a decision");
+  return message;
+}
+
+class LateSetUp : public testing::Test {
+ protected:
+  // What a set-up of `comm` with ranks 0, 2 and 3 is told that begins now.
+  Status told(const std::string& comm = "comm") {
+    auto watch = SetupWatch::make({0, 2, 3}, comm);
+    EXPECT_TRUE(watch.ok());
+    protocol_.add_watch(*watch, kNow);
+    moment_ns_ = (*watch)->interrupt().moment_ns;
+    return (*watch)->why();
+  }
+
+  ClientProtocol protocol_{{.rank = 1, .size = 4, .host_name = "host", .boot_id = "boot", .process_id = 101},
+                           CoordinatorClient::Limits()};
+  int64_t moment_ns_ = 0;
+};
+
+TEST_F(LateSetUp, IsToldOfTheFirstLossAndNotOfTheLowestRank) {
+  protocol_.receive({lost(3), lost(0)}, kNow);
+  EXPECT_EQ(told().text(), "rank 3 was lost");
+  EXPECT_EQ(moment_ns_, kNow);
+}
+
+// The rank that serves the coordinator may end because of a rank that was lost before.
+TEST_F(LateSetUp, IsToldOfALossThatCameBeforeTheEndOfTheCoordinator) {
+  protocol_.receive({lost(2)}, kNow);
+  protocol_.closed(kNow);
+  EXPECT_EQ(told().text(), "rank 2 was lost");
+}
+
+TEST_F(LateSetUp, IsToldOfTheEndOfTheCoordinatorIfAllRanksArePresent) {
+  protocol_.receive({lost(1000)}, kNow);
+  protocol_.closed(kNow);
+  EXPECT_EQ(told().code(), Code::peer_lost);
+  EXPECT_EQ(told().text(), "the coordinator () is gone");
+}
+
+TEST_F(LateSetUp, IsToldOfALossRatherThanOfADepartureBeforeIt) {
+  protocol_.receive({left(0), lost(3)}, kNow);
+  EXPECT_EQ(told().text(), "rank 3 was lost");
+}
+
+TEST_F(LateSetUp, HasMoreTimeAfterADeparture) {
+  protocol_.receive({left(0)}, kNow);
+  EXPECT_EQ(told().code(), Code::shut_down);
+  EXPECT_EQ(moment_ns_, kNow + SetupWatch::kLeftGrace_ns);
+}
+
+TEST_F(LateSetUp, IsToldOfTheDecisionOrTheLossWhicheverCameFirst) {
+  protocol_.receive({decided("early"), lost(0), decided("late")}, kNow);
+  EXPECT_EQ(told("early").text(), "a decision");
+  EXPECT_EQ(told("late").text(), "rank 0 was lost");
+}
+
+}  // namespace
+}  // namespace fdl
