@@ -12,7 +12,7 @@ import pytest
 HERE = os.path.dirname(os.path.abspath(__file__))
 SUPPORT = os.path.join(HERE, "support")
 sys.path[:0] = [os.path.join(HERE, "simulator"), SUPPORT, HERE]
-pytest.register_assert_rewrite("manifest_checks", "mpi_jobs", "training_jobs")
+pytest.register_assert_rewrite("elastic_pods", "manifest_checks", "mpi_jobs", "training_jobs")
 
 import mpi_jobs  # noqa: E402
 import podsim  # noqa: E402
@@ -71,3 +71,12 @@ def simulate(digits):
     yield begin
     for sim in sims:
         sim.end()
+
+
+@pytest.fixture
+def elastic(simulate):
+    """simulate() with the elastic programs in the image."""
+    image = {
+        f"/app/{name}.py": os.path.join(SUPPORT, f"{name}.py") for name in ("train_digits_elastic", "train_digits")
+    }
+    return lambda documents, **more: simulate(documents, image=image, **more)

@@ -233,8 +233,8 @@ bool decode_table(const coordinator_wire::MemberTable* table, Budget& budget, st
 
 bool is_kind(uint8_t kind) {
   using Kind = CoordinatorMessage::Kind;
-  return (kind >= static_cast<uint8_t>(Kind::hello) && kind <= static_cast<uint8_t>(Kind::fetch_many)) ||
-         (kind >= static_cast<uint8_t>(Kind::welcome) && kind <= static_cast<uint8_t>(Kind::departed));
+  return (kind >= static_cast<uint8_t>(Kind::hello) && kind <= static_cast<uint8_t>(Kind::node_follows)) ||
+         (kind >= static_cast<uint8_t>(Kind::welcome) && kind <= static_cast<uint8_t>(Kind::node_resigns));
 }
 
 std::string bytes_of_number(uint64_t number, std::size_t bytes) {

@@ -32,7 +32,9 @@ struct CoordinatorMessage {
     report = 7,   // key: the communicator; why
     leave = 8,
     pong = 9,  // id: of the ping
-    // from a node of an elastic job, to the leading node (cli/elastic/elastic_member.h)
+    // from a node of an elastic job, to the leading node (cli/elastic/elastic_member.h). With values, the node can take
+    // over: values[0]: the address where it listens; number: the term it has belonged to, or 0; id: that term's latest
+    // generation; ranks: its workers and what they hold (cli/elastic/succession.h)
     node_hello = 10,  // members[0]: rank: the node's number or -1, size: its capacity in ranks; key: pod; value: node
     node_requests = 11,  // id: the worker; rank: the rank whose loss it detected, or -1
     node_ended = 12,     // id: the worker; number: the exit code, or minus the signal
@@ -58,6 +60,8 @@ struct CoordinatorMessage {
     sends_reply = 25,  // key; rank: the querying one; id, number: slices sent to it on channels 0 and 1
     // from a rank: the values of the keys that consist of `key` and one of `ranks`
     fetch_many = 26,  // id, key, ranks; number: the timeout in ns
+    // from a node, to a leading node that it has lost
+    node_follows = 27,  // it follows another leader from now on
     // from the coordinator
     welcome = 32,  // key: the name of the serving process; number: its kMessages, 0 in former versions
     refused = 33,  // why
@@ -90,6 +94,11 @@ struct CoordinatorMessage {
     node_kill = 45,     // id: the worker
     node_input = 46,    // id: the worker; key: a line of input for it
     node_ends = 47,     // number: the exit code; key: why
+    // to a node that can take over
+    node_list = 60,     // number: the term; id: its latest generation; rank: the leading node's number; members: the
+                        // present nodes; values: their addresses; ranks: counts (cli/elastic/succession.h)
+    node_refers = 61,   // the sender does not lead. key: the address of the node that leads, or empty; number: its term
+    node_resigns = 62,  // key: why the leading node leaves
   };
 
   // Counts the changes of the messages that one end must know of the other: 1: table, fetch_many and departed.

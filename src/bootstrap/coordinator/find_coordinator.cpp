@@ -19,13 +19,14 @@ namespace fdl {
 namespace {
 
 constexpr int64_t kMillisecond = 1'000'000;
+constexpr int kEmptyRounds = 5;  // that show that a coordinator has ended
 
 // Attempt is one try at one address: it connects, runs the handshake, and succeeds or fails.
 class Attempt {
  public:
   Attempt(const Address& address, std::string_view purpose, std::string_view job_key, std::string_view mine)
       : address_(address), introduction_(Introduction::Role::client, job_key, purpose, mine) {
-    auto fd = begin_connect(address);
+    auto fd = begin_connect(address, &nothing_listens_);
     if (fd.ok()) {
       fd_ = fd.take();
     } else {
@@ -36,6 +37,8 @@ class Attempt {
   bool failed() const { return !failure_.ok(); }
   // Returns whether the other end sent data and then refused, or is not a coordinator. A retry will not help.
   bool refused() const { return failed() && introduction_.received_anything(); }
+  // Returns whether the host has answered that no process listens at this address.
+  bool found_nothing() const { return nothing_listens_; }
   std::string failure_text() const { return fmt::format("{}: {}", address_.text, failure_.text()); }
 
   pollfd interest() const {
@@ -61,6 +64,7 @@ class Attempt {
     int error = 0;
     socklen_t length = sizeof error;
     if (::getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) return Status::from_errno("getsockopt");
+    nothing_listens_ = error == ECONNREFUSED;
     if (error != 0) return Status::from_errno("connect", error);
     if (is_of_another_user(fd_.get()))
       return Status(Code::authentication, "a process of another user listens at this address");
@@ -71,6 +75,7 @@ class Attempt {
   UniqueFd fd_;
   Introduction introduction_;
   bool connected_ = false;
+  bool nothing_listens_ = false;
   Status failure_;
 };
 
@@ -79,6 +84,8 @@ struct Round {
   std::string failures;  // the failure of each attempt
   int refusals = 0;      // attempts that were refused
   bool single = false;   // the rendezvous identifies exactly one server
+  int attempts = 0;
+  int found_nothing = 0;  // attempts that found no process listening
 };
 
 // Tries all addresses of a list at once, because in a range of ports other servers may accept and stay silent.
@@ -108,6 +115,8 @@ std::unique_ptr<FoundCoordinator> try_at_once(const std::vector<Address>& addres
   for (const auto& attempt : attempts) {
     round.failures += (round.failures.empty() ? "" : "; ") + attempt->failure_text();
     round.refusals += attempt->refused() ? 1 : 0;
+    ++round.attempts;
+    round.found_nothing += attempt->found_nothing() ? 1 : 0;
   }
   return nullptr;
 }
@@ -182,6 +191,7 @@ Result<FoundCoordinator> find_coordinator(const std::string& rendezvous, const s
   int64_t timeout = 1000 * kMillisecond;
   int64_t rest = 10 * kMillisecond;
   int refused_in_a_row = 0;
+  int empty_in_a_row = 0;
   while (true) {
     Round round{.purpose = purpose, .failures = {}};
     if (auto found = try_once(parsed, job_key, mine, Deadline::after_ns(timeout).earlier(deadline), round)) {
@@ -196,6 +206,14 @@ Result<FoundCoordinator> find_coordinator(const std::string& rendezvous, const s
           fmt::format("the job key differs from the coordinator's: {} was refused at {} ({}); give all ranks the same "
                       "FARANDOLE_JOB_KEY, and each job its own rendezvous",
                       mine, rendezvous, round.failures));
+    }
+    // A coordinator that has listened has ended if its host answers that nothing listens any more.
+    const bool is_empty = round.attempts > 0 && round.found_nothing == round.attempts;
+    empty_in_a_row = parsed.coordinator_listens && is_empty ? empty_in_a_row + 1 : 0;
+    if (empty_in_a_row == kEmptyRounds) {
+      return Status(Code::transport, fmt::format("the coordinator at {} has ended: {} finds no process that listens "
+                                                 "there any more ({})",
+                                                 rendezvous, mine, round.failures));
     }
     if (deadline.passed()) {
       return Status(Code::timeout,

@@ -43,6 +43,7 @@ FramedSocket::State FramedSocket::receive(std::vector<CoordinatorMessage>& messa
     } else if (count < 0 && would_block()) {
       return State::open;
     } else if (count == 0 || errno != EINTR) {
+      was_closed_by_peer_ = count == 0 || errno == ECONNRESET;
       return opener_.is_inside_a_frame() ? State::broken : State::closed;
     }
   }

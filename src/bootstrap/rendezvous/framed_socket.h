@@ -26,6 +26,9 @@ class FramedSocket {
   // Appends the messages that have arrived, a bounded amount at a time. If the connection has ended, messages that
   // arrived before the end are appended too.
   State receive(std::vector<CoordinatorMessage>& messages);
+  // After `closed`: whether the other end's system has ended the connection, as when its process exits. False: the
+  // network has, after a time without answers.
+  bool was_closed_by_peer() const { return was_closed_by_peer_; }
 
   void send(const CoordinatorMessage& message) { send_encoded(encode(message)); }
   // The same, for a message that several connections send.
@@ -42,6 +45,7 @@ class FramedSocket {
   FrameSealer sealer_;
   std::string outgoing_;
   std::size_t sent_ = 0;
+  bool was_closed_by_peer_ = false;
 };
 
 }  // namespace fdl

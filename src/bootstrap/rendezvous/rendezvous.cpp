@@ -54,7 +54,7 @@ bool parse_servers(std::string_view text, std::vector<Rendezvous::Endpoint>& ser
 }  // namespace
 
 bool coordinator_is_there(std::string_view text) {
-  return text.ends_with(kCoordinatorIsThere) || text.ends_with("?hub=1");
+  return text.ends_with(kCoordinatorIsThere) || text.ends_with(kCoordinatorListens) || text.ends_with("?hub=1");
 }
 
 Result<Rendezvous> parse_rendezvous(std::string_view text) {
@@ -62,6 +62,7 @@ Result<Rendezvous> parse_rendezvous(std::string_view text) {
   Rendezvous result;
   if (const auto mark = text.find('?'); mark != std::string_view::npos) {
     result.coordinator_is_there = coordinator_is_there(text);
+    result.coordinator_listens = text.ends_with(kCoordinatorListens);
     text = text.substr(0, mark);
   }
   bool good = false;

@@ -8,8 +8,9 @@
 //   launcher://pmix               rank 0 serves at any port; the launcher's own service gives the ranks its address and
 //   a
 //                                 fresh job key; pmix or pmi (bootstrap/launcher_service/launcher_service.h)
-// The suffix "?coordinator=1" means that a coordinator already serves there, so rank 0 only connects. The former
-// spelling "?hub=1" means the same.
+// The suffix "?coordinator=1" means that another process serves the coordinator there, so rank 0 only connects. The
+// former spelling "?hub=1" means the same. "?coordinator=listens" means also that it listens already: where nothing
+// listens any more it has ended.
 #pragma once
 
 #include <string>
@@ -34,14 +35,16 @@ struct Rendezvous {
   // The abstract name without '@', the file's path, the name within the process, or the launcher's service.
   std::string name;
   bool coordinator_is_there = false;
+  bool coordinator_listens = false;  // since before this text was made
 };
 
 inline constexpr std::string_view kCoordinatorIsThere = "?coordinator=1";
+inline constexpr std::string_view kCoordinatorListens = "?coordinator=listens";
 
 Result<Rendezvous> parse_rendezvous(std::string_view text);
 inline constexpr std::string_view kLauncherPlace = "launcher://";
 
-// Returns whether the text ends with the suffix above, in either spelling.
+// Returns whether the text ends with one of the suffixes above, in any spelling.
 bool coordinator_is_there(std::string_view text);
 
 // "host:port", with brackets around an IPv6 address.

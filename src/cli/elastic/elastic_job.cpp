@@ -26,6 +26,18 @@ constexpr const char* kFinished = "other ranks have finished, so that no generat
 
 void log_elastic(const std::string& text) { log_line("elastic", text); }
 
+int exit_code_of(Nodes::GiveUp::Reason reason) {
+  switch (reason) {
+    case Nodes::GiveUp::Reason::not_arrived:
+      return kExitRendezvous;
+    case Nodes::GiveUp::Reason::too_few:
+      return kExitTooFew;
+    case Nodes::GiveUp::Reason::cut_off:
+      return kExitPeerLost;
+  }
+  return kExitBug;
+}
+
 }  // namespace
 
 std::map<std::string, std::string> worker_variables(const WorkerListener& listener, int worker, int rank, int size,
@@ -80,8 +92,10 @@ Status ElasticJob::watch(Poller& poller, uint64_t first_token) {
   if (port_) {
     FDL_RETURN_IF_ERROR(poller.add(port_->fd(), first_token + kPort));
     const Nodes::Limits& nodes = options_.several->limits;
-    log_elastic(fmt::format("this node leads the job; {} to {} nodes meet at {}", nodes.fewest, nodes.most,
-                            options_.several->rendezvous));
+    log_elastic(why_taken_over_.empty() ? fmt::format("this node leads the job; {} to {} nodes meet at {}",
+                                                      nodes.fewest, nodes.most, options_.several->rendezvous)
+                                        : fmt::format("this node, {}, leads the job from now on, because {}",
+                                                      own_place(), why_taken_over_));
   }
   return poller.add(listener_->fd(), first_token + kListener);
 }
@@ -121,6 +135,7 @@ void ElasticJob::join(int worker, int lost_rank) {
   if (!generations_.runs(worker)) return;
   if (generations_.is_member(worker)) {
     if (timeout_.is_never()) timeout_ = Deadline::after_seconds(options_.timeout_s);
+    if (query_at_.is_never()) query_at_ = Deadline::after_seconds(options_.coordinator.lost_after_s);
     const auto lost = generations_.worker_at(lost_rank);
     if (lost && !generations_.has_requested(*lost) && *lost != worker) {
       reported_lost_.emplace(*lost, Deadline::after_seconds(kLostMemberTimeout_s));
@@ -136,7 +151,7 @@ void ElasticJob::join(int worker, int lost_rank) {
 
 void ElasticJob::send_line(int worker, const std::string& line) {
   const int place = generations_.place_of(worker);
-  if (place == 0) return listener_->send_line(worker, line);
+  if (place == own_place()) return listener_->send_line(worker, line);
   if (const auto peer = nodes_.peer_of(place)) {
     port_->send(*peer, {.kind = Kind::node_input, .id = static_cast<uint64_t>(worker), .key = line});
   }
@@ -155,8 +170,14 @@ void ElasticJob::start_one(int place) {
   int rank = 0;
   while (taken.contains(rank)) ++rank;
   const int worker = generations_.start(place);
-  runners_[worker] = {.label = rank, .index = static_cast<int>(own_.size())};
-  if (place != 0) {
+  std::set<int> locals;
+  for (const int other : generations_.workers_at(own_place())) {
+    if (const auto runner = runners_.find(other); runner != runners_.end()) locals.insert(runner->second.local);
+  }
+  int local = 0;
+  while (locals.contains(local)) ++local;
+  runners_[worker] = {.label = rank, .index = static_cast<int>(own_.size()), .local = local};
+  if (place != own_place()) {
     return port_->send(*nodes_.peer_of(place), {.kind = Kind::node_start,
                                                 .id = static_cast<uint64_t>(worker),
                                                 .number = generations_.restarts(),
@@ -164,12 +185,14 @@ void ElasticJob::start_one(int place) {
   }
   own_.push_back(worker);
   listener_->expect(worker);
+  auto variables = worker_variables(*listener_, worker, rank, std::max(rank + 1, options_.limits.ranks),
+                                    options_.coordinator.job_key, generations_.restarts(), options_.variables);
+  if (options_.several) {  // the ranks of one node may have any numbers
+    variables["FARANDOLE_LOCAL_RANK"] = std::to_string(local);
+    variables["FARANDOLE_LOCAL_SIZE"] = std::to_string(std::max(local + 1, options_.limits.ranks));
+  }
   actions_.push_back(
-      {.kind = Action::Kind::start,
-       .worker = runners_[worker].index,
-       .rank = rank,
-       .variables = worker_variables(*listener_, worker, rank, std::max(rank + 1, options_.limits.ranks),
-                                     options_.coordinator.job_key, generations_.restarts(), options_.variables)});
+      {.kind = Action::Kind::start, .worker = runners_[worker].index, .rank = rank, .variables = std::move(variables)});
 }
 
 // `worker` is the supervisor's index here; note_end() takes a number of Generations.
@@ -195,11 +218,19 @@ bool ElasticJob::note_end(int worker, const Ending& ending) {
   return is_loss;
 }
 
-// The launcher that leads was terminated, and the job ends with it. Members leave at their next commit.
+// The launcher that leads was terminated. Another one leads the job from the next generation on, or the job ends with
+// it; either way the members here leave at their next commit.
 void ElasticJob::stop(const std::string& why) {
-  if (is_over_) return;
+  if (is_over_ || is_resigning_) return;
+  if (can_resign()) {
+    is_resigning_ = true;
+    why_ended_ = why;
+    generations_.close_place(own_place());
+    return;
+  }
   for (const int worker : generations_.members()) send_line(worker, "hosts removed");
-  end_job(kExitPeerLost, 0, 0, fmt::format("{} was requested to end, and leads the job", place_name(0)), true);
+  end_job(kExitPeerLost, 0, 0, fmt::format("{} was requested to end, and leads the job", place_name(own_place())),
+          true);
   why_ended_ = why;
 }
 
@@ -210,7 +241,7 @@ Deadline ElasticJob::next() const {
   if (port_) next = next.earlier(port_->next());
   if (port_ && !is_over_) next = next.earlier(nodes_.next());
   for (const auto& [worker, until] : reported_lost_) next = next.earlier(until);
-  return next;
+  return is_over_ ? next : next.earlier(followers_until_).earlier(query_at_);
 }
 
 // Handles all deadlines. Kills are actions for the own supervisor, or messages for other nodes.
@@ -222,13 +253,15 @@ void ElasticJob::tick() {
     if (!is_over_) nodes_.tick(now_ns());
     apply_orders();
   }
+  if (followers_until_.passed()) followers_until_ = Deadline::never();
+  if (query_at_.passed()) query_late_nodes();
   if (coordinator_ends_.passed()) {
     coordinator_ends_ = Deadline::never();
     coordinator_.reset();
   }
   const auto end = [&](int worker, const char* why) {
     log_elastic(fmt::format("rank {} {}, and is ended", runners_.at(worker).label, why));
-    if (generations_.place_of(worker) == 0) {
+    if (generations_.place_of(worker) == own_place()) {
       actions_.push_back({.kind = Action::Kind::kill, .worker = runners_.at(worker).index});
     } else if (const auto peer = nodes_.peer_of(generations_.place_of(worker))) {
       port_->send(*peer, {.kind = Kind::node_kill, .id = static_cast<uint64_t>(worker)});
@@ -247,15 +280,24 @@ void ElasticJob::tick() {
   }
 }
 
+// A rank reports one lost rank, and others may be lost with it. A launcher that is alive answers whatever its ranks do.
+void ElasticJob::query_late_nodes() {
+  query_at_ = Deadline::after_seconds(options_.coordinator.lost_after_s);
+  if (is_over_) return;
+  for (const int worker : generations_.members()) {
+    if (!generations_.has_requested(worker)) nodes_.suspect(generations_.place_of(worker), now_ns());
+  }
+  apply_orders();
+}
+
 // All decisions are made here, after all events of this turn have been handled.
 std::vector<WorkerGroup::Action> ElasticJob::take_actions() {
   if (!is_over_) {
     if (const auto& reason = generations_.give_up()) {
       give_up_for(*reason);
     } else if (const auto& missing = nodes_.give_up()) {
-      const int code = missing->at_start ? kExitRendezvous : kExitTooFew;
-      give_up(code, 0, 0, missing->text);
-    } else if (port_ && generations_.has_finished() && runners_.empty()) {
+      give_up(exit_code_of(missing->reason), 0, 0, missing->text);
+    } else if (port_ && generations_.has_finished() && runners_.empty() && !awaits_followers()) {
       end_job(kExitOk, 0, kExitOk, kFinished, false);
     } else {
       while (const auto place = generations_.place_to_start_at()) start_one(*place);
@@ -264,8 +306,9 @@ std::vector<WorkerGroup::Action> ElasticJob::take_actions() {
         log_line("restart", fmt::format("no rank is left that holds the state: restart {} of {}, of all ranks",
                                         restarts_, options_.limits.restarts));
       }
-      begin_if_all_requested();
+      is_resigning_ ? resign_if_all_requested() : begin_if_all_requested();
       announce_changes();
+      send_node_list();
     }
   }
   return std::exchange(actions_, {});
@@ -292,10 +335,11 @@ void ElasticJob::give_up_for(const Generations::GiveUp& reason) {
 // Replaces the coordinator: one serves exactly one generation.
 void ElasticJob::begin_if_all_requested() {
   if (!nodes_.are_ready()) return;
+  if (!std::exchange(is_state_checked_, true)) generations_.check_state();
   const auto world = generations_.begin();
   if (!world) return;
   nodes_.began();
-  timeout_ = Deadline::never();
+  timeout_ = query_at_ = Deadline::never();
   reported_lost_.clear();
   announced_.clear();
   for (const int worker : world->dismissed) send_line(worker, "removed");
@@ -336,13 +380,13 @@ void ElasticJob::announce_generation(const Generations::World& world) {
     const int worker = world.workers[static_cast<std::size_t>(rank)];
     const int place = generations_.place_of(worker);
     runners_[worker].label = rank;
-    if (place == 0) {
+    if (place == own_place()) {
       actions_.push_back({.kind = Action::Kind::rename, .worker = runners_[worker].index, .rank = rank});
     } else if (const auto peer = nodes_.peer_of(place)) {
       port_->send(*peer, {.kind = Kind::node_rename, .id = static_cast<uint64_t>(worker), .rank = rank});
     }
     send_line(worker, fmt::format("world {} {} {} {} {} {}{}", world.generation, rank, size, locals[place]++,
-                                  sizes[place], coordinator_->address(), kCoordinatorIsThere));
+                                  sizes[place], coordinator_->address(), kCoordinatorListens));
   }
 }
 
@@ -359,7 +403,7 @@ void ElasticJob::announce_changes() {
 // ---- The end ----
 
 void ElasticJob::give_up(int others_code, int failed_place, int failed_code, const std::string& why) {
-  const int own_code = failed_place == 0 && failed_code != 0 ? failed_code : others_code;
+  const int own_code = failed_place == own_place() && failed_code != 0 ? failed_code : others_code;
   end_job(others_code, failed_place, failed_code, why, false);
   actions_.push_back({.kind = Action::Kind::give_up, .exit_code = own_code, .text = why});
 }

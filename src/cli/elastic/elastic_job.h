@@ -1,7 +1,7 @@
 // ElasticJob is the launcher that leads an elastic job: it chooses the ranks of each generation and serves the
 // generation's coordinator.
 //
-// Workers run at places. Place 0 is this node; the other places are nodes that connected to the port (the other end is
+// Workers run at places. One place is this node; the others are nodes that connected to the port (the other end is
 // cli/elastic/elastic_member.h). Requests of this node's workers and messages of other nodes become events of
 // Generations and Nodes. Their decisions become lines for workers, messages for nodes, a coordinator, and actions for
 // the supervisor of this node. All of it runs in the supervisor's thread; the coordinator has a thread of its own.
@@ -17,6 +17,7 @@
 #include "cli/elastic/generations.h"
 #include "cli/elastic/node_port.h"
 #include "cli/elastic/nodes.h"
+#include "cli/elastic/succession.h"
 #include "cli/elastic/worker_listener.h"
 #include "cli/run/coordinator_thread.h"
 #include "cli/run/worker_group.h"
@@ -43,6 +44,8 @@ class ElasticJob final : public WorkerGroup {
   };
 
   static Result<std::unique_ptr<ElasticJob>> open(const Options& options);
+  // Begins a job of nodes that can take over from each other, or continues it after the loss of its former leader.
+  static std::unique_ptr<ElasticJob> take_over(Options options, Inheritance inheritance);
 
   Status watch(Poller& poller, uint64_t first_token) override;
   void serve(uint64_t token) override;
@@ -69,12 +72,15 @@ class ElasticJob final : public WorkerGroup {
   struct Runner {
     int label = 0;  // its rank, or until it has one the number that prefixes its output
     int index = 0;  // the supervisor's index, if the worker runs on this node
+    int local = 0;  // its local rank until it belongs to a generation, if it runs on this node
   };
 
   ElasticJob(const Options& options, std::unique_ptr<WorkerListener> listener, std::unique_ptr<NodePort> port,
              std::optional<WatchedFile> count_file);
   // Workers of all places. `worker` is a number of Generations.
   void read_count();
+  void query_late_nodes();
+  int own_place() const { return options_.limits.place; }
   void join(int worker, int lost_rank);
   void send_line(int worker, const std::string& line);  // directly, or through the worker's node
   void send_to_waiting_workers(const std::string& line);
@@ -90,6 +96,18 @@ class ElasticJob final : public WorkerGroup {
   void lose_node(const Nodes::Event& event);
   std::string place_name(int place) const;
 
+  // Succession (elastic_job_succession.cpp).
+  void inherit(Inheritance& inheritance);
+  void welcome_follower(NodePort::Peer peer, const CoordinatorMessage& hello, const Nodes::Node& node);
+  void adopt(int place, const HeldWorker& one);
+  bool may_follow(const CoordinatorMessage& hello, int number);
+  void send_node_list();
+  bool can_resign() const;
+  void resign_if_all_requested();
+  // A node that has taken over does not end the job before the others had time to come.
+  bool awaits_followers() const { return !followers_until_.is_never(); }
+  int term() const { return former_.term + 1; }
+
   // Generations.
   void begin_if_all_requested();
   CoordinatorOptions next_coordinator(const Generations::World& world) const;
@@ -101,8 +119,8 @@ class ElasticJob final : public WorkerGroup {
   void give_up_for(const Generations::GiveUp& reason);
 
   const Options options_;
-  const std::unique_ptr<WorkerListener> listener_;
-  const std::unique_ptr<NodePort> port_;  // null for a job on one node
+  std::unique_ptr<WorkerListener> listener_;
+  std::unique_ptr<NodePort> port_;  // null for a job on one node
   std::optional<WatchedFile> count_file_;
   Generations generations_;
   Nodes nodes_;
@@ -114,11 +132,18 @@ class ElasticJob final : public WorkerGroup {
   Deadline coordinator_ends_ = Deadline::never();  // set when a member is lost
   std::map<int, Deadline> reported_lost_;          // members whose loss others reported, and when they are killed
   Deadline timeout_ = Deadline::never();           // for all members to request the next generation
+  Deadline query_at_ = Deadline::never();          // when the nodes of members that have not are queried
   std::string announced_;                          // the last change that members were notified of in this generation
   int restarts_ = 0;
   std::optional<Failure> first_failure_;
   Failure last_failure_;
-  bool is_over_ = false;  // later requests of workers are answered with `end`
+  bool is_over_ = false;                          // later requests of workers are answered with `end`
+  NodeList former_;                               // of the leader before this one; term 0: there was none
+  NodeList sent_;                                 // the last one that the other nodes got
+  std::string why_taken_over_;                    // empty: this node has led from the beginning
+  bool is_state_checked_ = true;                  // false: this node has taken over, and no generation has begun since
+  Deadline followers_until_ = Deadline::never();  // of an end that another node may contradict
+  bool is_resigning_ = false;
   std::string why_ended_;
   int others_code_ = 0;  // of nodes that connect after the end
   std::vector<Action> actions_;

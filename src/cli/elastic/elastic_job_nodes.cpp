@@ -26,7 +26,8 @@ std::optional<Nodes::Node> node_of(const CoordinatorMessage& message) {
                      .pod = message.key,
                      .node = message.value,
                      .host = hello.host_name,
-                     .process_id = hello.process_id};
+                     .process_id = hello.process_id,
+                     .address = message.values.empty() ? "" : message.values.front()};
 }
 
 // A negative number is a signal. Values are clamped because they come from another host.
@@ -49,7 +50,8 @@ void ElasticJob::receive_from_nodes() {
       if (!received.is_closed && received.message.kind == Kind::node_hello) dismiss(received.peer);
       continue;
     }
-    received.is_closed ? nodes_.closed(received.peer, now_ns()) : handle_message(received.peer, received.message);
+    received.is_closed ? nodes_.closed(received.peer, now_ns(), received.has_ended)
+                       : handle_message(received.peer, received.message);
     apply_orders();
   }
 }
@@ -57,6 +59,10 @@ void ElasticJob::receive_from_nodes() {
 // A pod that was scheduled late connects while this node still closes the connections of the others. It must learn how
 // the job ended: otherwise it would report a lost leader, and its controller would start it again.
 void ElasticJob::dismiss(NodePort::Peer peer) {
+  if (is_resigning_) {  // another node leads soon
+    port_->send(peer, {.kind = Kind::node_refers, .number = term()});
+    return port_->hang_up(peer);
+  }
   port_->send(peer, {.kind = Kind::node_ends, .number = others_code_, .key = why_ended_});
   port_->hang_up(peer);
 }
@@ -64,10 +70,12 @@ void ElasticJob::dismiss(NodePort::Peer peer) {
 void ElasticJob::handle_message(NodePort::Peer peer, const CoordinatorMessage& message) {
   // A node sends its hello once and first. Then it sends pong, node_leaving, node_requests and node_ended.
   if (message.kind == Kind::node_hello) {
-    if (const auto node = node_of(message)) return nodes_.arrive(peer, *node, now_ns());
-    return port_->hang_up(peer);
+    const auto node = node_of(message);
+    if (!node) return port_->hang_up(peer);
+    return message.number > 0 ? welcome_follower(peer, message, *node) : nodes_.arrive(peer, *node, now_ns());
   }
   if (message.kind == Kind::pong) return nodes_.answered(peer, now_ns());
+  if (message.kind == Kind::node_follows) return nodes_.deserted(peer, now_ns());
   // Without a place the node is still waiting for one and runs no workers.
   const auto place = nodes_.number_of(peer);
   if (place && message.kind == Kind::node_leaving) return nodes_.leave(peer, now_ns());

@@ -3,12 +3,11 @@
 
 #include <fmt/format.h>
 
-#include "bootstrap/topology/topology.h"
+#include <cstdio>
+
 #include "cli/elastic/elastic_job.h"
-#include "cli/elastic/node_port.h"
 #include "cli/run/run_log.h"
 #include "cli/subcommands.h"
-#include "system/socket.h"
 
 namespace fdl {
 namespace {
@@ -19,110 +18,60 @@ using Kind = CoordinatorMessage::Kind;
 constexpr uint64_t kListener = 0;
 constexpr uint64_t kSearch = 1;
 constexpr uint64_t kLink = 2;
-constexpr double kRound_s = 1;      // one attempt of the search: ending this launcher may wait so long for it
+constexpr uint64_t kPort = 3;
 constexpr int kMostWorkers = 4096;  // started over the whole job; limits what a faulty leader can cause
 
 void log_elastic(const std::string& text) { log_line("elastic", text); }
 
 }  // namespace
 
-// ---- LeaderSearch ----
+// ---- Events of the supervisor ----
 
-LeaderSearch::LeaderSearch(Event found, std::string rendezvous, std::string job_key, std::string mine, double timeout_s)
-    : found_(std::move(found)),
-      thread_(
-          [this, rendezvous = std::move(rendezvous), job_key = std::move(job_key), mine = std::move(mine), timeout_s] {
-            // The thread writes result_ before the flag, and take() reads it only after: no lock is needed.
-            result_ = search(rendezvous, job_key, mine, timeout_s);
-            is_over_.store(true);
-            found_.ring();
-          }) {}
-
-LeaderSearch::~LeaderSearch() {
-  // Waits for at most one attempt of the search, kRound_s.
-  stopping_.store(true);
-  thread_.join();
-}
-
-Result<FoundCoordinator> LeaderSearch::search(const std::string& rendezvous, const std::string& job_key,
-                                              const std::string& mine, double timeout_s) const {
-  const Deadline deadline = Deadline::after_seconds(timeout_s);
-  while (true) {
-    // In short attempts, so that the end of this launcher need not wait for the whole time-out.
-    auto found =
-        find_coordinator(rendezvous, job_key, mine, Deadline::after_seconds(kRound_s).earlier(deadline), kNodePurpose);
-    const bool may_again = !found.ok() && found.status().code() == Code::timeout && !deadline.passed();
-    if (!may_again) {
-      if (found.ok() || found.status().code() != Code::timeout) return found;
-      return Status(Code::timeout,
-                    fmt::format("{} did not find the node that leads the job at {} within {:g} s; check that "
-                                "`farandole run --node-rank 0` is running there and can be reached from here ({})",
-                                mine, rendezvous, timeout_s, found.status().text()));
-    }
-    if (stopping_.load()) return Status(Code::shut_down, "this launcher ends");
-  }
-}
-
-std::optional<Result<FoundCoordinator>> LeaderSearch::take() {
-  // The descriptor stays readable until the event is cleared here.
-  if (!is_over_.load()) return std::nullopt;
-  found_.clear();
-  return std::move(result_);
-}
-
-// ---- Connection to the leader ----
-
-Result<std::unique_ptr<ElasticMember>> ElasticMember::open(const Options& options) {
+Result<std::unique_ptr<ElasticMember>> ElasticMember::open(const Options& options, std::unique_ptr<NodePort> port) {
   FDL_ASSIGN_OR_RETURN(auto listener, WorkerListener::open());
-  FDL_ASSIGN_OR_RETURN(Event found, Event::make());
-  std::unique_ptr<ElasticMember> member(new ElasticMember(options, std::move(listener)));
-  const std::string mine = fmt::format("farandole run on {}", options.own.name()).substr(0, 256);
-  member->search_ =
-      std::make_unique<LeaderSearch>(std::move(found), options.rendezvous, options.job_key, mine, options.timeout_s);
+  std::unique_ptr<ElasticMember> member(new ElasticMember(options, std::move(listener), std::move(port)));
+  member->until_ = Deadline::after_seconds(options.timeout_s);
   return member;
 }
 
 Status ElasticMember::watch(Poller& poller, uint64_t first_token) {
   poller_ = &poller;
   first_token_ = first_token;
-  // The connection to the leader joins this poller when the search has found it.
-  FDL_RETURN_IF_ERROR(poller.add(search_->fd(), first_token + kSearch));
-  return poller.add(listener_->fd(), first_token + kListener);
+  FDL_RETURN_IF_ERROR(poller.add(listener_->fd(), first_token + kListener));
+  if (port_) FDL_RETURN_IF_ERROR(poller.add(port_->fd(), first_token + kPort));
+  // Node 0 leads, unless it is the successor of a node 0 whose job goes on.
+  phase_ = port_ && options_.own.number == 0 ? Phase::asks_others : Phase::searches;
+  ask_again();
+  return {};
 }
 
 void ElasticMember::serve(uint64_t token) {
-  if (token == first_token_ + kSearch) return introduce();
+  if (token == first_token_ + kSearch) return end_search();
   if (token == first_token_ + kLink) return receive();
+  if (token == first_token_ + kPort) return answer_nodes();
   listener_->serve();
   for (const WorkerListener::Request& request : listener_->take_requests())
     request_generation(request.worker, request.lost_rank);
 }
 
-void ElasticMember::introduce() {
-  if (!search_) return;
-  auto found = search_->take();
-  if (!found) return;
-  poller_->remove(search_->fd());
-  search_.reset();
-  if (!found->ok()) return end(kExitRendezvous, found->status().text(), false);
-  leader_ = (*found)->introduced.peer;
-  survive_outages((*found)->fd.get(), options_.lost_after_s);
-  link_ = std::make_unique<FramedSocket>(std::move((*found)->fd), (*found)->introduced.session_key,
-                                         Direction::from_coordinator);
-  if (Status status = poller_->add(link_->fd(), first_token_ + kLink); !status.ok()) {
-    return end(kExitBug, status.text(), false);
+Deadline ElasticMember::next() const {
+  const Deadline next = listener_->next().earlier(reply_until_).earlier(again_at_).earlier(leader_due_);
+  return port_ ? next.earlier(port_->next()) : next;
+}
+
+void ElasticMember::tick() {
+  listener_->tick();
+  if (port_) {
+    port_->tick();
+    answer_nodes();
   }
-  // The number is -1 if the launcher gave none; the leader then chooses one.
-  const HostFacts facts = host_facts();
-  CoordinatorMessage hello{.kind = Kind::node_hello, .key = options_.own.pod, .value = options_.own.node};
-  hello.members = {{.rank = options_.own.number,
-                    .size = options_.own.slots,
-                    .host_name = facts.host_name,
-                    .boot_id = facts.boot_id,
-                    .process_id = facts.process_id}};
-  send(hello);
-  // A SIGTERM may have come while the search was running.
-  if (is_leaving_) send({.kind = Kind::node_leaving});
+  if (is_over_ || takes_over_) return;
+  if (reply_until_.passed()) {
+    drop_link();
+    handle_silence(NodeSearch::Outcome::silent, Status(Code::timeout, leader_ + " did not answer"));
+  }
+  if (again_at_.passed()) ask_again();
+  if (leader_due_.passed()) check_leader();
 }
 
 // ---- Messages of the leader ----
@@ -131,21 +80,23 @@ void ElasticMember::receive() {
   if (!link_) return;
   std::vector<CoordinatorMessage> messages;
   const FramedSocket::State state = link_->receive(messages);
+  if (!messages.empty()) leader_due_ = Deadline::never();
   for (const CoordinatorMessage& message : messages) {
     // Complete messages first: the leader sends node_ends and closes.
-    if (!is_over_ && !handle(message))
+    if (is_over_ || !link_) return;
+    if (phase_ != Phase::led) {
+      handle_reply(message);
+    } else if (!handle(message)) {
       end(kExitPeerLost, fmt::format("{} sent a message that a leader does not send", leader_), false);
+    }
   }
-  if (state == FramedSocket::State::open && !is_over_) return flush();
-  poller_->remove(link_->fd());
-  link_.reset();
-  if (is_over_) return;
-  end(kExitPeerLost,
-      fmt::format(
-          "{}, which leads the job, is gone; its pod and this one are to be started again, and ranks begin from "
-          "their checkpoint",
-          leader_),
-      false);
+  if (!link_ || is_over_ || takes_over_) return;
+  if (state == FramedSocket::State::open) return flush();
+  const bool has_closed = link_->was_closed_by_peer();
+  drop_link();
+  if (phase_ == Phase::led) return lose_leader(has_closed);
+  handle_silence(has_closed ? NodeSearch::Outcome::dropped : NodeSearch::Outcome::silent,
+                 Status(Code::transport, leader_ + " closed the connection"));
 }
 
 // False: a leader does not send this message.
@@ -154,6 +105,16 @@ bool ElasticMember::handle(const CoordinatorMessage& message) {
   const int worker = static_cast<int>(std::min<uint64_t>(message.id, 1U << 30));
   const auto found = runners_.find(worker);
   switch (message.kind) {
+    case Kind::node_list: {
+      auto node_list = node_list_of(message);
+      if (!node_list || !port_) return false;
+      node_list_ = std::move(*node_list);
+      return true;
+    }
+    case Kind::node_resigns:
+      leader_resigns_ = true;
+      log_elastic(fmt::format("{}: {}", leader_, message.key));
+      return true;
     case Kind::node_welcome:
       log_elastic(fmt::format("this is node {} of the job that {} leads", message.rank, message.key));
       return true;
@@ -201,7 +162,7 @@ void ElasticMember::start(const CoordinatorMessage& message) {
   for (const auto& [other, runner] : runners_) taken.insert(runner.local);
   int local = 0;
   while (taken.contains(local)) ++local;
-  runners_[worker] = {.index = static_cast<int>(started_.size()), .local = local};
+  runners_[worker] = {.index = static_cast<int>(started_.size()), .local = local, .may_end = false};
   started_.push_back(worker);
   // Before the process starts, so that its connection is never refused.
   listener_->expect(worker);
@@ -220,8 +181,9 @@ void ElasticMember::forward(int worker, const std::string& line) {
   if (found == runners_.end()) return;
   // The lines are those that the leader sends to its own workers. Two of them make an end with an error no loss.
   if (line == "removed" || line.starts_with("end ")) found->second.may_end = true;
-  if (line.starts_with("world ")) {
-    requesting_.erase(worker);
+  if (int generation = 0, rank = 0; std::sscanf(line.c_str(), "world %d %d", &generation, &rank) == 2) {
+    Generations::Held& held = found->second.held;
+    held = {.joined = held.joined > 0 ? held.joined : generation, .rank = rank, .requesting = false};
     has_taken_part_ = true;
   }
   listener_->send_line(worker, line);
@@ -232,7 +194,9 @@ void ElasticMember::end(int code, const std::string& why, bool drain) {
   is_over_ = true;
   why_ended_ = why;
   // These workers wait in init() and would wait there for ever. The others notice the end by their communicators.
-  for (const int worker : requesting_) listener_->send_line(worker, "end " + why);
+  for (const auto& [worker, runner] : runners_) {
+    if (runner.held.requesting) listener_->send_line(worker, "end " + why);
+  }
   if (code == kExitOk && !has_taken_part_) {
     log_elastic(
         "the job finished before ranks of this node took part: nothing is left to do, and this node ends with 0");
@@ -244,22 +208,34 @@ void ElasticMember::end(int code, const std::string& why, bool drain) {
 // ---- Events of this node ----
 
 void ElasticMember::request_generation(int worker, int lost_rank) {
-  requesting_.insert(worker);
   // A request may arrive after the end of the job.
   if (is_over_) return listener_->send_line(worker, "end " + why_ended_);
+  const auto found = runners_.find(worker);
+  if (found == runners_.end()) return;
+  found->second.held.requesting = true;
+  found->second.lost_rank = lost_rank;
   send({.kind = Kind::node_requests, .id = static_cast<uint64_t>(worker), .rank = lost_rank});
+  // A rank of this node has lost its world, perhaps because the leader's node is silent: it must not wait for ever.
+  const bool is_due = phase_ == Phase::led && found->second.held.joined > 0 && can_take_over();
+  if (is_due && leader_due_.is_never()) leader_due_ = Deadline::after_seconds(options_.lost_after_s);
 }
 
 bool ElasticMember::ended(int index, const Ending& ending) {
   const int worker = started_[static_cast<std::size_t>(index)];
-  const bool is_loss = !ending.success() && !is_over_ && !is_leaving_ && !runners_.at(worker).may_end;
-  // After is_loss, which reads the entry. A later connection of that worker, such as one of its child, is refused.
+  const Runner runner = runners_.at(worker);
+  const bool is_loss = !ending.success() && !is_over_ && !is_leaving_ && !runner.may_end;
+  // A later connection of that worker, such as one of its child, is refused.
   listener_->forget(worker);
   runners_.erase(worker);
-  requesting_.erase(worker);
   send({.kind = Kind::node_ended,
         .id = static_cast<uint64_t>(worker),
         .number = ending.by_signal ? -ending.number : ending.number});
+  // The next leader must know what the former one may not have received: that the job has come to its end.
+  const bool is_first_good = ending.success() && !has_finished_ && !runner.may_end;
+  has_finished_ = has_finished_ || is_first_good;
+  if (port_ && !runner.may_end && (is_first_good || phase_ != Phase::led)) {
+    unreported_.push_back({{.worker = worker, .local = runner.local, .held = runner.held}, ending});
+  }
   return is_loss;
 }
 

@@ -8,11 +8,41 @@
 
 namespace fdl {
 
-Generations::Generations(const Limits& limits) : limits_(limits) { places_[0].slots = limits.ranks; }
+Generations::Generations(const Limits& limits) : limits_(limits) { places_[limits.place].slots = limits.ranks; }
+
+// ---- Taking over ----
+
+void Generations::continue_from(const Counts& counts, int first_worker) {
+  generation_ = counts.generation;
+  completions_ = counts.completions;
+  replacements_ = counts.replacements;
+  restarts_ = counts.restarts;
+  finished_ = finished_ || counts.has_finished;
+  state_is_held_ = generation_ > 0;
+  // The former launcher was lost, so the next generation is a reset.
+  lost_since_ = generation_ > 0;
+  started_ = first_worker;
+}
+
+void Generations::adopt(int worker, int place, const Held& held) {
+  // A first generation after the present one is not possible, and would make the worker a newcomer for ever.
+  workers_[worker] = {.place = place,
+                      .joined = std::clamp(held.joined, 0, generation_),
+                      .rank = held.joined > 0 ? held.rank : -1,
+                      .requesting = held.requesting};
+}
+
+void Generations::check_state() {
+  const bool state_is_left = std::any_of(
+      workers_.begin(), workers_.end(), [](const auto& one) { return one.second.joined > 0 && !one.second.dismissed; });
+  if (is_in_order() && state_is_held_ && !state_is_left) handle_lost_state();
+}
 
 // ---- Places ----
 
-void Generations::set_target(int ranks) { places_[0].slots = std::clamp(ranks, limits_.fewest, limits_.most); }
+void Generations::set_target(int ranks) {
+  places_[limits_.place].slots = std::clamp(ranks, limits_.fewest, limits_.most);
+}
 
 void Generations::open_place(int place, int slots) { places_[place] = {.slots = slots, .closing = false}; }
 

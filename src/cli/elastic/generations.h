@@ -11,9 +11,9 @@
 //   generation 2   worker 0 2       worker 3 requests a generation, and the others do at their next commit
 //   generation 3   worker 0 2 3     rank 0 is the worker that has held the state longest
 //
-// Workers run at places (nodes). Each place has slots, one for each worker that it may run; place 0 is this launcher's
-// own. Ranks of one place are consecutive. A place that closes releases its workers at the next generation; a lost
-// place loses them.
+// Workers run at places (nodes). Each place has slots, one for each worker that it may run; one place is this
+// launcher's own. Ranks of one place are consecutive. A place that closes releases its workers at the next generation;
+// a lost place loses them.
 #pragma once
 
 #include <map>
@@ -27,7 +27,8 @@ class Generations {
  public:
   static constexpr int kNoLimit = -1;
   struct Limits {
-    int ranks = 1;                // at the beginning, at place 0
+    int place = 0;                // this launcher's own
+    int ranks = 1;                // at the beginning, at that place
     int fewest = 1;               // with fewer ranks the job ends
     int most = 1;                 // the largest value that set_target() accepts
     int resets = kNoLimit;        // how often a generation may follow another
@@ -52,13 +53,43 @@ class Generations {
     std::vector<int> dismissed;  // workers that requested it and are no longer needed
   };
 
+  // What a launcher that takes over continues with.
+  struct Counts {
+    int generation = 0;
+    int completions = 0;
+    int replacements = 0;
+    int restarts = 0;
+    bool has_finished = false;
+    bool operator==(const Counts&) const = default;
+  };
+  struct Held {
+    int joined = 0;           // the worker's first generation; 0: none, so it holds no state
+    int rank = -1;            // in its latest generation
+    bool requesting = false;  // has requested the next one
+  };
+
   explicit Generations(const Limits& limits);
+
+  // ---- Taking over from another launcher ----
+  Counts counts() const {
+    return {.generation = generation_,
+            .completions = completions_,
+            .replacements = replacements_,
+            .restarts = restarts_,
+            .has_finished = finished_};
+  }
+  // `first_worker`: the smallest number of workers that this launcher starts; no other launcher has used it.
+  void continue_from(const Counts& counts, int first_worker);
+  // A worker that another launcher has started, at an open place.
+  void adopt(int worker, int place, const Held& held);
+  // All places that take part have come: without a worker that holds the state, all begin anew or the job ends.
+  void check_state();
 
   // ---- Events. Numbers of workers that do not run are ignored. ----
   int start(int place = 0);  // returns the number of the worker that the caller starts now
   void requested(int worker);
   bool ended(int worker, bool well);  // true: the end is a loss
-  // Sets the target number of ranks at place 0, clamped to the limits.
+  // Sets the target number of ranks at the own place, clamped to the limits.
   void set_target(int ranks);
   void open_place(int place, int slots);
   void close_place(int place);

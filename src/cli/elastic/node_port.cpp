@@ -147,7 +147,11 @@ void NodePort::close(Peer peer) {
   const auto found = connections_.find(peer);
   if (found == connections_.end()) return;
   const Connection& connection = found->second;
-  if (connection.has_sent_hello && !connection.is_closing) received_.push_back({.peer = peer, .is_closed = true});
+  if (connection.has_sent_hello && !connection.is_closing) {
+    received_.push_back({.peer = peer,
+                         .is_closed = true,
+                         .has_ended = connection.socket != nullptr && connection.socket->was_closed_by_peer()});
+  }
   poller_.remove(connection.socket ? connection.socket->fd() : connection.fd.get());
   connections_.erase(found);
 }

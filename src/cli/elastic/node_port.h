@@ -28,6 +28,7 @@ class NodePort {
   struct Received {
     Peer peer;
     bool is_closed = false;  // the connection has ended; nothing follows from this peer
+    bool has_ended = false;  // is_closed: the peer's system has closed it, not a network without answers
     CoordinatorMessage message{};
   };
   struct Options {

@@ -1,4 +1,5 @@
-// Decides by the node's number, or else by the rendezvous's address, whether this launcher leads.
+// Decides whether this launcher leads: by agreement where nodes can take over from each other, else by the node's
+// number, or by the rendezvous's address.
 #include "cli/elastic/node_workers.h"
 
 #include <fmt/format.h>
@@ -9,7 +10,7 @@
 
 #include "bootstrap/rendezvous/rendezvous.h"
 #include "bootstrap/topology/topology.h"
-#include "cli/elastic/elastic_member.h"
+#include "cli/elastic/elastic_node.h"
 #include "cli/run/run_log.h"
 #include "system/addresses.h"
 #include "system/socket.h"
@@ -72,8 +73,9 @@ Result<bool> is_own_address(const std::string& rendezvous) {
   });
 }
 
-Result<std::unique_ptr<WorkerGroup>> make_node_workers(const RunPlan& plan, const Config& config,
-                                                       ElasticJob::Options leading, double timeout_s) {
+namespace {
+
+Nodes::Node own_node(const RunPlan& plan) {
   const Whereabouts& here = run_whereabouts();
   const HostFacts facts = host_facts();
   Nodes::Node own;
@@ -83,33 +85,63 @@ Result<std::unique_ptr<WorkerGroup>> make_node_workers(const RunPlan& plan, cons
   own.node = here.node;
   own.host = facts.host_name;
   own.process_id = facts.process_id;
-  if (is_to_lead(plan, timeout_s)) {
-    FDL_ASSIGN_OR_RETURN(const std::string coordinator_address, coordinator_address_of(plan, config));
-    leading.own = own;
-    leading.own.number = 0;
-    ElasticJob::Several& several = leading.several.emplace(ElasticJob::Several{});
-    several.limits.fewest = plan.fewest_nodes;
-    several.limits.most = plan.nodes;
-    several.limits.start_s = timeout_s;
-    several.limits.timeout_s = leading.timeout_s;
-    // A node is queried when its ranks are lost already, or when its successor has arrived.
-    several.limits.lost_after_s = std::min(config.lost_after_s, kNodeAnswer_s);
-    several.limits.names = plan.pods;
-    several.limits.where = plan.rendezvous;
-    several.rendezvous = plan.rendezvous;
-    several.coordinator_address = coordinator_address;
-    several.port_base = static_cast<int>(config.port_base);
-    auto job = ElasticJob::open(leading);
-    if (job.ok()) return std::unique_ptr<WorkerGroup>(job.take());
-    if (plan.node_rank == 0) return job.status();  // else another launcher of this host leads already
-  }
+  return own;
+}
+
+Status lead_several(const RunPlan& plan, const Config& config, double timeout_s, ElasticJob::Options& leading) {
+  ElasticJob::Several& several = leading.several.emplace(ElasticJob::Several{});
+  FDL_ASSIGN_OR_RETURN(several.coordinator_address, coordinator_address_of(plan, config));
+  several.limits.fewest = plan.fewest_nodes;
+  several.limits.most = plan.nodes;
+  several.limits.start_s = timeout_s;
+  several.limits.timeout_s = leading.timeout_s;
+  // A node is queried when its ranks are lost already, or when its successor has arrived.
+  several.limits.lost_after_s = std::min(config.lost_after_s, kNodeAnswer_s);
+  several.limits.names = plan.pods;
+  several.limits.where = plan.rendezvous;
+  several.rendezvous = plan.rendezvous;
+  several.port_base = static_cast<int>(config.port_base);
+  return {};
+}
+
+// Where each node has an address that the others can derive, each listens at its own.
+Result<std::unique_ptr<WorkerGroup>> make_successors(const RunPlan& plan, const Config& config,
+                                                     const ElasticMember::Options& led, ElasticJob::Options leading,
+                                                     double timeout_s) {
+  FDL_RETURN_IF_ERROR(lead_several(plan, config, timeout_s, leading));
+  leading.own = led.own;
+  const std::string& place = plan.places[static_cast<std::size_t>(plan.node_rank)];
+  FDL_ASSIGN_OR_RETURN(auto port, NodePort::open({.address = place,
+                                                  .interfaces = leading.coordinator.interfaces,
+                                                  .port_base = static_cast<int>(config.port_base),
+                                                  .job_key = leading.coordinator.job_key,
+                                                  .name = leading.coordinator.server_name,
+                                                  .lost_after_s = config.lost_after_s}));
+  FDL_ASSIGN_OR_RETURN(auto node, ElasticNode::open(led, std::move(port), leading));
+  return std::unique_ptr<WorkerGroup>(std::move(node));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WorkerGroup>> make_node_workers(const RunPlan& plan, const Config& config,
+                                                       ElasticJob::Options leading, double timeout_s) {
   ElasticMember::Options led;
-  led.own = own;
+  led.own = own_node(plan);
   led.rendezvous = plan.rendezvous;
   led.job_key = leading.coordinator.job_key;
   led.timeout_s = timeout_s;
   led.lost_after_s = config.lost_after_s;
   led.variables = leading.variables;
+  led.places = plan.places;
+  if (!plan.places.empty()) return make_successors(plan, config, led, std::move(leading), timeout_s);
+  if (is_to_lead(plan, timeout_s)) {
+    FDL_RETURN_IF_ERROR(lead_several(plan, config, timeout_s, leading));
+    leading.own = led.own;
+    leading.own.number = 0;
+    auto job = ElasticJob::open(leading);
+    if (job.ok()) return std::unique_ptr<WorkerGroup>(job.take());
+    if (plan.node_rank == 0) return job.status();  // else another launcher of this host leads already
+  }
   FDL_ASSIGN_OR_RETURN(auto member, ElasticMember::open(led));
   return std::unique_ptr<WorkerGroup>(std::move(member));
 }

@@ -9,7 +9,8 @@
 
 namespace fdl {
 
-// `leading` holds the options of a job on this node alone. Node 0 leads. If nodes have no numbers, the node at the
+// `leading` holds the options of a job on this node alone. Node 0 leads at the beginning; where the plan has an address
+// for each node, the others can take over. If nodes have no numbers, the node at the
 // rendezvous's address leads; the call then blocks until that name resolves, or `timeout_s` seconds have passed.
 Result<std::unique_ptr<WorkerGroup>> make_node_workers(const RunPlan& plan, const Config& config,
                                                        ElasticJob::Options leading, double timeout_s);

@@ -25,10 +25,15 @@ std::string Nodes::Node::name() const {
 }
 
 Nodes::Nodes(Limits limits, const Node& own, int64_t now_ns)
-    : limits_(std::move(limits)), members_(static_cast<std::size_t>(limits_.most)) {
-  // Node 0 leads: it is this process, is always present, and has no connection.
-  members_[0] = {.state = Member::State::taken, .peer = 0, .node = own};
-  timeout_ = after(now_ns, limits_.start_s);
+    : limits_(std::move(limits)),
+      own_(std::max(0, own.number)),
+      members_(static_cast<std::size_t>(limits_.most)),
+      needs_quorum_(!limits_.voters.empty()) {
+  // The node that leads is this process: it is always present, and has no connection.
+  members_[static_cast<std::size_t>(own_)] = {.state = Member::State::taken, .peer = 0, .node = own};
+  known_.insert(own_);
+  had_begun_ = needs_quorum_;
+  timeout_ = after(now_ns, needs_quorum_ ? limits_.timeout_s : limits_.start_s);
   count_again(now_ns);
 }
 
@@ -38,10 +43,10 @@ Nodes::Member* Nodes::member_at(int number) {
   return number < 0 || number >= limits_.most ? nullptr : &members_[static_cast<std::size_t>(number)];
 }
 
-// Node 0 has no peer.
+// This node has no peer.
 Nodes::Member* Nodes::member_of(Peer peer) {
-  const auto found = std::find_if(members_.begin() + 1, members_.end(), [&](const Member& member) {
-    return member.state != Member::State::empty && member.peer == peer;
+  const auto found = std::find_if(members_.begin(), members_.end(), [&](const Member& member) {
+    return member.state != Member::State::empty && member.peer == peer && member.peer != 0;
   });
   return found == members_.end() ? nullptr : &*found;
 }
@@ -52,7 +57,7 @@ Nodes::Member* Nodes::free_member(const Node& node) {
     Member* member = member_at(node.number);
     return member->state == Member::State::empty ? member : nullptr;
   }
-  const auto found = std::find_if(members_.begin() + 1, members_.end(),
+  const auto found = std::find_if(members_.begin(), members_.end(),
                                   [](const Member& member) { return member.state == Member::State::empty; });
   return found == members_.end() ? nullptr : &*found;
 }
@@ -61,6 +66,8 @@ void Nodes::assign(Member& member, Peer peer, const Node& node, int64_t now_ns) 
   const int number = static_cast<int>(&member - members_.data());
   member = {.state = Member::State::taken, .peer = peer, .node = node};
   member.node.number = number;
+  known_.insert(number);
+  cut_off_.erase(number);
   // The order comes before the event: the node has its number before its first worker starts.
   orders_.push_back({.kind = Order::Kind::welcome, .peer = peer, .number = number});
   events_.push_back({.kind = Event::Kind::came, .number = number});
@@ -76,9 +83,15 @@ void Nodes::await_arrivals(int64_t now_ns) {
 }
 
 // Empties the member and gives it to the first waiting node that may have it.
-void Nodes::release(Member& member, const std::string& why, int64_t now_ns) {
+void Nodes::release(Member& member, const std::string& why, bool has_ended, int64_t now_ns) {
   const int number = static_cast<int>(&member - members_.data());
   const bool was_leaving = member.state == Member::State::leaving;
+  if (has_ended || was_leaving) {
+    known_.erase(number);
+    cut_off_.erase(number);
+  } else {
+    note_contact_lost(number);
+  }
   events_.push_back({.kind = Event::Kind::gone, .number = number, .was_leaving = was_leaving, .why = why});
   member = {};
   count_again(now_ns);
@@ -92,6 +105,15 @@ void Nodes::release(Member& member, const std::string& why, int64_t now_ns) {
   const bool is_claimed_again =
       std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& one) { return one.node.number == number; });
   if (is_claimed_again) query(member, now_ns);
+}
+
+void Nodes::note_contact_lost(int number) {
+  cut_off_.insert(number);
+  if (!limits_.has_successors || give_up_ || 2 * cut_off_.size() <= known_.size()) return;
+  give_up_ = {.reason = GiveUp::Reason::cut_off,
+              .text = fmt::format("this node, which leads, has lost contact with {} of {} nodes, more than half: they "
+                                  "may go on without it, so it ends; see the network between them",
+                                  cut_off_.size(), known_.size())};
 }
 
 // ---- Events ----
@@ -125,7 +147,7 @@ void Nodes::claim(Peer peer, const Node& node, int64_t now_ns) {
     const std::string text =
         fmt::format("node {} waits until {}, which was requested to end, is gone", node.number, member.node.name());
     orders_.push_back({.kind = Order::Kind::wait, .peer = peer, .text = text});
-  } else if (node.number == 0) {
+  } else if (node.number == own_) {
     answered(0, now_ns);  // the leader is alive: it is this process
   } else if (member.answer_until.is_never()) {
     query(member, now_ns);
@@ -140,7 +162,7 @@ void Nodes::query(Member& member, int64_t now_ns) {
 
 // The present node is alive, so all nodes that claim its number are refused.
 void Nodes::answered(Peer peer, int64_t) {
-  Member* member = peer == 0 ? &members_[0] : member_of(peer);
+  Member* member = peer == 0 ? &members_[static_cast<std::size_t>(own_)] : member_of(peer);
   if (member == nullptr) return;
   member->answer_until = Deadline::never();
   // A node that leaves frees its place soon, so those that claim it go on waiting.
@@ -164,23 +186,33 @@ void Nodes::leave(Peer peer, int64_t now_ns) {
   count_again(now_ns);
 }
 
-void Nodes::closed(Peer peer, int64_t now_ns) {
+void Nodes::closed(Peer peer, int64_t now_ns, bool has_ended) {
   // A peer waits or has a place, never both; each of the two lines may find nothing.
   std::erase_if(waiting_, [&](const Waiting& one) { return one.peer == peer; });
-  if (Member* member = member_of(peer)) release(*member, "its connection ended", now_ns);
+  if (Member* member = member_of(peer)) release(*member, "its connection ended", has_ended, now_ns);
+}
+
+void Nodes::deserted(Peer peer, int64_t now_ns) {
+  Member* member = member_of(peer);
+  if (member == nullptr) return;
+  orders_.push_back({.kind = Order::Kind::hang_up, .peer = peer});
+  release(*member, "it had lost contact with this node", false, now_ns);
 }
 
 void Nodes::suspect(int number, int64_t now_ns) {
   Member* member = member_at(number);
   // A query in flight is not repeated: each would extend the deadline.
-  if (number == 0 || member == nullptr || member->state == Member::State::empty || !member->answer_until.is_never())
+  if (number == own_ || member == nullptr || member->state == Member::State::empty || !member->answer_until.is_never())
     return;
   query(*member, now_ns);
 }
 
 void Nodes::began() {
   has_begun_ = true;
+  needs_quorum_ = false;
   arrivals_end_ = Deadline::never();
+  std::erase_if(known_, [&](int number) { return cut_off_.contains(number); });
+  cut_off_.clear();
 }
 
 void Nodes::tick(int64_t now_ns) {
@@ -188,7 +220,7 @@ void Nodes::tick(int64_t now_ns) {
   for (Member& member : members_) {
     if (member.state == Member::State::empty || !is_over(member.answer_until, now_ns)) continue;
     orders_.push_back({.kind = Order::Kind::hang_up, .peer = member.peer});
-    release(member, fmt::format("it did not answer for {:g} s", limits_.lost_after_s), now_ns);
+    release(member, fmt::format("it did not answer for {:g} s", limits_.lost_after_s), false, now_ns);
   }
   if (is_over(arrivals_end_, now_ns)) {
     arrivals_end_ = Deadline::never();
@@ -197,14 +229,16 @@ void Nodes::tick(int64_t now_ns) {
   // The last check, because a node that was lost just now changes what is missing.
   if (give_up_ || !is_over(timeout_, now_ns)) return;
   timeout_ = Deadline::never();
-  if (had_begun_) {
-    give_up_ = {.at_start = false,
+  if (!has_quorum()) {
+    give_up_ = {.reason = GiveUp::Reason::cut_off, .text = quorum_text()};
+  } else if (had_begun_) {
+    give_up_ = {.reason = GiveUp::Reason::too_few,
                 .text = fmt::format("{} of at least {} nodes {} left, and within {:g} s (--elastic-timeout) no other "
                                     "took the place of {}; see what became of {}",
                                     here(), limits_.fewest, here() == 1 ? "is" : "are", limits_.timeout_s, missing(),
                                     limits_.fewest - here() == 1 ? "it" : "them")};
   } else {
-    give_up_ = {.at_start = true,
+    give_up_ = {.reason = GiveUp::Reason::not_arrived,
                 .text = fmt::format(
                     "{} of at least {} nodes {} here after {:g} s (--start-timeout): {} did not arrive; "
                     "check the log there, and that {} can be reached from there",
@@ -217,7 +251,7 @@ void Nodes::tick(int64_t now_ns) {
 // With too few nodes no generation begins, and the job ends after a timeout. When enough are present again, a new
 // period for arrivals begins.
 void Nodes::count_again(int64_t now_ns) {
-  if (here() >= limits_.fewest) {
+  if (here() >= limits_.fewest && has_quorum()) {
     timeout_ = Deadline::never();
     if (!arrivals_are_over_ && arrivals_end_.is_never()) await_arrivals(now_ns);
     return;
@@ -229,11 +263,32 @@ void Nodes::count_again(int64_t now_ns) {
   arrivals_end_ = Deadline::never();
 }
 
+bool Nodes::has_quorum() const {
+  if (!needs_quorum_) return true;
+  const auto present = static_cast<std::size_t>(std::count_if(limits_.voters.begin(), limits_.voters.end(),
+                                                              [&](int number) { return node_at(number) != nullptr; }));
+  if (2 * present != limits_.voters.size()) return 2 * present > limits_.voters.size();
+  return limits_.former_has_ended && node_at(*limits_.voters.begin()) != nullptr;
+}
+
+std::string Nodes::quorum_text() const {
+  const auto present = std::count_if(limits_.voters.begin(), limits_.voters.end(),
+                                     [&](int number) { return node_at(number) != nullptr; });
+  return fmt::format(
+      "of {} nodes that may be alive only {} {} within {:g} s (--elastic-timeout) where node {} takes "
+      "over; more than half are needed, because the node that led may go on with the others{}",
+      limits_.voters.size(), present, present == 1 ? "was" : "were", limits_.timeout_s, own_,
+      limits_.voters.size() == 2 ? " (of two nodes that lose each other, the one that led goes on)" : "");
+}
+
 bool Nodes::are_ready() const {
   // A generation begins with fewer than the most nodes only after the period for arrivals, which each arrival restarts:
   // else nodes that start at the same time would cause a generation each.
-  if (here() < limits_.fewest) return false;
-  return has_begun_ || arrivals_are_over_ || here() == limits_.most;
+  if (here() < limits_.fewest || !has_quorum()) return false;
+  // All nodes that are known to be alive have followed the one that has taken over.
+  const bool all_followed = needs_quorum_ && std::all_of(limits_.voters.begin(), limits_.voters.end(),
+                                                         [&](int number) { return node_at(number) != nullptr; });
+  return has_begun_ || all_followed || arrivals_are_over_ || here() == limits_.most;
 }
 
 Deadline Nodes::next() const {
@@ -251,7 +306,7 @@ int Nodes::here() const {
 std::string Nodes::missing() const {
   constexpr std::size_t kNamed = 16;
   std::vector<std::string> names;
-  for (std::size_t number = 1; number < members_.size(); ++number) {
+  for (std::size_t number = 0; number < members_.size(); ++number) {
     if (members_[number].state == Member::State::taken) continue;
     const bool is_named = number < limits_.names.size() && !limits_.names[number].empty();
     names.push_back(fmt::format("node {}{}", number, is_named ? fmt::format(" ({})", limits_.names[number]) : ""));
@@ -262,15 +317,15 @@ std::string Nodes::missing() const {
 }
 
 std::optional<int> Nodes::number_of(Peer peer) const {
-  for (std::size_t number = 1; number < members_.size(); ++number) {
-    if (members_[number].state != Member::State::empty && members_[number].peer == peer)
+  for (std::size_t number = 0; number < members_.size(); ++number) {
+    if (members_[number].state != Member::State::empty && members_[number].peer == peer && peer != 0)
       return static_cast<int>(number);
   }
   return std::nullopt;
 }
 
 std::optional<Nodes::Peer> Nodes::peer_of(int number) const {
-  if (number < 1 || number >= limits_.most) return std::nullopt;
+  if (number < 0 || number == own_ || number >= limits_.most) return std::nullopt;
   const Member& member = members_[static_cast<std::size_t>(number)];
   return member.state == Member::State::empty ? std::nullopt : std::optional(member.peer);
 }
@@ -283,8 +338,8 @@ const Nodes::Node* Nodes::node_at(int number) const {
 
 std::vector<Nodes::Peer> Nodes::peers() const {
   std::vector<Peer> all;
-  for (std::size_t number = 1; number < members_.size(); ++number) {
-    if (members_[number].state != Member::State::empty) all.push_back(members_[number].peer);
+  for (const Member& member : members_) {
+    if (member.state != Member::State::empty && member.peer != 0) all.push_back(member.peer);
   }
   return all;
 }

@@ -21,6 +21,7 @@ struct Row {
 constexpr Row kRows[] = {
     {"rank ", " was lost: ", kExitPeerLost, "another rank was lost"},
     {"the coordinator (", ") is gone", kExitPeerLost, "the coordinator went away"},
+    {"the coordinator at ", " has ended: ", kExitPeerLost, "the coordinator went away"},
     {"rank", " not arrived after ", kExitRendezvous, "others did not arrive in time"},
     {"", " did not find the coordinator at ", kExitRendezvous, "the coordinator was not found in time"},
 };

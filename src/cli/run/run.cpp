@@ -31,6 +31,8 @@
 namespace fdl {
 namespace {
 
+constexpr double kMeeting_s = 30;  // for the ranks of a generation of an elastic job to find each other
+
 int fail(const std::string& text, int code = kExitUsage) {
   log_line("error", text);
   return code;
@@ -222,6 +224,10 @@ Result<std::unique_ptr<WorkerGroup>> make_worker_group(const Job& job) {
   elastic.variables = job.plan.variables;
   elastic.variables["FARANDOLE_TERM_GRACE_S"] = fmt::format("{:g}", job.config.term_grace_s);
   elastic.coordinator.start_timeout_s = start_timeout_of(job);
+  // All ranks of a generation have requested it, so they meet at once. Pods that start late are the launcher's concern.
+  if (!is_alone) {
+    elastic.variables["FARANDOLE_START_TIMEOUT_S"] = fmt::format("{:g}", std::min(start_timeout_of(job), kMeeting_s));
+  }
   if (!is_alone) return make_node_workers(job.plan, job.config, std::move(elastic), start_timeout_of(job));
   FDL_ASSIGN_OR_RETURN(auto alone, ElasticJob::open(elastic));
   return std::unique_ptr<WorkerGroup>(std::move(alone));

@@ -157,6 +157,30 @@ Status set_rendezvous(const PlanInputs& inputs, const std::optional<NodeFacts>& 
   return parse_rendezvous(plan.rendezvous).status();
 }
 
+// The rendezvous names each node, in the order of their numbers; or it names node 0's pod, whose name numbers the pods.
+void set_places(const std::optional<NodeFacts>& node, RunPlan& plan) {
+  const auto rendezvous = parse_rendezvous(plan.rendezvous);
+  if (!plan.is_elastic || plan.node_rank < 0 || rendezvous->kind != Rendezvous::Kind::tcp) return;
+  const std::vector<Rendezvous::Endpoint>& named = rendezvous->endpoints;
+  const bool has_ranges = std::any_of(named.begin(), named.end(), [](const Rendezvous::Endpoint& one) {
+    return one.first_port == 0 || one.first_port != one.last_port;
+  });
+  if (has_ranges) return;
+  if (static_cast<int>(named.size()) == plan.nodes) {
+    for (const Rendezvous::Endpoint& one : named) {
+      plan.places.push_back("tcp://" + host_and_port(one.host, one.first_port));
+    }
+    return;
+  }
+  const std::string& first = named.front().host;
+  const auto domain = std::min(first.find('.'), first.size());
+  if (named.size() != 1 || !node || pod_name(*node, 0) != first.substr(0, domain)) return;
+  for (int number = 0; number < plan.nodes; ++number) {
+    plan.places.push_back("tcp://" +
+                          host_and_port(pod_name(*node, number) + first.substr(domain), named.front().first_port));
+  }
+}
+
 // The key is given, random (one node), or derived from the launcher's variables, which is not secret.
 Status set_key(const PlanInputs& inputs, const std::optional<NodeFacts>& node, RunPlan& plan) {
   FDL_ASSIGN_OR_RETURN(plan.key, given_job_key(inputs.config));
@@ -272,7 +296,10 @@ Result<RunPlan> make_run_plan(const RunOptions& options, const Environment& envi
   FDL_ASSIGN_OR_RETURN(const std::optional<NodeFacts> node, find_node_facts(inputs));
   FDL_RETURN_IF_ERROR(set_nodes(inputs, node, plan));
   FDL_RETURN_IF_ERROR(set_processes(inputs, node, plan));
-  if (plan.nodes > 1) FDL_RETURN_IF_ERROR(set_rendezvous(inputs, node, plan));
+  if (plan.nodes > 1) {
+    FDL_RETURN_IF_ERROR(set_rendezvous(inputs, node, plan));
+    set_places(node, plan);
+  }
   FDL_RETURN_IF_ERROR(set_key(inputs, node, plan));
   FDL_RETURN_IF_ERROR(set_variables(inputs, node && plan.nodes > 1, plan));
   divide_cores(inputs, plan);

@@ -19,7 +19,9 @@ struct RunPlan {
   int node_rank = 0;     // -1: an elastic job whose nodes have no numbers
   bool is_elastic = false;
   int ranks_per_node = 1;
-  std::string rendezvous;                        // of several nodes, with its kind: "tcp://train-0.train:29500"
+  std::string rendezvous;  // of several nodes, with its kind: "tcp://train-0.train:29500"
+  // Of an elastic job whose nodes can take over from each other: where each of them listens, by number.
+  std::vector<std::string> places;
   std::string key;                               // empty: this process starts all ranks and makes a random one
   std::vector<std::string> pods;                 // names by node, empty where unknown
   std::vector<std::string> notes;                // one line each, for the user

@@ -4,23 +4,17 @@ job the other pods continue and accept the successors."""
 import re
 import signal
 import time
-from pathlib import Path
 
 import builders
 import podsim
 import pytest
+from elastic_pods import COMPLETE, ELASTIC, FAILURE_POLICY, assert_conditions, assert_learned, elastic_job, until_steps
 from farandole.integrations.kubernetes import generate
 from training_jobs import ACCURACY, starter
 
-SUPPORT = Path(__file__).resolve().parents[1] / "support"
 CLAIM = {"volumes": [{"name": "c", "persistentVolumeClaim": {"claimName": "checkpoints"}}],
          "container_volumeMounts": [{"name": "c", "mountPath": "/checkpoints"}]}  # fmt: skip
-# The preempted pod is not counted as a failure. The ends of its peers are counted, but they are few.
-RULES = {"backoffLimit": 20,
-         "podFailurePolicy": {"rules": [
-             {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [2, 64, 78]}},
-             {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
-             {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [202, 203]}}]}}  # fmt: skip
+RULES = {"backoffLimit": 20, "podFailurePolicy": FAILURE_POLICY}
 STEPS = ["--steps", "60", "--step-seconds", "0.05", "--checkpoint", "/checkpoints/digits.npz"]
 
 
@@ -54,65 +48,6 @@ def test_a_job_that_loses_a_pod_resumes_and_learns_the_same(simulate, way, lost)
 
 
 # ---- Elastic: the others go on ---------------------------------------------------------------------------------------
-
-LOSS = 0.5799  # after 60 steps, on any number of ranks
-ELASTIC = ["python", "/app/train_digits_elastic.py"]
-# The controller replaces each deleted pod, and none of them counts as a failure of the job.
-# Pod 0 leads, and its success is the job's.
-FORGIVING = {"backoffLimitPerIndex": 2, "backoffLimit": None, "podFailurePolicy": RULES["podFailurePolicy"],
-             "successPolicy": {"rules": [{"succeededIndexes": "0"}]}}  # fmt: skip
-COMPLETE = {"SuccessCriteriaMet": "SuccessPolicy", "Complete": "SuccessPolicy"}
-
-
-def elastic_job(nodes, per_node, steps=60, seconds=0.05, flags=(), start_timeout=20, count=3):
-    run = [
-        "farandole",
-        "run",
-        "--nproc-per-node",
-        str(per_node),
-        *flags,
-        "--",
-        *ELASTIC,
-        "--steps",
-        str(steps),
-        "--step-seconds",
-        str(seconds),
-    ]
-    rules = {key: value for key, value in FORGIVING.items() if value is not None}
-    documents = builders.indexed_job(
-        count,
-        run,
-        rules=rules,
-        env={"FARANDOLE_NNODES": nodes, "FARANDOLE_START_TIMEOUT_S": start_timeout, "FARANDOLE_PORT_BASE": 29500},
-    )
-    del documents[2]["spec"]["backoffLimit"]
-    return documents
-
-
-@pytest.fixture
-def elastic(simulate):
-    image = {f"/app/{name}.py": str(SUPPORT / f"{name}.py") for name in ("train_digits_elastic", "train_digits")}
-    return lambda documents, **more: simulate(documents, image=image, **more)
-
-
-def until_steps(sim, ranks, count=4, pod="train-0"):
-    """Waits until rank 0, in that pod, has made `count` more steps with `ranks` ranks."""
-    line = f" on {ranks} ranks"
-    before = sim.pod(pod).output.count(line)
-    sim.wait(30, lambda: sim.pod(pod).output.count(line) >= before + count)
-
-
-def assert_conditions(sim, name, conditions):
-    """Waits for the ends of the pods, after which the controller writes the last conditions."""
-    sim.wait(30, lambda: sim.conditions(name).keys() >= conditions.keys() or not sim.living())
-    assert sim.conditions(name) == conditions, sim.logs()
-
-
-def assert_learned(pod, ranks):
-    (printed,) = re.findall(r"trained: accuracy ([\d.]+) loss ([\d.]+) on (\d+) ranks", pod.output)
-    assert (
-        float(printed[0]) > ACCURACY and int(printed[2]) == ranks and float(printed[1]) == pytest.approx(LOSS, abs=2e-3)
-    )
 
 
 def test_h16_k12_k19_an_elastic_job_survives_an_evicted_and_a_killed_pod_and_accepts_their_successors(elastic):
@@ -227,21 +162,6 @@ def test_h16_with_too_few_pods_the_missing_ones_are_named(elastic):
             "2 of at least 3 nodes are here after 3 s (--start-timeout): node 2 (train-2) did not arrive" in pod.output
         ), sim.logs()
     assert sim.conditions("train") == {}  # its indexes have retries left
-
-
-def test_k19_when_the_leaders_pod_is_lost_all_begin_again_and_the_job_completes(elastic):
-    sim = elastic(elastic_job("1:2", 1, count=2))
-    until_steps(sim, 2)
-    first, second = sim.pod("train-0"), sim.pod("train-1")
-    first.kill()
-    sim.wait(20, lambda: second.code is not None)
-    assert (
-        second.code == 202
-        and "which leads the job, is gone; its pod and this one are to be started again" in second.output
-    )
-    sim.wait(40)
-    assert_conditions(sim, "train", COMPLETE)
-    assert_learned(sim.pod("train-0"), 2)
 
 
 def begin_deployment(elastic, nnodes):

@@ -60,8 +60,11 @@ class Sandbox:
 
 
 class Fabric:
-    def __init__(self, folder, families="4"):
-        self.folder, self.families = folder, families
+    """`dns_cache_s`: the seconds for which a cache in front of the name server keeps a name, and keeps that there is
+    none, as node-local caches and CoreDNS's do. None: there is no cache."""
+
+    def __init__(self, folder, families="4", dns_cache_s=None):
+        self.folder, self.families, self.dns_cache_s = folder, families, dns_cache_s
         self.hosts = os.path.join(folder, "hosts")
         open(self.hosts, "w").close()
         self.plugged = 0
@@ -74,13 +77,24 @@ class Fabric:
             addr add {DNS4}/{NET4.prefixlen} dev br0
             addr add {DNS6}/{NET6.prefixlen} dev br0 nodad
             link set br0 up""")  # fmt: skip
-        self.dns = None
+        self.dns = self.cache = None
         self.serve_names()
 
     def serve_names(self):
         """Starts dnsmasq, which serves the names of the hosts file and answers that no other name exists."""
-        listen = [f"--listen-address={one}" for one in (DNS4, DNS6)]
-        self.dns = subprocess.Popen(
+        port = 53 if self.dns_cache_s is None else 5353
+        found, missing = self.dns_cache_s or (0, 0)
+        self.dns = self._dnsmasq(
+            port, "dnsmasq", f"--addn-hosts={self.hosts}", "--local=/#/", "--cache-size=0", f"--local-ttl={found}"
+        )
+        if self.dns_cache_s is not None:
+            self.cache = self._dnsmasq(
+                53, "cache", f"--server={DNS4}#{port}", "--cache-size=1000", f"--neg-ttl={missing}"
+            )
+
+    def _dnsmasq(self, port, name, *options):
+        log = os.path.join(self.folder, name + ".log")
+        process = subprocess.Popen(
             [
                 "nsenter",
                 "-t",
@@ -94,29 +108,29 @@ class Fabric:
                 "--no-resolv",
                 "--no-hosts",
                 "--conf-file=/dev/null",
-                f"--addn-hosts={self.hosts}",
-                "--local=/#/",
+                f"--port={port}",
                 "--user=root",
                 "--group=root",
                 "--bind-interfaces",
                 "--pid-file=",
-                "--cache-size=0",
                 "--log-facility=-",
-                *listen,
+                *options,
+                *(f"--listen-address={one}" for one in (DNS4, DNS6)),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=open(os.path.join(self.folder, "dnsmasq.log"), "w"),
+            stderr=open(log, "w"),
             start_new_session=True,
         )
-        while not self._answers():  # until then it has no handler of the signal that announces new names
-            if self.dns.poll() is not None:
-                raise RuntimeError("dnsmasq ended: " + open(os.path.join(self.folder, "dnsmasq.log")).read())
+        while not self._answers(port):  # until then it has no handler of the signal that announces new names
+            if process.poll() is not None:
+                raise RuntimeError("dnsmasq ended: " + open(log).read())
             time.sleep(0.002)
+        return process
 
-    def _answers(self):
+    def _answers(self, port):
         with open(f"/proc/{self.sandbox.pid}/net/udp") as file:
-            return any(line.split()[1].endswith(":0035") for line in file.readlines()[1:])
+            return any(line.split()[1].endswith(f":{port:04X}") for line in file.readlines()[1:])
 
     def publish(self, records):
         """Replaces all names: `records` is {name: [address...]}."""
@@ -159,7 +173,9 @@ class Fabric:
                 "options ndots:5 timeout:1 attempts:5\n")  # fmt: skip
 
     def end(self):
-        for process in (self.dns,):
+        for process in (self.dns, self.cache):
+            if process is None:
+                continue
             process.send_signal(signal.SIGCONT)
             process.kill()
             process.wait()

@@ -33,6 +33,7 @@ class Kubelet:
             "groups": groups,
             "drop_all": "ALL" in security.get("capabilities", {}).get("drop", []),
             "no_new_privileges": security.get("allowPrivilegeEscalation") is False,
+            "seccomp": self.profile_of(pod, spec) == "RuntimeDefault",
             "read_only_root": security.get("readOnlyRootFilesystem", False),
             "mounts": self.mounts_of(pod, spec),
             "passable": passable(),
@@ -120,7 +121,7 @@ class Kubelet:
             return getattr(pod.plan, found.group(1)).get(found.group(2), "")
         known = {"metadata.name": pod.name, "metadata.namespace": pod.plan.namespace, "metadata.uid": f"uid-{pod.name}",
                  "status.podIP": pod.addresses[0] if pod.addresses else "", "status.podIPs": ",".join(pod.addresses),
-                 "status.hostIP": "198.18.0.1", "spec.nodeName": f"node-of-{pod.hostname}",
+                 "status.hostIP": "198.18.0.1", "spec.nodeName": pod.node,
                  "spec.serviceAccountName": pod.plan.template.get("serviceAccountName", "default")}  # fmt: skip
         return known[path]
 
@@ -180,6 +181,14 @@ class Kubelet:
         whole, own = pod.plan.template.get("securityContext", {}), container.get("securityContext", {})
         pick = lambda key: own.get(key, whole.get(key))  # noqa: E731
         return pick("runAsUser"), pick("runAsGroup"), [whole["fsGroup"]] if "fsGroup" in whole else []
+
+    def profile_of(self, pod, container):
+        """The seccomp profile; kubelets without --seccomp-default apply none where none is given."""
+        for one in (container, pod.plan.template):
+            profile = one.get("securityContext", {}).get("seccompProfile", {}).get("type")
+            if profile:
+                return profile
+        return "Unconfined"
 
     def files_of(self, pod):
         files = {path: list(what) for path, what in pod.plan.files.items() if what[0] != "ssh-key"}

@@ -29,10 +29,15 @@ class Pod:
         end = "".join(random.choice("bcdfghjklmnpqrstvwxz2456789") for _ in range(5))
         self.name = f"{plan.stem}-{end}" if plan.random else plan.stem
         self.hostname = plan.hostname or self.name
+        self.node = f"node-of-{self.hostname}"  # the scheduler, if there is one, chooses another
+        self.unschedulable = ""  # why it has no node
+        self.unreported = []  # containers that have ended, of which the controllers do not know yet
+        self.cut_off = False  # its node is, and its kubelet reports nothing
         self.conditions = set()
         self.addresses = []
         self.terminating = False
         self.deadline = None  # of its grace period
+        self.preempted_by = ""  # the pod for which the scheduler has ended it
         self.gone = False  # removed from the machine
         self.forgotten = False  # deleted in the API server while its node was away, and perhaps still running there
         spec = plan.template
@@ -51,13 +56,18 @@ class Pod:
 
     @property
     def phase(self):
-        if self.sandbox is None:
+        if self.sandbox is None or self.is_pulling:
             return "Pending"
         mains = [one for one in self.containers if not one.is_init]
         if any(one.running or one.code is None or one.again_at for one in mains):
             failed = [one for one in self.containers if one.is_init and one.code not in (None, 0) and not one.again_at]
             return "Failed" if failed else "Running"
         return "Succeeded" if all(one.code == 0 for one in mains) else "Failed"
+
+    @property
+    def is_pulling(self):
+        """Its node does not have its images yet."""
+        return self.node in self.sim.pulling
 
     @property
     def code(self):
@@ -122,6 +132,8 @@ class Pod:
 
     def advance(self):
         """Starts init containers one after the other, then all others at once."""
+        if self.sandbox is None or self.is_pulling:
+            return
         for one in self.containers:
             if one.is_init and one.code != 0:
                 if not one.running and one.code is None:
@@ -170,6 +182,10 @@ class Pod:
         simulation's wait() does the rest."""
         if grace is None:
             grace = self.plan.template.get("terminationGracePeriodSeconds", 30)
+        if all(not one.running and one.code is None for one in self.containers):  # it waits for a node or an image
+            self.terminating = True
+            self.end()
+            return
         self.terminating, self.deadline = True, time.monotonic() + grace
         for one in self.containers:
             stop = one.spec.get("lifecycle", {}).get("preStop", {}).get("exec")
@@ -186,12 +202,13 @@ class Pod:
     def vanish(self):
         """Its node is cut off: packets are dropped. The pod is shown as Terminating, and nothing ends it."""
         self.conditions.add("DisruptionTarget")
-        self.terminating = True
+        self.terminating = self.cut_off = True
         self.sim.fabric.set_link(self.sandbox, up=False)
         self.sim.network.refresh()
 
     def come_back(self):
         """The network of its node works again; its processes have been running all the time."""
+        self.cut_off = False
         self.sim.fabric.set_link(self.sandbox, up=True)
 
     def exec(self, *command, timeout=30, container=None):

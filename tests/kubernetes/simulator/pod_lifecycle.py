@@ -37,7 +37,28 @@ class PodLifecycle:
                 continue
             pod = Pod(self.sim, workload, plan)
             self.sim.pods.append(pod)
-            pod.start()
+            if self.sim.scheduler is None:
+                pod.start()
+        self._schedule()
+
+    def _schedule(self):
+        """Gives nodes to pods without one, in the order of priority and age, and preempts others for them."""
+        if self.sim.scheduler is None:
+            return
+        place, priority = self.sim.scheduler.place, self.sim.scheduler.priority_of
+        waiting = [pod for pod in self.sim.living() if pod.sandbox is None]
+        for pod in sorted(waiting, key=lambda one: -priority(one.plan.template)):
+            running = [(one, one.plan.template, one.node) for one in self.sim.living() if one.sandbox is not None]
+            decision = place(pod.plan.template, running)
+            pod.unschedulable = decision.reason
+            if decision.node:
+                pod.node = decision.node
+                pod.start()
+            for victim in decision.victims:
+                if not victim.terminating:
+                    victim.conditions.add("DisruptionTarget")
+                    victim.preempted_by = pod.name
+                    victim.terminate()
 
     def _is_refused(self, plan):
         """Whether Pod Security admission refuses the pod. Its controller then tries again."""

@@ -9,8 +9,9 @@ controllers.py computes the pods. pod_lifecycle.py and job_rules.py decide what 
 computes what a container gets. cluster_network.py computes DNS records and applies NetworkPolicies. sandbox.py makes
 the namespaces and fabric.py the network. The files of this machine are the image, and each container has a private
 layer over them. The simulation needs root, and Debian's iproute2, dnsmasq-base and nftables; `why_not()` names what is
-missing. admission.py has Pod Security's rules. There is no scheduler and no API server: the manifest is used unchanged,
-and its GPUs are ignored.
+missing. admission.py has Pod Security's rules, seccomp.py the profile of container runtimes, and scheduler.py places
+pods on nodes if the simulation has some. There is no API server: the manifest is used unchanged. Without nodes its
+requests are ignored.
 """
 
 import os
@@ -27,6 +28,7 @@ from fabric import Fabric
 from kubelet import Kubelet
 from machine import PATH, own_stem, size_of, sweep, why_not
 from pod_lifecycle import PodLifecycle
+from scheduler import Scheduler
 
 __all__ = ["PodSim", "expand", "read", "size_of", "sweep", "why_not"]
 
@@ -35,7 +37,10 @@ class PodSim:
     """`image`: {path in every container: a file or folder of this machine}; `variables`: those of the image;
     `entrypoint`: what containers without a command run. `backoff_s`: before a Job's controller replaces a pod the first
     time; `crash_backoff_s`: before a kubelet restarts a container the first time; both grow as on a cluster. `held`:
-    host names of pods that are not created before release(). `admission`: the Pod Security level of the namespace."""
+    host names of pods that are not created before release(). `admission`: the Pod Security level of the namespace.
+    `nodes`: scheduler.Nodes; without them each pod has a node of its own. `pulling`: names of nodes that do not have
+    the images before pulled(name). `dns_cache_s`: for how long the name server's cache answers (names that it has
+    found, names that it has not found)."""
 
     def __init__(
         self,
@@ -49,6 +54,9 @@ class PodSim:
         held=(),
         claims=None,
         admission="privileged",
+        nodes=None,
+        pulling=(),
+        dns_cache_s=None,
     ):
         self.documents = read(manifest)
         self.image, self.entrypoint = dict(image or {}), list(entrypoint)
@@ -60,13 +68,15 @@ class PodSim:
         self.pods = []  # all pods of the simulation, also ended ones, in order of creation
         self.claims = dict(claims or {})
         self.admission, self.refusals = admission, []
+        self.scheduler = None if nodes is None else Scheduler(nodes, self._priority_classes())
+        self.pulling = set(pulling)
         self.hidden = set()  # host names without DNS records
         self.wrong = {}  # host name -> wrong addresses that DNS returns
         sweep()
         self.folder = tempfile.mkdtemp(prefix=own_stem())
         os.chmod(self.folder, 0o755)
         try:
-            self.fabric = Fabric(self.folder, families)
+            self.fabric = Fabric(self.folder, families, dns_cache_s)
         except BaseException:
             shutil.rmtree(self.folder)
             raise
@@ -125,8 +135,9 @@ class PodSim:
         """Does everything that kubelets and controllers have to do at this moment."""
         self.lifecycle.begin_due()
         for pod in self.living():
-            for container in pod.take_ends():
-                self.lifecycle.container_ended(pod, container)
+            pod.unreported += pod.take_ends()
+            while pod.unreported and not pod.cut_off:
+                self.lifecycle.container_ended(pod, pod.unreported.pop(0))
             if pod.gone:
                 continue
             if pod.deadline is not None and time.monotonic() >= pod.deadline:
@@ -159,6 +170,21 @@ class PodSim:
         """Drains the pod from its node: the condition DisruptionTarget, SIGTERM, and the pod's grace period."""
         pod.conditions.add("DisruptionTarget")
         pod.terminate(grace)
+
+    def _priority_classes(self):
+        return {one["metadata"]["name"]: one["value"] for one in self.documents if one["kind"] == "PriorityClass"}
+
+    def pulled(self, node):
+        """The node has the images of its pods from now on."""
+        self.pulling.discard(node)
+
+    def vanish_node(self, name):
+        """The node is cut off with all its pods, and gets no new ones. forget() lets their controllers replace them."""
+        self.scheduler.nodes[name].reachable = False
+        gone = [pod for pod in self.living() if pod.node == name and pod.sandbox is not None]
+        for pod in gone:
+            pod.vanish()
+        return gone
 
     def forget(self, pod):
         """Deletes a pod whose node is away, as the garbage collector of pods does minutes later: it is replaced, and

@@ -13,6 +13,9 @@ import signal
 import subprocess
 import sys
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import seccomp
+
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEWNS, NEWUTS, NEWIPC, NEWPID, NEWNET = 0x00020000, 0x04000000, 0x08000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 32, 4096, 16384, 1 << 18
@@ -117,6 +120,8 @@ def drop_rights(wanted):
             LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     if wanted["no_new_privileges"]:
         check(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    if wanted["seccomp"]:
+        seccomp.install()
     if wanted["group"] is not None or wanted["user"] is not None:
         os.setgroups(wanted["groups"])
         os.setgid(wanted["group"] if wanted["group"] is not None else 0)

@@ -259,8 +259,28 @@ def spreads(folder, leaves="elsewhere"):
 
     go_on(state)
     report(total=state.total, expected=state.sum_of_sizes, steps=state.step, size=farandole.size())
-    if farandole.rank() > 0:
+    if farandole.rank() > 0 or "FAILS_AT_THE_END" in os.environ:
         time.sleep(float(os.environ.get("LINGERS", 0)))
+    sys.exit(int(os.environ.get("FAILS_AT_THE_END", 0)))
+
+
+def spreads_and_kills_its_launcher_as_they_meet(folder):
+    """Where KILLS is set: after the launcher has announced the second generation, and before its ranks have met."""
+    enter, generations = farandole._native.World, []
+
+    def world(*arguments):
+        generations.append(arguments)
+        if len(generations) == 2 and "KILLS" in os.environ:
+            die_with_launcher()
+        return enter(*arguments)
+
+    farandole._native.World = world
+    spreads(folder)
+
+
+def die_with_launcher():
+    os.kill(os.getppid(), signal.SIGKILL)
+    die()
 
 
 def has_a_checkpoint(folder):

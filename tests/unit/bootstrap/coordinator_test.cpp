@@ -197,6 +197,25 @@ TEST(Coordinator, MissingCoordinatorIsATimeoutThatNamesItsAddress) {
   EXPECT_THAT(none.status().text(), HasSubstr("nothing listens at that address (yet)"));
 }
 
+TEST(Coordinator, ACoordinatorThatWasThereAndHasEndedIsAnErrorBeforeTheDeadline) {
+  // A port at which nothing listens: the one of a coordinator that has closed.
+  std::string address;
+  {
+    CoordinatorOptions options;
+    options.size = 1;
+    options.address = "tcp://127.0.0.1:0";
+    options.job_key = kKey;
+    address = Coordinator::open(options).take()->address();
+  }
+  const int64_t began = now_ns();
+  const auto none =
+      CoordinatorClient::connect(address + "?coordinator=listens", kKey, hello_of(1, 2), Deadline::after_seconds(600));
+  ASSERT_FALSE(none.ok());
+  EXPECT_LT(now_ns() - began, seconds_to_ns(300));
+  EXPECT_EQ(none.status().code(), Code::transport);
+  EXPECT_THAT(none.status().text(), HasSubstr("has ended: rank 1 on host-b (process 101) finds no process"));
+}
+
 TEST(Coordinator, RejectsInvalidOptionsAndAddressesInUse) {
   CoordinatorOptions options = options_for(0);
   options.job_key = kKey;

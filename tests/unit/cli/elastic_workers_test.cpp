@@ -224,6 +224,25 @@ TEST_F(Leader, EndsANodeWhoseRanksAllFailWithTheirCode) {
   EXPECT_EQ(leader_->first(Action::Kind::give_up), nullptr);
 }
 
+TEST_F(Leader, DismissesANodeWhoseJobHasGoneOnWithoutIt) {
+  const std::vector<Address> addresses = {{rendezvous_}};
+  UniqueFd fd = connect_any(addresses, Deadline::after_seconds(5)).take();
+  Introduction introduction(Introduction::Role::client, kKey, kNodePurpose, "a node");
+  ASSERT_TRUE(turn_until(*leader_, [&] {
+    auto through = introduction.advance(fd.get());
+    return !through.ok() || *through;
+  }));
+  FramedSocket node(std::move(fd), introduction.introduced().session_key, Direction::from_coordinator);
+  CoordinatorMessage hello{.kind = Kind::node_hello, .key = "train-1"};
+  hello.members = {{.rank = 1, .size = 1, .host_name = "h", .boot_id = "b", .process_id = 5}};
+  add_to_hello(hello, "unix:@there", {.term = 1, .nodes = {}}, {{.worker = 3, .held = {.joined = 1, .rank = 0}}});
+  send(node, hello);
+  const auto end = receive(node, Kind::node_ends);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->number, 202);
+  EXPECT_THAT(end->key, HasSubstr("has gone on without it"));
+}
+
 TEST_F(Leader, DrainsAllNodesWhenItIsTerminated) {
   auto node = join(1);
   ASSERT_TRUE(receive(*node, Kind::node_start).has_value());
@@ -235,6 +254,51 @@ TEST_F(Leader, DrainsAllNodesWhenItIsTerminated) {
   EXPECT_EQ(end->id, 1u);
   node.reset();
   EXPECT_TRUE(turn_until(*leader_, [&] { return !(**leader_).stays(); }));
+}
+
+// ---- What nodes know of each other ----
+
+TEST(Succession, AMessageCarriesAllThatANodeNeedsToTakeOver) {
+  const NodeList list{
+      .term = 3,
+      .leader = 2,
+      .counts = {.generation = 7, .completions = 1, .replacements = 4, .restarts = 2, .has_finished = true},
+      .nodes = {{0, "tcp://10.0.0.1:29500", "pod train-0"}, {2, "", "pod train-2"}}};
+  EXPECT_EQ(node_list_of(*decode(encode(message_of(list)))), list);
+  EXPECT_EQ(list.find(1), nullptr);
+  CoordinatorMessage hello{.kind = Kind::node_hello};
+  add_to_hello(hello, "unix:@here", list,
+               {{.worker = 9, .local = 1, .held = {.joined = 5, .rank = 3, .requesting = true}}});
+  const auto workers = workers_of(*decode(encode(hello)));
+  ASSERT_TRUE(workers && workers->size() == 1);
+  EXPECT_EQ(workers->front().worker, 9);
+  EXPECT_EQ(workers->front().local, 1);
+  EXPECT_EQ(workers->front().held.joined, 5);
+  EXPECT_EQ(workers->front().held.rank, 3);
+  EXPECT_TRUE(workers->front().held.requesting);
+}
+
+TEST(Succession, MalformedMessagesAreNothing) {
+  const NodeList list{.term = 1, .leader = 0, .counts = {}, .nodes = {{0, "tcp://10.0.0.1:29500", "train-0"}}};
+  const auto is_refused = [&](auto change) {
+    CoordinatorMessage message = message_of(list);
+    change(message);
+    return !node_list_of(message).has_value();
+  };
+  EXPECT_FALSE(is_refused([](CoordinatorMessage&) {}));
+  EXPECT_TRUE(is_refused([](CoordinatorMessage& one) { one.ranks.pop_back(); }));
+  EXPECT_TRUE(is_refused([](CoordinatorMessage& one) { one.ranks[0] = -1; }));
+  EXPECT_TRUE(is_refused([](CoordinatorMessage& one) { one.values.clear(); }));
+  EXPECT_TRUE(is_refused([](CoordinatorMessage& one) { one.number = 0; }));
+  EXPECT_TRUE(is_refused([](CoordinatorMessage& one) { one.number = kLastTerm + 1; }));
+  EXPECT_TRUE(is_refused([](CoordinatorMessage& one) { one.rank = 1; }));  // a leader that is not in the list
+  EXPECT_TRUE(is_refused([](CoordinatorMessage& one) { one.members[0].rank = -1; }));
+  EXPECT_TRUE(is_refused([](CoordinatorMessage& one) { one.values[0] = std::string(2000, 'x'); }));
+  for (const std::vector<int>& numbers : std::vector<std::vector<int>>{{1}, {-1, 0, 0, 0, 0}, {1, 0, 0, -2, 0}}) {
+    CoordinatorMessage hello{.kind = Kind::node_hello};
+    hello.ranks = numbers;
+    EXPECT_FALSE(workers_of(hello).has_value());
+  }
 }
 
 // ---- A node; the test plays the leader ----

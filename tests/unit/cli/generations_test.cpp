@@ -389,5 +389,36 @@ TEST(Generations, IgnoresUnknownWorkers) {
   EXPECT_FALSE(job.has_requested(7));
 }
 
+// ---- Taking over ----
+
+TEST(Generations, ALauncherThatTakesOverContinuesWithTheWorkersOfTheFormerOne) {
+  Generations job({.place = 1, .ranks = 1, .fewest = 1, .most = 1, .resets = 3});
+  job.continue_from({.generation = 3, .completions = 1}, 1 << 20);
+  job.open_place(2, 1);
+  job.adopt(4, 1, {.joined = 3, .rank = 1, .requesting = true});
+  job.adopt(2, 2, {.joined = 1, .rank = 2});
+  job.check_state();
+  EXPECT_EQ(job.to_start(), 0);
+  EXPECT_EQ(job.begin(), std::nullopt);
+  job.requested(2);
+  const auto world = job.begin();
+  ASSERT_TRUE(world.has_value());
+  EXPECT_EQ(world->generation, 4);
+  EXPECT_THAT(world->workers, ElementsAre(2, 4));  // rank 0 has held the state longest
+  job.ended(4, false);
+  EXPECT_EQ(job.start(1), 1 << 20);  // no other launcher has used this number
+}
+
+TEST(Generations, WithoutAWorkerThatHoldsTheStateAllBeginAnewOrTheJobEnds) {
+  for (const int restarts : {1, 0}) {
+    Generations job({.place = 1, .ranks = 1, .fewest = 1, .most = 1, .restarts = restarts});
+    job.continue_from({.generation = 1}, 1 << 20);
+    job.adopt(4, 1, {.joined = 0, .rank = -1, .requesting = true});
+    job.check_state();
+    EXPECT_EQ(job.give_up().has_value(), restarts == 0);
+    EXPECT_EQ(job.begin().has_value(), restarts == 1);
+  }
+}
+
 }  // namespace
 }  // namespace fdl

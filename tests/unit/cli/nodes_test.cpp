@@ -211,7 +211,7 @@ TEST(Nodes, NamesTheMissingNodesWhenTheStartTimesOut) {
   EXPECT_EQ(job.give_up(), std::nullopt);
   job.tick(20 * kSecond);
   ASSERT_TRUE(job.give_up().has_value());
-  EXPECT_TRUE(job.give_up()->at_start);
+  EXPECT_EQ(job.give_up()->reason, Nodes::GiveUp::Reason::not_arrived);
   EXPECT_EQ(job.give_up()->text,
             "2 of at least 3 nodes are here after 20 s (--start-timeout): node 1 (train-1), node 3 (train-3) did not "
             "arrive; check the log there, and that tcp://x:1 can be reached from there");
@@ -232,7 +232,7 @@ TEST(Nodes, WaitsForAReplacementUntilTheTimeout) {
   job.closed(3, 300 * kSecond);
   job.tick(360 * kSecond);
   ASSERT_TRUE(job.give_up().has_value());
-  EXPECT_FALSE(job.give_up()->at_start);
+  EXPECT_EQ(job.give_up()->reason, Nodes::GiveUp::Reason::too_few);
   EXPECT_THAT(job.give_up()->text,
               HasSubstr("2 of at least 3 nodes are left, and within 60 s (--elastic-timeout) no other "
                         "took the place of node 2"));
@@ -247,6 +247,72 @@ TEST(Nodes, AnArrivalPeriodFollowsWhenEnoughNodesArePresentAgain) {
   EXPECT_FALSE(job.are_ready());
   job.tick(11 * kSecond);
   EXPECT_TRUE(job.are_ready());
+}
+
+// ---- Who may go on when the network is cut ----
+
+TEST(Nodes, TheLeaderEndsWhenItHasLostContactWithMoreThanHalf) {
+  for (const bool is_cut_off : {true, false}) {
+    Job job({.fewest = 1, .most = 3, .has_successors = true});
+    job.all_arrive();
+    job.closed(1, 0, !is_cut_off);
+    EXPECT_EQ(job.give_up(), std::nullopt);  // one of three
+    job.closed(2, 0, !is_cut_off);
+    ASSERT_EQ(job.give_up().has_value(), is_cut_off);  // nodes that are known to have ended do not go on elsewhere
+    if (!is_cut_off) continue;
+    EXPECT_EQ(job.give_up()->reason, Nodes::GiveUp::Reason::cut_off);
+    EXPECT_THAT(job.give_up()->text, HasSubstr("has lost contact with 2 of 3 nodes, more than half"));
+  }
+}
+
+TEST(Nodes, LossesAreCountedFromTheLatestGenerationOn) {
+  Job job({.fewest = 1, .most = 3, .has_successors = true});
+  job.all_arrive();
+  job.deserted(1, 0);
+  EXPECT_THAT(job.known(), ElementsAre(0, 1, 2));  // it may go on elsewhere
+  job.began();
+  EXPECT_THAT(job.known(), ElementsAre(0, 2));
+  job.closed(2, 0, false);  // one of two
+  EXPECT_EQ(job.give_up(), std::nullopt);
+}
+
+TEST(Nodes, WithoutSuccessorsTheLeaderWaitsForTheOthers) {
+  Job job({.fewest = 1, .most = 3});
+  job.all_arrive();
+  job.closed(1, 0, false);
+  job.closed(2, 0, false);
+  EXPECT_EQ(job.give_up(), std::nullopt);
+}
+
+// Which nodes of a job of `voters` must come to node 1, which takes over, before it may go on.
+bool may_go_on(std::set<int> voters, bool former_has_ended, std::vector<int> others) {
+  Nodes job({.fewest = 1, .most = 8, .voters = std::move(voters), .former_has_ended = former_has_ended},
+            pod(1, "train-1"), 0);
+  for (const int number : others) job.arrive(static_cast<Nodes::Peer>(number), pod(number, "train"), 0);
+  job.tick(10 * kSecond);
+  return job.are_ready();
+}
+
+TEST(Nodes, ANodeThatTakesOverNeedsMoreThanHalfOfThoseThatMayBeAlive) {
+  EXPECT_FALSE(may_go_on({0, 1}, false, {}));  // of two, the silent leader goes on
+  EXPECT_TRUE(may_go_on({1}, true, {}));       // it has ended
+  EXPECT_TRUE(may_go_on({0, 1}, false, {0}));  // its successor has come
+  EXPECT_FALSE(may_go_on({0, 1, 2}, false, {}));
+  EXPECT_TRUE(may_go_on({0, 1, 2}, false, {2}));
+  EXPECT_FALSE(may_go_on({0, 1, 2, 3}, false, {2}));
+  EXPECT_TRUE(may_go_on({0, 1, 2, 3}, false, {2, 3}));
+  EXPECT_FALSE(may_go_on({0, 1, 2, 3}, false, {2, 5}));  // one that did not belong to the job
+  EXPECT_TRUE(may_go_on({1, 2}, true, {}));              // half, with the lowest number
+  EXPECT_FALSE(may_go_on({0, 1}, true, {}));             // half, without it
+}
+
+TEST(Nodes, ANodeThatTakesOverNamesTheRuleWhenTooFewCome) {
+  Nodes job({.fewest = 1, .most = 3, .timeout_s = 60, .voters = {0, 1}}, pod(1, "train-1"), 0);
+  job.tick(61 * kSecond);
+  ASSERT_TRUE(job.give_up().has_value());
+  EXPECT_EQ(job.give_up()->reason, Nodes::GiveUp::Reason::cut_off);
+  EXPECT_THAT(job.give_up()->text, HasSubstr("of 2 nodes that may be alive only 1 was within 60 s"));
+  EXPECT_THAT(job.give_up()->text, HasSubstr("of two nodes that lose each other, the one that led goes on"));
 }
 
 }  // namespace

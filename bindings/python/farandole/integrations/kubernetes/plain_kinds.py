@@ -51,9 +51,10 @@ def indexed_job_spec(o, rendezvous, subdomain, backoff, name="trainer"):
         made["maxFailedIndexes"] = o.max_nodes - o.min_nodes
         made.add(
             "successPolicy",
-            Map(rules=[Item(succeededIndexes="0")]),
-            "Pod 0 leads, and ends with 0 when all ranks have finished: the job is then Complete. Without this rule "
-            "pods that are scheduled later would still have to succeed, and would hold their nodes (Kubernetes 1.31).",
+            Map(rules=[Item(succeededCount=1)]),
+            "Pods end with 0 when all ranks of all pods have finished: with the first one the job is Complete. Any pod "
+            "may be missing then, also pod 0. Without this rule pods that are scheduled later would still have to "
+            "succeed, and would hold their nodes (Kubernetes 1.31).",
         )
     else:
         made["backoffLimit"] = backoff

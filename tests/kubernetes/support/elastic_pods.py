@@ -1,0 +1,79 @@
+"""Elastic jobs in simulated pods: their manifests, and what their pods have printed."""
+
+import re
+
+import builders
+import pytest
+from training_jobs import ACCURACY
+
+# The preempted pod is not counted as a failure, and the ends of its peers are not either.
+FAILURE_POLICY = {"rules": [
+    {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [2, 64, 78]}},
+    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+    {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [202, 203]}}]}  # fmt: skip
+LOSS = 0.5799  # after 60 steps, on any number of ranks
+ELASTIC = ["python", "/app/train_digits_elastic.py"]
+# The controller replaces each deleted pod, and none of them counts as a failure of the job.
+# The success of any pod is the job's: pods end with 0 when all ranks have finished.
+FORGIVING = {"backoffLimitPerIndex": 2, "backoffLimit": None, "podFailurePolicy": FAILURE_POLICY,
+             "successPolicy": {"rules": [{"succeededCount": 1}]}}  # fmt: skip
+COMPLETE = {"SuccessCriteriaMet": "SuccessPolicy", "Complete": "SuccessPolicy"}
+
+
+def elastic_run(per_node, steps=60, seconds=0.05, flags=()):
+    return ["farandole", "run", "--nproc-per-node", str(per_node), *flags, "--", *ELASTIC, "--steps", str(steps),
+            "--step-seconds", str(seconds)]  # fmt: skip
+
+
+def elastic_job(nodes, per_node, steps=60, seconds=0.05, flags=(), start_timeout=20, count=3, **variables):
+    run = elastic_run(per_node, steps, seconds, flags)
+    rules = {key: value for key, value in FORGIVING.items() if value is not None}
+    documents = builders.indexed_job(
+        count,
+        run,
+        rules=rules,
+        env={
+            "FARANDOLE_NNODES": nodes,
+            "FARANDOLE_START_TIMEOUT_S": start_timeout,
+            "FARANDOLE_PORT_BASE": 29500,
+            **variables,
+        },
+    )
+    del documents[2]["spec"]["backoffLimit"]
+    return documents
+
+
+def until_steps(sim, ranks, count=4, pod="train-0"):
+    """Waits until rank 0, in that pod, has made `count` more steps with `ranks` ranks."""
+    line = f" on {ranks} ranks"
+    before = sim.pod(pod).output.count(line)
+    sim.wait(30, lambda: sim.pod(pod).output.count(line) >= before + count)
+
+
+def assert_conditions(sim, name, conditions):
+    """Waits for the ends of the pods, after which the controller writes the last conditions."""
+    sim.wait(30, lambda: sim.conditions(name).keys() >= conditions.keys() or not sim.living())
+    assert sim.conditions(name) == conditions, sim.logs()
+
+
+def assert_learned(pod, ranks):
+    (printed,) = re.findall(r"trained: accuracy ([\d.]+) loss ([\d.]+) on (\d+) ranks", pod.output)
+    assert (
+        float(printed[0]) > ACCURACY and int(printed[2]) == ranks and float(printed[1]) == pytest.approx(LOSS, abs=2e-3)
+    )
+
+
+def all_output(sim):
+    return "".join(pod.output for pod in sim.pods)
+
+
+def until_steps_anywhere(sim, ranks, count=4, timeout=30):
+    """Waits until rank 0, in whatever pod it is, has made `count` more steps with `ranks` ranks."""
+    line = f" on {ranks} ranks"
+    before = all_output(sim).count(line)
+    sim.wait(timeout, lambda: all_output(sim).count(line) >= before + count)
+
+
+def steps_of(sim):
+    """The steps that rank 0 has printed in all pods, in order; a step that was made again is there twice."""
+    return sorted(int(step) for step in re.findall(r"step (\d+) on \d+ ranks", all_output(sim)))
