@@ -145,9 +145,8 @@ Result<Answer> answer_of(Collective collective, const GroupShape& shape, int64_t
   const Need need{.rank_order = query.deterministic, .uneven = bytes % shape.ranks != 0};
   const bool slower = query.algorithm == "auto" && Preference(shape).is_schedule(collective, bytes, need);
   answer.is_whole = answer.has_whole && !is_named && !slower;
-  FDL_ASSIGN_OR_RETURN(answer.schedule,
-                       choose(collective, shape, bytes, is_named ? query.algorithm : "auto", need.rank_order, true,
-                                               !need.uneven));
+  FDL_ASSIGN_OR_RETURN(answer.schedule, choose(collective, shape, bytes, is_named ? query.algorithm : "auto",
+                                               need.rank_order, true, !need.uneven));
   return answer;
 }
 

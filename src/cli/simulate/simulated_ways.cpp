@@ -87,7 +87,8 @@ class PointWriter {
     const Cluster& cluster = point_.cluster;
     const GroupShape shape = shape_of(cluster, cluster.ranks(), cluster.ranks_per_host);
     const bool even = point_.bytes % (kSimulatedElementBytes * cluster.ranks()) == 0;
-    FDL_ASSIGN_OR_RETURN(const Choice choice, choose(query_.collective, shape, point_.bytes, "auto", false, true, even));
+    FDL_ASSIGN_OR_RETURN(const Choice choice,
+                         choose(query_.collective, shape, point_.bytes, "auto", false, true, even));
     for (const Algorithm& algorithm : catalog()) {
       if (algorithm.collective != query_.collective) continue;
       const bool is_chosen = runs_a_schedule(query_.collective, cluster) && &algorithm == choice.algorithm;
