@@ -156,7 +156,7 @@ void ClientProtocol::note_departed(const std::vector<HostRanks>& hosts, int64_t 
 
 void ClientProtocol::note_gone(CoordinatorEvent::Kind kind, const CoordinatorMessage& message, int64_t now_ns) {
   // The first reason stays: a rank that was lost cannot leave afterwards.
-  gone_.try_emplace(message.rank, ++last_news_, message.why);
+  gone_.try_emplace(message.rank, News{.number = ++last_news_, .why = message.why});
   add_event({.kind = kind, .rank = message.rank, .comm = {}, .why = message.why});
   const int64_t moment = kind == CoordinatorEvent::Kind::left ? now_ns + SetupWatch::kLeftGrace_ns : now_ns;
   for (const std::weak_ptr<SetupWatch>& one : watches_) {
@@ -169,7 +169,9 @@ void ClientProtocol::note_gone(CoordinatorEvent::Kind kind, const CoordinatorMes
 // A rank whose set-up has failed reports it, and the others fail with that decision. One of them may not have begun.
 void ClientProtocol::note_decision(const CoordinatorMessage& message, int64_t now_ns) {
   undecided_.erase(message.key);
-  if (decided_.size() < kMostDecided) decided_.try_emplace(message.key, ++last_news_, message.why);
+  if (decided_.size() < kMostDecided) {
+    decided_.try_emplace(message.key, News{.number = ++last_news_, .why = message.why});
+  }
   for (const std::weak_ptr<SetupWatch>& one : watches_) {
     const std::shared_ptr<SetupWatch> watch = one.lock();
     if (watch && watch->comm() == message.key) watch->fire(message.why, now_ns);
@@ -229,7 +231,7 @@ void ClientProtocol::give_up(int64_t now_ns) {
   lose_coordinator(fmt::format("has not answered for {:g} s (stopped, swapped out or cut off)", limits_.lost_after_s),
                    now_ns);
   if (!server_.empty()) {
-    if (const auto found = gone_.find(server_.front().rank); found != gone_.end()) message.why = found->second.second;
+    if (const auto found = gone_.find(server_.front().rank); found != gone_.end()) message.why = found->second.why;
   }
   if (message.why.ok()) message.why = coordinator_lost_;
   outgoing_.push_back(std::move(message));
@@ -246,7 +248,7 @@ void ClientProtocol::lose_coordinator(const std::string& how, int64_t now_ns) {
   // The coordinator has declared this rank lost, for example because its process was stopped for too long: that text is
   // the cause here too.
   if (const auto mine = gone_.find(hello_.rank); mine != gone_.end()) {
-    coordinator_lost_ = mine->second.second;
+    coordinator_lost_ = mine->second.why;
   } else if (a_rank_serves()) {
     const Hello& server = server_.front();
     CoordinatorMessage lost{.kind = Kind::lost};
@@ -268,7 +270,7 @@ void ClientProtocol::lose_coordinator(const std::string& how, int64_t now_ns) {
 std::vector<int> ClientProtocol::lost_ranks() const {
   std::vector<int> lost;
   for (const auto& [rank, news] : gone_) {
-    if (news.second.code() == Code::peer_lost) lost.push_back(rank);
+    if (news.why.code() == Code::peer_lost) lost.push_back(rank);
   }
   return lost;
 }
@@ -279,7 +281,7 @@ std::vector<int> ClientProtocol::lost_ranks() const {
 // ranks may leave on account of it, to make a world without the lost rank.
 const ClientProtocol::News* ClientProtocol::first_gone_of(const std::vector<int>& ranks) const {
   const News* first = nullptr;
-  const auto place = [](const News& news) { return std::pair(news.second.code() != Code::peer_lost, news.first); };
+  const auto place = [](const News& news) { return std::pair(news.why.code() != Code::peer_lost, news.number); };
   for (const int rank : ranks) {
     const auto found = gone_.find(rank);
     if (found == gone_.end()) continue;
@@ -316,7 +318,7 @@ Result<CoordinatorMessage> ClientProtocol::take_reply(uint64_t id, const std::ve
   CoordinatorMessage forget{.kind = Kind::forget};
   forget.id = id;
   send(std::move(forget));
-  if (const News* gone = first_gone_of(of)) return gone->second;
+  if (const News* gone = first_gone_of(of)) return gone->why;
   return Status(Code::timeout, "the coordinator did not answer in time");
 }
 
@@ -363,10 +365,10 @@ void ClientProtocol::add_watch(const std::shared_ptr<SetupWatch>& watch, int64_t
   watches_.push_back(watch);
   const auto decided = decided_.find(watch->comm());
   const News* gone = first_gone_of(watch->ranks());
-  if (decided != decided_.end() && (gone == nullptr || decided->second.first < gone->first)) {
-    watch->fire(decided->second.second, now_ns);
+  if (decided != decided_.end() && (gone == nullptr || decided->second.number < gone->number)) {
+    watch->fire(decided->second.why, now_ns);
   } else if (gone != nullptr) {
-    watch->fire(gone->second, now_ns + (gone->second.code() == Code::peer_lost ? 0 : SetupWatch::kLeftGrace_ns));
+    watch->fire(gone->why, now_ns + (gone->why.code() == Code::peer_lost ? 0 : SetupWatch::kLeftGrace_ns));
   }
   if (!is_open()) watch->fire(coordinator_lost_, now_ns);
 }

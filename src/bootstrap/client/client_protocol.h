@@ -78,8 +78,10 @@ class ClientProtocol {
   bool take_call_of_driver() { return std::exchange(calls_driver_, false); }
 
  private:
-  // The order in which something came, and what.
-  using News = std::pair<uint64_t, Status>;
+  struct News {
+    uint64_t number = 0;  // in the order of arrival
+    Status why;
+  };
 
   void send(CoordinatorMessage message);
   void handle(CoordinatorMessage message, int64_t now_ns);
