@@ -55,7 +55,8 @@ void ElasticMember::serve(uint64_t token) {
 }
 
 Deadline ElasticMember::next() const {
-  const Deadline next = listener_->next().earlier(reply_until_).earlier(again_at_).earlier(leader_due_);
+  const Deadline next =
+      listener_->next().earlier(reply_until_).earlier(again_at_).earlier(leader_due_).earlier(stays_until_);
   return port_ ? next.earlier(port_->next()) : next;
 }
 
@@ -65,6 +66,7 @@ void ElasticMember::tick() {
     port_->tick();
     answer_nodes();
   }
+  if (stays_until_.passed()) stays_until_ = Deadline::never();
   if (is_over_ || takes_over_) return;
   if (reply_until_.passed()) {
     drop_link();
@@ -200,6 +202,10 @@ void ElasticMember::end(int code, const std::string& why, bool drain) {
   if (code == kExitOk && !has_taken_part_) {
     log_elastic(
         "the job finished before ranks of this node took part: nothing is left to do, and this node ends with 0");
+  }
+  if (code == kExitOk && options_.ends_after_leader_s > 0) {
+    drop_link();  // the leader waits for that
+    stays_until_ = Deadline::after_seconds(options_.ends_after_leader_s);
   }
   if (code == kExitOk || is_leaving_) return;
   actions_.push_back({.kind = drain ? Action::Kind::drain : Action::Kind::give_up, .exit_code = code, .text = why});

@@ -34,6 +34,9 @@ class ElasticMember final : public WorkerGroup {
     double lost_after_s = 10;                        // the longest outage that the connection to it survives
     std::map<std::string, std::string> variables{};  // for ranks, in addition to those that identify them
     std::vector<std::string> places{};               // where the nodes listen, by number; empty: no node can take over
+    // How long this node stays after a job that ended well. A Job of Kubernetes may be complete with its first pod, and
+    // its controller then deletes the others: the pod of the leading node, whose log has rank 0, is to be that one.
+    double ends_after_leader_s = 0;
   };
 
   // `port`: where this node listens; null: it cannot take over.
@@ -46,7 +49,7 @@ class ElasticMember final : public WorkerGroup {
   Deadline next() const override;
   void tick() override;
   std::vector<Action> take_actions() override { return std::exchange(actions_, {}); }
-  bool stays() const override { return !is_over_ && !is_leaving_; }
+  bool stays() const override { return (!is_over_ || !stays_until_.is_never()) && !is_leaving_; }
 
   // True once this node is to lead. inherit() then moves everything out; only the destructor may follow.
   bool takes_over() const { return takes_over_ && !is_leaving_; }
@@ -116,6 +119,7 @@ class ElasticMember final : public WorkerGroup {
   Deadline reply_until_ = Deadline::never();  // of a node that is asked
   Deadline again_at_ = Deadline::never();     // when a question is repeated
   Deadline leader_due_ = Deadline::never();   // for any message of the leader, after a request of a member
+  Deadline stays_until_ = Deadline::never();  // after the end of the job
   std::string hint_;                          // an address where the leader is
   bool asks_hint_ = false;
   std::size_t next_other_ = 0;  // asks_others: the first number of the next question

@@ -19,6 +19,7 @@ namespace fdl {
 namespace {
 
 constexpr double kRound_s = 0.5;
+constexpr double kPodEnds_s = 3;     // within which the controllers know of the end of a pod
 constexpr double kNodeAnswer_s = 1;  // how long a queried node may take to answer, at most
 
 // With fixed ports the launcher listens on the first one, and the coordinator on one of the others.
@@ -133,6 +134,7 @@ Result<std::unique_ptr<WorkerGroup>> make_node_workers(const RunPlan& plan, cons
   led.lost_after_s = config.lost_after_s;
   led.variables = leading.variables;
   led.places = plan.places;
+  led.ends_after_leader_s = run_whereabouts().in_pod ? kPodEnds_s : 0;
   if (!plan.places.empty()) return make_successors(plan, config, led, std::move(leading), timeout_s);
   if (is_to_lead(plan, timeout_s)) {
     FDL_RETURN_IF_ERROR(lead_several(plan, config, timeout_s, leading));

@@ -305,7 +305,7 @@ TEST(Succession, MalformedMessagesAreNothing) {
 
 class Member : public testing::Test {
  protected:
-  void start(double timeout_s = 10, bool is_led = true) {
+  void start(double timeout_s = 10, bool is_led = true, double ends_after_leader_s = 0) {
     if (is_led) {
       port_ = NodePort::open({.address = rendezvous_, .job_key = kKey, .name = "the leader"}).take();
     }
@@ -317,6 +317,7 @@ class Member : public testing::Test {
     options.rendezvous = rendezvous_;
     options.job_key = kKey;
     options.timeout_s = timeout_s;
+    options.ends_after_leader_s = ends_after_leader_s;
     member_ = std::make_unique<Driven>(ElasticMember::open(options).take());
     if (is_led) {
       ASSERT_TRUE(receive(Kind::node_hello));
@@ -404,6 +405,28 @@ TEST_F(Member, EndsWithTheLeadersCodeAndSilentlyOnSuccess) {
   send({.kind = Kind::node_ends, .number = 0});
   EXPECT_FALSE(ends_with(0, ""));
   EXPECT_TRUE(member_->actions.empty());
+}
+
+// The leader ends when all connections are closed, and this node after it.
+TEST_F(Member, InAPodEndsSomeTimeAfterALeaderThatSucceeded) {
+  start(10, true, 0.5);
+  const Deadline earliest = Deadline::after_seconds(0.5);
+  send({.kind = Kind::node_ends, .number = 0});
+  port_->hang_up(received_.peer);
+  EXPECT_TRUE(turn_until(*member_, [&] {
+    port_->serve();
+    return port_->is_empty();
+  }));
+  EXPECT_TRUE((**member_).stays());
+  EXPECT_FALSE(ends_with(0, ""));
+  EXPECT_TRUE(earliest.passed());
+  EXPECT_TRUE(member_->actions.empty());
+}
+
+TEST_F(Member, InAPodEndsAtOnceAfterAFailure) {
+  start(10, true, 60);
+  send({.kind = Kind::node_ends, .number = 201, .key = "too few"});
+  EXPECT_TRUE(ends_with(201, "too few"));
 }
 
 TEST_F(Member, GivesUpItsSearchAtTheTimeoutOrWhenItIsTerminated) {
