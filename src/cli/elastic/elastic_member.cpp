@@ -247,6 +247,7 @@ bool ElasticMember::ended(int index, const Ending& ending) {
 
 // The leader is notified before ranks get a signal, and lets them leave at their next commit.
 void ElasticMember::stop(const std::string& why) {
+  stays_until_ = Deadline::never();
   if (is_leaving_) return;
   is_leaving_ = true;
   why_ended_ = why;

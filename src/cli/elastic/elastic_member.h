@@ -49,7 +49,8 @@ class ElasticMember final : public WorkerGroup {
   Deadline next() const override;
   void tick() override;
   std::vector<Action> take_actions() override { return std::exchange(actions_, {}); }
-  bool stays() const override { return (!is_over_ || !stays_until_.is_never()) && !is_leaving_; }
+  bool stays() const override { return (!is_over_ || has_succeeded()) && !is_leaving_; }
+  bool has_succeeded() const override { return !stays_until_.is_never(); }
 
   // True once this node is to lead. inherit() then moves everything out; only the destructor may follow.
   bool takes_over() const { return takes_over_ && !is_leaving_; }

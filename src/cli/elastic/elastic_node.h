@@ -26,6 +26,7 @@ class ElasticNode final : public WorkerGroup {
   void tick() override { role().tick(); }
   std::vector<Action> take_actions() override;
   bool stays() const override { return role().stays(); }
+  bool has_succeeded() const override { return role().has_succeeded(); }
 
  private:
   ElasticNode(std::unique_ptr<ElasticMember> member, const ElasticJob::Options& leading)

@@ -324,6 +324,8 @@ void Supervisor::handle_signal(int signal) {
   // A second SIGTERM kills the ranks at once.
   const bool again = signal == SIGTERM && was_terminated_;
   const bool ends = !again && signal != SIGUSR1 && signal != SIGUSR2;
+  const bool none_runs = std::ranges::none_of(children_, [](const Child& child) { return child.running; });
+  if (ends && none_runs && options_.job && options_.job->has_succeeded()) return options_.job->stop("");
   if (ends && options_.job) options_.job->stop("farandole run was requested to end");  // before its ranks end
   for (Child& child : children_) {
     if (child.running) child.process.signal_group(again ? SIGKILL : signal);

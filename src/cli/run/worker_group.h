@@ -45,6 +45,8 @@ class WorkerGroup {
   virtual std::vector<Action> take_actions() = 0;
   // True while ranks may still be started although none runs here.
   virtual bool stays() const { return false; }
+  // Whether it stays although the job has ended well. A request to end then only shortens that.
+  virtual bool has_succeeded() const { return false; }
 };
 
 }  // namespace fdl

@@ -423,6 +423,17 @@ TEST_F(Member, InAPodEndsSomeTimeAfterALeaderThatSucceeded) {
   EXPECT_TRUE(member_->actions.empty());
 }
 
+TEST_F(Member, InAPodEndsAtOnceWhenItIsTerminatedAfterASuccess) {
+  start(10, true, 60);
+  send({.kind = Kind::node_ends, .number = 0});
+  EXPECT_TRUE(turn_until(*member_, [&] {
+    port_->serve();
+    return (**member_).has_succeeded();
+  }));
+  (**member_).stop("");
+  EXPECT_FALSE((**member_).stays());
+}
+
 TEST_F(Member, InAPodEndsAtOnceAfterAFailure) {
   start(10, true, 60);
   send({.kind = Kind::node_ends, .number = 201, .key = "too few"});
