@@ -110,19 +110,19 @@ FAULTS = [
         "static_cast<void>(moment);",
     ),
     (
-        "a set-up that begins late is not told of earlier losses",
+        "a set-up that begins after losses does not fail",
         CLIENT,
         "  } else if (gone != nullptr) {",
         "  } else if (gone != nullptr && now_ns < 0) {",
     ),
     (
-        "a set-up that begins late is told of the lowest lost rank, not of the first",
+        "a set-up that begins after losses fails with that of the lowest rank, not with the first one",
         CLIENT,
-        "return std::pair(news.second.code() != Code::peer_lost, news.first);",
-        "return std::pair(news.second.code() != Code::peer_lost, news.first * 0);",
+        "return std::pair(news.why.code() != Code::peer_lost, news.number);",
+        "return std::pair(news.why.code() != Code::peer_lost, news.number * 0);",
     ),
     (
-        "a set-up that begins late is told of the coordinator's end first",
+        "a set-up that begins after losses fails with the end of the coordinator, not with the first loss",
         CLIENT,
         "  const auto decided = decided_.find(watch->comm());",
         "  if (!is_open()) watch->fire(coordinator_lost_, now_ns);\n"
