@@ -141,6 +141,13 @@ class Rank final : public Actor {
   // rank_start.cpp
   Task<Status> start();
   Task<Status> connect();
+  // An attempt to connect, which the rank waits for.
+  struct Attempt {
+    std::optional<End> made;
+    bool is_refused = false;
+    bool is_over() const { return made.has_value() || is_refused; }
+  };
+  void begin_connect(Actor* target, std::shared_ptr<Attempt> attempt);
   Task<Result<CoordinatorMessage>> ask(CoordinatorMessage request, std::vector<int> of, std::function<int64_t()> until);
   CoordinatorClient::Hello hello() const;
 

@@ -16,22 +16,12 @@ void Rank::begin_elastic(Actor& launcher) {
 Task<> Rank::run_elastic(Actor* launcher) {
   auto delay = sleep(simulation().between(0, simulation().percent(20) ? 2 * kSecond : 50 * kMs));
   co_await delay;
-  const auto made = std::make_shared<std::optional<End>>();
-  const auto is_refused = std::make_shared<bool>(false);
-  network().connect(
-      *this, launcher,
-      [this, made](End end) {
-        *made = end;
-        wake();
-      },
-      [this, is_refused] {
-        *is_refused = true;
-        wake();
-      });
-  auto until_connected = wait([made, is_refused] { return made->has_value() || *is_refused; }, kNever);
+  const auto attempt = std::make_shared<Attempt>();
+  begin_connect(launcher, attempt);
+  auto until_connected = wait([attempt] { return attempt->is_over(); }, kNever);
   co_await until_connected;
-  if (!made->has_value()) co_return;
-  const End line = **made;
+  if (!attempt->made) co_return;
+  const End line = *attempt->made;
   int lost = -1;
   while (true) {
     line.send({.kind = LauncherLine::kRequest, .bytes = fmt::format("{} {}", worker_, lost)});

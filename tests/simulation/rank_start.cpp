@@ -44,30 +44,35 @@ Task<Status> Rank::start() {
   co_return made;
 }
 
+void Rank::begin_connect(Actor* target, std::shared_ptr<Attempt> attempt) {
+  network().connect(
+      *this, target,
+      [this, attempt](End end) {
+        attempt->made = end;
+        wake();
+      },
+      [this, attempt] {
+        attempt->is_refused = true;
+        wake();
+      });
+}
+
 // As CoordinatorClient::connect().
 Task<Status> Rank::connect() {
   const int64_t deadline = clock() + seconds_to_ns(world_->arrival_timeout_s);
   int64_t pause = 10 * kMs;
   while (true) {
-    const auto made = std::make_shared<std::optional<End>>();
-    const auto is_refused = std::make_shared<bool>(world_->coordinator == nullptr);
-    if (!*is_refused) {
-      network().connect(
-          *this, world_->coordinator,
-          [this, made](End end) {
-            *made = end;
-            wake();
-          },
-          [this, is_refused] {
-            *is_refused = true;
-            wake();
-          });
+    const auto attempt = std::make_shared<Attempt>();
+    if (world_->coordinator == nullptr) {
+      attempt->is_refused = true;
+    } else {
+      begin_connect(world_->coordinator, attempt);
     }
-    auto until_connected = wait([made, is_refused] { return made->has_value() || *is_refused; }, deadline);
+    auto until_connected = wait([attempt] { return attempt->is_over(); }, deadline);
     co_await until_connected;
     Status why(Code::timeout, "the coordinator cannot be reached");
-    if (made->has_value()) {
-      link_ = std::make_unique<CoordinatorLink>(**made, hello(), kLimits);
+    if (attempt->made) {
+      link_ = std::make_unique<CoordinatorLink>(*attempt->made, hello(), kLimits);
       const auto is_settled = [this] {
         const ClientProtocol& protocol = link_->protocol();
         return protocol.is_welcome() || !protocol.refusal().ok() || !protocol.is_open();

@@ -8,7 +8,15 @@ import time
 import builders
 import podsim
 import pytest
-from elastic_pods import COMPLETE, ELASTIC, FAILURE_POLICY, assert_conditions, assert_learned, elastic_job, until_steps
+from elastic_pods import (
+    COMPLETE,
+    ELASTIC,
+    FAILURE_POLICY,
+    assert_conditions,
+    assert_one_pod_learns_alone,
+    elastic_job,
+    until_steps,
+)
 from farandole.integrations.kubernetes import generate
 from training_jobs import ACCURACY, starter
 
@@ -100,14 +108,7 @@ def test_k19_a_node_that_vanishes_is_survived_and_its_pod_does_no_harm_when_it_c
 
 
 def test_k19_the_learned_weights_do_not_depend_on_the_lost_pod(elastic):
-    sim = elastic(elastic_job("1:2", 1, count=2))
-    until_steps(sim, 2)
-    sim.held.add("train-1")
-    sim.pod("train-1").kill()
-    sim.wait(40, lambda: "trained" in sim.pod("train-0").output)
-    assert_learned(sim.pod("train-0"), 1)
-    sim.wait(20)
-    assert_conditions(sim, "train", COMPLETE)
+    assert_one_pod_learns_alone(elastic(elastic_job("1:2", 1, count=2)), lost="train-1", left="train-0")
 
 
 LATE = "job --nnodes 1:3 --image any --set Job.spec.backoffLimitPerIndex=1 --env FARANDOLE_START_TIMEOUT_S=2 -- "

@@ -12,6 +12,7 @@ from elastic_pods import (
     ELASTIC,
     all_output,
     assert_conditions,
+    assert_late_pods_join,
     elastic_job,
     steps_of,
     until_steps,
@@ -148,12 +149,7 @@ def test_k19_a_cache_that_has_a_lost_pods_address_does_not_lead_a_late_pod_astra
     sim.pod("train-0").kill()
     until_steps_anywhere(sim, 1)
     assert before[0] in sim.pod("train-1").exec("getent", "hosts", "train-0.train").stdout
-    sim.release("train-2")
-    until_steps_anywhere(sim, 2)
-    sim.release("train-0")
-    until_steps_anywhere(sim, 3)
-    sim.wait(60)
-    assert_conditions(sim, "train", COMPLETE)
+    assert_late_pods_join(sim, "train-2", "train-0")
 
 
 # ---- Seccomp ---------------------------------------------------------------------------------------------------------

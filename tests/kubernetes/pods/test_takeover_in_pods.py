@@ -12,7 +12,8 @@ from elastic_pods import (
     ELASTIC,
     all_output,
     assert_conditions,
-    assert_learned,
+    assert_late_pods_join,
+    assert_one_pod_learns_alone,
     elastic_job,
     elastic_run,
     steps_of,
@@ -60,13 +61,7 @@ def test_k19_when_pod_0_is_lost_the_others_go_on_and_its_successor_joins_them(el
 def test_k19_the_learned_weights_do_not_depend_on_the_loss_of_pod_0(elastic):
     """Its successor finds no node before the end: the job is Complete without it."""
     sim = elastic(elastic_job("1:2", 1, count=2))
-    until_steps(sim, 2)
-    sim.held.add("train-0")
-    sim.pod("train-0").kill()
-    sim.wait(40, lambda: "trained" in sim.pod("train-1").output)
-    assert_learned(sim.pod("train-1"), 1)
-    sim.wait(20)
-    assert_conditions(sim, "train", COMPLETE)
+    assert_one_pod_learns_alone(sim, lost="train-0", left="train-1")
     assert len(sim.pods) == 2, sim.logs()
 
 
@@ -77,12 +72,7 @@ def test_k19_pods_that_come_late_find_the_pod_that_leads(elastic):
     sim.held.add("train-0")
     sim.pod("train-0").kill()
     until_steps_anywhere(sim, 1)
-    sim.release("train-2")
-    until_steps_anywhere(sim, 2)
-    sim.release("train-0")
-    until_steps_anywhere(sim, 3)
-    sim.wait(60)
-    assert_conditions(sim, "train", COMPLETE)
+    assert_late_pods_join(sim, "train-2", "train-0")
     assert_no_step_was_lost(sim)
 
 

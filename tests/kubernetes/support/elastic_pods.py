@@ -63,6 +63,26 @@ def assert_learned(pod, ranks):
     )
 
 
+def assert_one_pod_learns_alone(sim, lost, left):
+    """The job of two pods ends well with the weights of `left`, because `lost` has no successor before the end."""
+    until_steps(sim, 2)
+    sim.held.add(lost)
+    sim.pod(lost).kill()
+    sim.wait(40, lambda: "trained" in sim.pod(left).output)
+    assert_learned(sim.pod(left), 1)
+    sim.wait(20)
+    assert_conditions(sim, "train", COMPLETE)
+
+
+def assert_late_pods_join(sim, *late):
+    """Each of the pods joins the one that is there, and the job ends well."""
+    for ranks, pod in enumerate(late, 2):
+        sim.release(pod)
+        until_steps_anywhere(sim, ranks)
+    sim.wait(60)
+    assert_conditions(sim, "train", COMPLETE)
+
+
 def all_output(sim):
     return "".join(pod.output for pod in sim.pods)
 

@@ -37,6 +37,11 @@ def assert_took_over(node, lost, job):
     )
 
 
+def assert_end_well(job, *nodes):
+    job.stop()
+    assert [node.code() for node in nodes] == [0] * len(nodes), job.report
+
+
 def assert_kept_state(end, job):
     """Steps since the last commit, at most one, were made again; none began from the beginning."""
     assert_right(end, job)
@@ -56,8 +61,7 @@ def test_when_the_leader_is_killed_the_next_node_takes_over_and_no_state_is_lost
     job.until_steps(len(others))
     (successor,) = job.start(0)
     job.until_steps(len(others) + 1)
-    job.stop()
-    assert [node.code() for node in (*others, successor)] == [0] * len(job.all[1:]), job.report
+    assert_end_well(job, *others, successor)
     assert_took_over(others[0], 0, job)
     assert_kept_state(others[0], job)
     assert "this node is node 0" in successor.words or "this is node 0 of the job that" in successor.words, job.report
@@ -72,8 +76,7 @@ def test_nodes_that_come_late_find_the_node_that_leads(job):
     job.until_steps(1)
     (third,) = job.start(2)  # nothing listens at the first address
     job.until_steps(2)
-    job.stop()
-    assert [second.code(), third.code()] == [0, 0], job.report
+    assert_end_well(job, second, third)
     assert_kept_state(second, job)
 
 
@@ -112,8 +115,7 @@ def test_before_the_first_generation_another_node_leads_too(job):
     first.send_signal(signal.SIGKILL)
     third, fourth = job.start(2, 0)
     job.until_steps(3)
-    job.stop()
-    assert [node.code() for node in (second, third, fourth)] == [0] * 3, job.report
+    assert_end_well(job, second, third, fourth)
     assert_took_over(second, 0, job)
     assert_right(second, job)
 
@@ -128,8 +130,7 @@ def test_the_leader_is_killed_while_the_next_generation_forms(job, turn):
     signal.sigtimedwait([], 0.01 * 2**turn - 0.01)
     first.send_signal(signal.SIGKILL)
     job.until_steps(2)
-    job.stop()
-    assert [second.code(), third.code()] == [0, 0], job.report
+    assert_end_well(job, second, third)
     assert_took_over(second, 0, job)
     assert_kept_state(second, job)
 
@@ -142,8 +143,7 @@ def test_the_leader_is_killed_while_the_ranks_of_a_generation_meet(job):
     job.until_steps_of(first, 4)
     fourth.send_signal(signal.SIGKILL)
     job.until_steps(2)
-    job.stop()
-    assert [second.code(), third.code()] == [0, 0], job.report
+    assert_end_well(job, second, third)
     assert_took_over(second, 0, job)
     assert_kept_state(second, job)
 
@@ -188,8 +188,7 @@ def test_a_leader_that_is_terminated_leaves_at_a_commit_and_no_step_is_lost(job,
     job.until_steps(len(others))
     (successor,) = job.start(0)
     job.until_steps(len(others) + 1)
-    job.stop()
-    assert [node.code() for node in (*others, successor)] == [0] * (len(others) + 1), job.report
+    assert_end_well(job, *others, successor)
     assert_right(others[0], job)
     steps = steps_of(*job.all)
     assert steps == list(range(1, len(steps) + 1)), steps  # none was made twice
@@ -228,8 +227,7 @@ def test_a_silent_leader_is_replaced_by_the_majority_and_ends_when_it_wakes(job)
     before = len(steps_of(first))
     job.until_steps(2)
     assert len(steps_of(first)) == before, job.report
-    job.stop()
-    assert [second.code(), third.code()] == [0, 0], job.report
+    assert_end_well(job, second, third)
     assert_took_over(second, 0, job)
     assert_kept_state(second, job)
 
@@ -263,8 +261,7 @@ def test_of_two_nodes_the_other_goes_on_when_the_silent_leaders_successor_comes(
     first.code()
     (successor,) = job.start(0)
     job.until_steps(2)
-    job.stop()
-    assert [second.code(), successor.code()] == [0, 0], job.report
+    assert_end_well(job, second, successor)
     assert_kept_state(second, job)
 
 
@@ -277,6 +274,5 @@ def test_a_leader_that_loses_contact_with_more_than_half_ends(job):
     assert "has lost contact with 2 of 3 nodes, more than half: they may go on without it, so it ends" in first.words
     continue_all(stopped)
     job.until_steps(2)
-    job.stop()
-    assert [second.code(), third.code()] == [0, 0], job.report
+    assert_end_well(job, second, third)
     assert_kept_state(second, job)

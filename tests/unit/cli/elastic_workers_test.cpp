@@ -107,7 +107,8 @@ class Leader : public testing::Test {
     leader_ = std::make_unique<Driven>(job.take());
   }
 
-  std::unique_ptr<FramedSocket> join(int number, int slots = 1, const std::string& pod = "train-1") {
+  // A connection of a node that has proved the job's key.
+  std::unique_ptr<FramedSocket> connect() {
     const std::vector<Address> addresses = {{rendezvous_}};
     UniqueFd fd = connect_any(addresses, Deadline::after_seconds(5)).take();
     Introduction introduction(Introduction::Role::client, kKey, kNodePurpose, "a node");
@@ -115,8 +116,12 @@ class Leader : public testing::Test {
       auto through = introduction.advance(fd.get());
       return !through.ok() || *through;
     }));
-    auto node = std::make_unique<FramedSocket>(std::move(fd), introduction.introduced().session_key,
-                                               Direction::from_coordinator);
+    return std::make_unique<FramedSocket>(std::move(fd), introduction.introduced().session_key,
+                                          Direction::from_coordinator);
+  }
+
+  std::unique_ptr<FramedSocket> join(int number, int slots = 1, const std::string& pod = "train-1") {
+    auto node = connect();
     CoordinatorMessage hello{.kind = Kind::node_hello, .key = pod};
     hello.members = {{.rank = number, .size = slots, .host_name = "h", .boot_id = "b", .process_id = 5}};
     send(*node, hello);
@@ -225,19 +230,12 @@ TEST_F(Leader, EndsANodeWhoseRanksAllFailWithTheirCode) {
 }
 
 TEST_F(Leader, DismissesANodeWhoseJobHasGoneOnWithoutIt) {
-  const std::vector<Address> addresses = {{rendezvous_}};
-  UniqueFd fd = connect_any(addresses, Deadline::after_seconds(5)).take();
-  Introduction introduction(Introduction::Role::client, kKey, kNodePurpose, "a node");
-  ASSERT_TRUE(turn_until(*leader_, [&] {
-    auto through = introduction.advance(fd.get());
-    return !through.ok() || *through;
-  }));
-  FramedSocket node(std::move(fd), introduction.introduced().session_key, Direction::from_coordinator);
+  auto node = connect();
   CoordinatorMessage hello{.kind = Kind::node_hello, .key = "train-1"};
   hello.members = {{.rank = 1, .size = 1, .host_name = "h", .boot_id = "b", .process_id = 5}};
   add_to_hello(hello, "unix:@there", {.term = 1, .nodes = {}}, {{.worker = 3, .held = {.joined = 1, .rank = 0}}});
-  send(node, hello);
-  const auto end = receive(node, Kind::node_ends);
+  send(*node, hello);
+  const auto end = receive(*node, Kind::node_ends);
   ASSERT_TRUE(end.has_value());
   EXPECT_EQ(end->number, 202);
   EXPECT_THAT(end->key, HasSubstr("has gone on without it"));
