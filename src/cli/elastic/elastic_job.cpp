@@ -167,15 +167,13 @@ void ElasticJob::send_to_waiting_workers(const std::string& line) {
 void ElasticJob::start_one(int place) {
   std::set<int> taken;
   for (const auto& [worker, runner] : runners_) taken.insert(runner.label);
-  int rank = 0;
-  while (taken.contains(rank)) ++rank;
+  const int rank = smallest_free(taken);
   const int worker = generations_.start(place);
   std::set<int> locals;
   for (const int other : generations_.workers_at(own_place())) {
     if (const auto runner = runners_.find(other); runner != runners_.end()) locals.insert(runner->second.local);
   }
-  int local = 0;
-  while (locals.contains(local)) ++local;
+  const int local = smallest_free(locals);
   runners_[worker] = {.label = rank, .index = static_cast<int>(own_.size()), .local = local};
   if (place != own_place()) {
     return port_->send(*nodes_.peer_of(place), {.kind = Kind::node_start,

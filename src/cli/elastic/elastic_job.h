@@ -149,6 +149,13 @@ class ElasticJob final : public WorkerGroup {
   std::vector<Action> actions_;
 };
 
+// The smallest number that is not taken. A replacement gets the rank, and with it the device, of what it replaces.
+inline int smallest_free(const std::set<int>& taken) {
+  int number = 0;
+  while (taken.contains(number)) ++number;
+  return number;
+}
+
 // The environment variables of a worker of an elastic job, `others` included.
 std::map<std::string, std::string> worker_variables(const WorkerListener& listener, int worker, int rank, int size,
                                                     const std::string& job_key, int restart,

@@ -162,8 +162,7 @@ void ElasticMember::start(const CoordinatorMessage& message) {
   // The smallest local rank that no running worker has: a replacement gets the device of the worker that it replaces.
   std::set<int> taken;
   for (const auto& [other, runner] : runners_) taken.insert(runner.local);
-  int local = 0;
-  while (taken.contains(local)) ++local;
+  const int local = smallest_free(taken);
   runners_[worker] = {.index = static_cast<int>(started_.size()), .local = local, .may_end = false};
   started_.push_back(worker);
   // Before the process starts, so that its connection is never refused.

@@ -138,9 +138,10 @@ Result<int> Supervisor::run() {
   return exit_code_;
 }
 
-bool Supervisor::any_left() const {
-  return (options_.job && options_.job->stays()) ||
-         std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.running; });
+bool Supervisor::any_left() const { return (options_.job && options_.job->stays()) || any_runs(); }
+
+bool Supervisor::any_runs() const {
+  return std::ranges::any_of(children_, [](const Child& child) { return child.running; });
 }
 
 // ---- Output ----
@@ -324,8 +325,7 @@ void Supervisor::handle_signal(int signal) {
   // A second SIGTERM kills the ranks at once.
   const bool again = signal == SIGTERM && was_terminated_;
   const bool ends = !again && signal != SIGUSR1 && signal != SIGUSR2;
-  const bool none_runs = std::ranges::none_of(children_, [](const Child& child) { return child.running; });
-  if (ends && none_runs && options_.job && options_.job->has_succeeded()) return options_.job->stop("");
+  if (ends && !any_runs() && options_.job && options_.job->has_succeeded()) return options_.job->stop("");
   if (ends && options_.job) options_.job->stop("farandole run was requested to end");  // before its ranks end
   for (Child& child : children_) {
     if (child.running) child.process.signal_group(again ? SIGKILL : signal);

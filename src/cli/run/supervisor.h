@@ -85,6 +85,7 @@ class Supervisor {
   void escalate();
   void end_all();
   bool any_left() const;
+  bool any_runs() const;  // of the ranks
   int exit_code_of(const Child& child, const Ending& ending) const;
   std::string failure_text(const Child& child, const Ending& ending) const;
   void write_report(const Child& child, const Ending& ending) const;
