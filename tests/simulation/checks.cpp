@@ -68,7 +68,7 @@ bool Job::has_jumped(int host) const {
   });
 }
 
-// ---- Who is named ----
+// ---- Which ranks errors may name ----
 
 // A rank whose connection to the coordinator is reset is lost for the others, and they are for it.
 bool Job::is_unhurt(const Process& process) const {

@@ -1,4 +1,4 @@
-// Network connects simulated processes on simulated hosts. It knows nothing of what they say to each other.
+// Network connects simulated processes on simulated hosts. It does not interpret the messages.
 //
 // A connection keeps the order of its messages; nothing is promised between connections. Each direction has a buffer of
 // a few messages. What does not fit stays in the sending process, which sends it on when it runs, and takes it along

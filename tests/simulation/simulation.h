@@ -48,7 +48,7 @@ class Simulation {
   }
 
   // ---- the story ----
-  // A line of what happens. Without a reader, nothing is formatted.
+  // Adds a line to the story. Nothing is formatted unless keep_story() was called.
   template <typename... Arguments>
   void tell(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
     if (keeps_story_) add_line(fmt::format(format, std::forward<Arguments>(arguments)...));

@@ -1,4 +1,4 @@
-// ClientProtocol is tested message by message: what a set-up is told that begins after the news.
+// Tests of ClientProtocol, message by message: with what a set-up fails that begins after losses and decisions.
 #include "bootstrap/client/client_protocol.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ CoordinatorMessage decided(const std::string& comm) {
 
 class LateSetUp : public testing::Test {
  protected:
-  // What a set-up of `comm` with ranks 0, 2 and 3 is told that begins now.
+  // The error of a set-up of `comm` with ranks 0, 2 and 3 that begins now; OK if it may go on.
   Status told(const std::string& comm = "comm") {
     auto watch = SetupWatch::make({0, 2, 3}, comm);
     EXPECT_TRUE(watch.ok());
