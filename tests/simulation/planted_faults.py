@@ -204,7 +204,7 @@ def compile_flags() -> list[str]:
     commands = json.loads((BUILD / "compile_commands.json").read_text())
     command = next(one["command"] for one in commands if one["file"].endswith("tests/simulation/checks.cpp"))
     words = shlex.split(command)
-    words = words[words.index(next(word for word in words if word.endswith("c++"))) :]
+    words = words[words.index(next(word for word in words if word.endswith("++"))) :]  # c++, g++, clang++
     kept = [word for word in words if word not in ("-c", "-o", "-Werror") and not word.endswith((".o", ".cpp"))]
     return [kept[0], "-I", str(COPY / "src"), *kept[1:]]
 
