@@ -7,6 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=${1:-build}/bin/small_operations
+[[ -x $program ]] || { echo "bench: $program is not built; run: bash tests/run.sh cpp" >&2; exit 2; }
 
 # The start differs by a million instructions from run to run, so the counts must be high.
 instructions_few=200

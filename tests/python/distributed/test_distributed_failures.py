@@ -19,11 +19,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 rank, size = int(os.environ.get("FARANDOLE_RANK", 0)), int(os.environ.get("FARANDOLE_SIZE", 1))
-meetings = iter(range(1000))
+numbers = iter(range(1000))
 
 
 def start(**options):
-    store = os.path.join(tempfile.gettempdir(), f"farandole-store-{os.environ['FARANDOLE_JOB_KEY']}-{next(meetings)}")
+    store = os.path.join(tempfile.gettempdir(), f"farandole-store-{os.environ['FARANDOLE_JOB_KEY']}-{next(numbers)}")
     dist.init_process_group("farandole", init_method=f"file://{store}", rank=rank, world_size=size, **options)
 
 

@@ -22,12 +22,12 @@ c10d = torch._C._distributed_c10d
 HAS_RECORDER = hasattr(dist.distributed_c10d, "_maybe_attach_flight_recorder")
 HAS_HOOKS = hasattr(dist.ProcessGroup, "register_pre_hook")
 HAS_NAN_CHECK = hasattr(c10d, "NanCheckHook")
-meetings = iter(range(1000))
+numbers = iter(range(1000))
 
 
 def start():
     rank, size = int(os.environ["FARANDOLE_RANK"]), int(os.environ["FARANDOLE_SIZE"])
-    store = os.path.join(tempfile.gettempdir(), f"farandole-hooks-{os.environ['FARANDOLE_JOB_KEY']}-{next(meetings)}")
+    store = os.path.join(tempfile.gettempdir(), f"farandole-hooks-{os.environ['FARANDOLE_JOB_KEY']}-{next(numbers)}")
     dist.init_process_group("farandole", init_method=f"file://{store}", rank=rank, world_size=size)
     return rank, size
 

@@ -20,11 +20,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 rank, size = int(os.environ.get("FARANDOLE_RANK", 0)), int(os.environ.get("FARANDOLE_SIZE", 1))
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-meetings = iter(range(1000))
+numbers = iter(range(1000))
 
 
 def start(backend, **options):
-    store = os.path.join(tempfile.gettempdir(), f"farandole-mixed-{os.environ['FARANDOLE_JOB_KEY']}-{next(meetings)}")
+    store = os.path.join(tempfile.gettempdir(), f"farandole-mixed-{os.environ['FARANDOLE_JOB_KEY']}-{next(numbers)}")
     dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size, **options)
     return dist.group.WORLD
 
