@@ -16,10 +16,25 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const Target* kTargets[] = {
-    &requests,     &plans,      &sessions,   &coordinator_message, &coordinator_frames,
-    &membership,   &handshake,  &rendezvous, &slurm_lists,         &json,
-    &launchers,    &host_files, &config,     &tuning_table,        &tcp_stream,
-    &worker_lines, &timeline,   &history,
+    &requests,
+    &relayed,
+    &plans,
+    &sessions,
+    &coordinator_message,
+    &coordinator_frames,
+    &membership,
+    &handshake,
+    &rendezvous,
+    &slurm_lists,
+    &json,
+    &launchers,
+    &host_files,
+    &config,
+    &tuning_table,
+    &tcp_stream,
+    &worker_lines,
+    &timeline,
+    &history,
 };
 
 class Mutator {

@@ -21,6 +21,7 @@ struct Target {
 };
 
 extern const Target requests;             // agree: a rank's control message
+extern const Target relayed;              // agree: what a rank relays of others
 extern const Target plans;                // agree: a root's control message
 extern const Target sessions;             // agree: both ends of an agreement that receive damaged messages
 extern const Target coordinator_message;  // bootstrap: the payload of a frame

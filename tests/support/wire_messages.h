@@ -34,6 +34,10 @@ inline RequestMessage some_requests() {
           .frozen = 0};
 }
 
+inline RelayMessage some_relayed() {
+  return {.entries = {{{{1, 1}, {3, 200}}, encode(some_requests())}, {{{7, 2}}, encode(RequestMessage{})}}};
+}
+
 inline PlanMessage some_plan() {
   PlanMessage message;
   message.number = 9;

@@ -6,6 +6,7 @@
 #include "agree/negotiation/group_launch.h"
 #include "agree/negotiation/rules.h"
 #include "agree/order/repetition_detector.h"
+#include "agree/session/relay_session.h"
 #include "agree/session/session.h"
 #include "agree/tuning/order_tuner.h"
 #include "agree/wire/compact_plan.h"
@@ -59,6 +60,7 @@ struct RootSession::State {
   void lock_order(PlanMessage& message, OrderTuner::Order order);
   PlanMessage end_order();
   Status note_frozen(int from, uint64_t begun);
+  Status take_in(int from, const RequestMessage& message, int64_t now_ns);
   std::optional<Plan> leave_optimistic_order();
 
   std::vector<std::string> rank_names;
@@ -187,31 +189,55 @@ RootSession::RootSession(NegotiatorOptions options, std::size_t cache_capacity)
     : state_(std::make_unique<State>(std::move(options), cache_capacity)) {}
 RootSession::~RootSession() = default;
 
+Status RootSession::State::take_in(int from, const RequestMessage& message, int64_t now_ns) {
+  FDL_ASSIGN_OR_RETURN(const std::vector<const Request*> requests, requests_in(from, message));
+  // A rank that froze an order that has ended does not know the plan yet that says so.
+  const bool of_ended_order = order_ends || message.acknowledged < ended_by;
+  if (message.frozen && !of_ended_order) FDL_RETURN_IF_ERROR(note_frozen(from, *message.frozen));
+  if (message.acknowledged < locked_by) {  // the rank submits these requests to the locked order itself
+    cache.acknowledge(from, message.acknowledged);
+    return ok_status();
+  }
+  FDL_RETURN_IF_ERROR(check_new(from, requests));
+
+  // Nothing fails from here on. submit() reads the requests before add() may move them within the cache.
+  if (on_request) {
+    for (const Request* request : requests) on_request(from, *request);
+  }
+  negotiator.submit(from, requests, now_ns);
+  for (const uint32_t position : message.cached) cache.touch(position, message.acknowledged);
+  for (const Request& request : message.requests) cache.add(request);
+  cache.acknowledge(from, message.acknowledged);
+  return ok_status();
+}
+
 Status RootSession::receive(int from, ConstBytes bytes, int64_t now_ns) {
   State& state = *state_;
   FDL_CHECK(from >= 0 && from < state.size);
   if (state.left[static_cast<std::size_t>(from)]) return state.reject(from, Code::shut_down, "it has shut down");
-  auto message = decode_requests(bytes);
+  const auto message = decode_requests(bytes);
   if (!message.ok()) return state.reject(from, message.status().code(), message.status().text());
-  FDL_ASSIGN_OR_RETURN(const std::vector<const Request*> requests, state.requests_in(from, *message));
-  // A rank that froze an order that has ended does not know the plan yet that says so.
-  const bool of_ended_order = state.order_ends || message->acknowledged < state.ended_by;
-  if (message->frozen && !of_ended_order) FDL_RETURN_IF_ERROR(state.note_frozen(from, *message->frozen));
-  if (message->acknowledged < state.locked_by) {  // the rank submits these requests to the locked order itself
-    state.cache.acknowledge(from, message->acknowledged);
-    return ok_status();
-  }
-  FDL_RETURN_IF_ERROR(state.check_new(from, requests));
+  return state.take_in(from, *message, now_ns);
+}
 
-  // Nothing fails from here on. submit() reads the requests before add() may move them within the cache.
-  if (state.on_request) {
-    for (const Request* request : requests) state.on_request(from, *request);
+std::optional<RootSession::Rejected> RootSession::receive_relayed(const AgreementTree& tree, int child,
+                                                                  ConstBytes bytes, int64_t now_ns) {
+  State& state = *state_;
+  const auto relayed = decode_from(tree, child, bytes);
+  if (!relayed.ok()) {
+    return Rejected{child, state.reject(child, relayed.status().code(), relayed.status().text())};
   }
-  state.negotiator.submit(from, requests, now_ns);
-  for (const uint32_t position : message->cached) state.cache.touch(position, message->acknowledged);
-  for (const Request& request : message->requests) state.cache.add(request);
-  state.cache.acknowledge(from, message->acknowledged);
-  return ok_status();
+  std::optional<Rejected> rejected;
+  for (const RelayMessage::Entry& entry : relayed->entries) {
+    const auto message = decode_requests(entry.message);
+    visit_ranks(entry, [&](int rank) {
+      if (rejected || state.left[static_cast<std::size_t>(rank)]) return;
+      const Status taken = message.ok() ? state.take_in(rank, *message, now_ns)
+                                        : state.reject(rank, message.status().code(), message.status().text());
+      if (!taken.ok()) rejected = Rejected{rank, taken};
+    });
+  }
+  return rejected;
 }
 
 // Every plan is announced to the cache before it is compacted, so that it may refer to the requests that it adds.

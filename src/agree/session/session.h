@@ -1,5 +1,6 @@
 // The sessions are the two ends of an agreement as bytes: each rank has a MemberSession, and the root also has a
-// RootSession.
+// RootSession. In a large group, messages travel along a tree (agreement_tree.h), whose inner ranks also have a
+// RelaySession.
 //
 // Both are pure: the runtime carries the bytes. It must deliver a rank's messages to the root in order, and plans to
 // each rank in order; any delay is allowed. The root is a rank too, and its own messages and plans take the same way.
@@ -19,6 +20,8 @@
 #include "base/bytes.h"
 
 namespace fdl {
+
+class AgreementTree;
 
 class MemberSession {
  public:
@@ -56,6 +59,13 @@ class RootSession {
   // Takes in a message of a rank. A malformed one is rejected with a status that names the rank, and nothing of it is
   // used.
   Status receive(int from, ConstBytes bytes, int64_t now_ns);
+  // Takes in what a child of the root has relayed, message by message. Messages of ranks that have left are dropped:
+  // they were still on their way. Returns the first rejected message; those behind it are not used.
+  struct Rejected {
+    int rank;  // its sender
+    Status why;
+  };
+  std::optional<Rejected> receive_relayed(const AgreementTree& tree, int child, ConstBytes bytes, int64_t now_ns);
 
   // Sets the function that is called with each request as it is taken in; an empty one ends that. It must not call the
   // session.

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "agree/control_generated.h"
+#include "agree/wire/limits.h"
 #include "agree/wire/positions.h"
 #include "data/reduce.h"
 
@@ -15,13 +16,8 @@ namespace {
 
 // FlatBuffers file identifiers; the reader rejects other kinds of messages by them.
 constexpr const char* kRequestsIdentifier = "FDRQ";
+constexpr const char* kRelayIdentifier = "FDRL";
 constexpr const char* kPlanIdentifier = "FDPL";
-// Limits of a message. They bound the memory and time that a malicious message can cost.
-constexpr std::size_t kMaxNameBytes = 64_KiB;
-constexpr std::size_t kMaxDimensions = 64;
-constexpr int64_t kMaxElements = int64_t{1} << 59;  // at up to 8 bytes each, their bytes fit into an int64_t
-constexpr int32_t kMaxGroupSize = 1 << 20;
-constexpr int32_t kMaxDevice = 255;
 constexpr uint64_t kMaxRounds = 1 << 20;
 constexpr flatbuffers::uoffset_t kMaxTables = 1 << 20;
 constexpr flatbuffers::uoffset_t kMaxDepth = 4;
@@ -147,6 +143,7 @@ class Reader {
   }
 
   Status read(const wire::Positions* from, std::vector<uint32_t>& to);
+  Status read(const wire::RelayEntry& from, RelayMessage::Entry& to);
   Status read(const wire::Request& from, Request& to);
   Status read(const flatbuffers::Vector<Offset<wire::Request>>* from, std::vector<Request>& to);
   Status read(const wire::Bucket& from, Bucket& to, std::vector<uint32_t>& cached);
@@ -179,6 +176,29 @@ Status Reader::read(const wire::Positions* from, std::vector<uint32_t>& to) {
   }
   to = positions_in({from->first(), std::move(bits)});
   if (!to.empty() && to.back() >= kMaxCachePositions) return malformed("positions are out of range");
+  return ok_status();
+}
+
+// Ranges ascend and are disjoint, so that a message unfolds at most once for each rank.
+Status Reader::read(const wire::RelayEntry& from, RelayMessage::Entry& to) {
+  std::vector<uint32_t> ranks;
+  std::vector<uint8_t> message;
+  FDL_RETURN_IF_ERROR(spend(sizeof(flatbuffers::uoffset_t)));
+  FDL_RETURN_IF_ERROR(read(from.ranks(), ranks));
+  FDL_RETURN_IF_ERROR(read(from.message(), message));
+  if (ranks.empty() || ranks.size() % 2 != 0) return malformed("a relayed message without ranks");
+  uint32_t next = 0;
+  for (std::size_t i = 0; i < ranks.size(); i += 2) {
+    const uint32_t first = ranks[i];
+    const uint32_t count = ranks[i + 1];
+    if (first < next || first >= kMaxGroupRanks || count == 0 || count > kMaxGroupRanks - first) {
+      return malformed("the ranks of a relayed message are out of range");
+    }
+    to.ranks.push_back({static_cast<int>(first), static_cast<int>(count)});
+    next = first + count;
+  }
+  const auto* bytes = reinterpret_cast<const std::byte*>(message.data());
+  to.message.assign(bytes, bytes + message.size());
   return ok_status();
 }
 
@@ -306,33 +326,6 @@ Status verify(const Aligned& aligned, std::size_t size, const char* identifier) 
 
 }  // namespace
 
-Status check_request(const Request& request) {
-  const auto reject = [&](std::string_view what) {
-    return Status(Code::invalid_argument, fmt::format("'{:.200}': {}", request.name, what));
-  };
-  if (request.name.empty()) return Status(Code::invalid_argument, "an operation needs a name");
-  if (request.name.size() > kMaxNameBytes) return reject("a name may have at most 65536 bytes");
-  if (request.group.size() > kMaxNameBytes) return reject("the name of a group may have at most 65536 bytes");
-  if (!is_op(request.op)) return reject(fmt::format("{} is no reduce op", request.op));
-  if (request.shape.size() > kMaxDimensions) return reject("a tensor may have at most 64 dimensions");
-  int64_t count = 1;
-  for (const int64_t dimension : request.shape) {
-    if (dimension < 0) return reject("a dimension is negative");
-    // Count zeros as ones: other readers multiply in any order and must not overflow on the way.
-    if (dimension > 0 && count > kMaxElements / dimension) return reject("a tensor has too many elements");
-    count *= std::max<int64_t>(dimension, 1);
-  }
-  if (!std::isfinite(request.prescale) || !std::isfinite(request.postscale)) return reject("a scale is not finite");
-  if (request.root < -1) return reject("the root is negative");
-  if (request.device < -1 || request.device > kMaxDevice) return reject("there is no such kind of device");
-  if (request.place < -1) return reject("there is no such place");
-  if (request.group.empty() != (request.group_size == 0) || request.group_size < 0 ||
-      request.group_size > kMaxGroupSize) {
-    return reject("the size of its group does not fit");
-  }
-  return ok_status();
-}
-
 std::vector<std::byte> encode(const RequestMessage& message) {
   Builder builder;
   const auto cached = write_positions(builder, message.cached);
@@ -340,6 +333,22 @@ std::vector<std::byte> encode(const RequestMessage& message) {
   builder.Finish(wire::CreateRequestMessage(builder, message.acknowledged, cached, requests, message.frozen.has_value(),
                                             message.frozen.value_or(0)),
                  kRequestsIdentifier);
+  return bytes_from(builder);
+}
+
+std::vector<std::byte> encode(const RelayMessage& message) {
+  Builder builder;
+  std::vector<Offset<wire::RelayEntry>> entries;
+  for (const RelayMessage::Entry& entry : message.entries) {
+    std::vector<uint32_t> ranks;
+    for (const RankRange& range : entry.ranks) {
+      ranks.insert(ranks.end(), {static_cast<uint32_t>(range.first), static_cast<uint32_t>(range.count)});
+    }
+    const auto* bytes = reinterpret_cast<const uint8_t*>(entry.message.data());
+    const auto written = builder.CreateVector(bytes, entry.message.size());
+    entries.push_back(wire::CreateRelayEntry(builder, builder.CreateVector(ranks), written));
+  }
+  builder.Finish(wire::CreateRelayMessage(builder, builder.CreateVector(entries)), kRelayIdentifier);
   return bytes_from(builder);
 }
 
@@ -370,6 +379,19 @@ Result<RequestMessage> decode_requests(ConstBytes bytes) {
   FDL_RETURN_IF_ERROR(reader.read(from->cached(), message.cached));
   FDL_RETURN_IF_ERROR(reader.read(from->requests(), message.requests));
   if (from->frozen()) message.frozen = from->begun();
+  return message;
+}
+
+Result<RelayMessage> decode_relayed(ConstBytes bytes) {
+  const Aligned aligned(bytes);
+  FDL_RETURN_IF_ERROR(verify<wire::RelayMessage>(aligned, bytes.size(), kRelayIdentifier));
+  const auto* from = flatbuffers::GetRoot<wire::RelayMessage>(aligned.data());
+  RelayMessage message;
+  if (from->entries() == nullptr) return message;
+  Reader reader(bytes.size());
+  for (const wire::RelayEntry* entry : *from->entries()) {
+    FDL_RETURN_IF_ERROR(reader.read(*entry, message.entries.emplace_back()));
+  }
   return message;
 }
 

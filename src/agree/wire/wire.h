@@ -8,6 +8,7 @@
 
 #include "agree/negotiation/message.h"
 #include "base/bytes.h"
+#include "base/rank_range.h"
 
 namespace fdl {
 
@@ -17,6 +18,17 @@ struct RequestMessage {
   std::vector<uint32_t> cached;  // positions in its cache as that plan left it, in the order of submission
   std::vector<Request> requests;
   std::optional<uint64_t> frozen;  // the rank has frozen its optimistic order after beginning so many positions
+};
+
+// A message from a relay to its parent in the tree (session/relay_session.h): messages of the relay and of ranks below
+// it. The entries of a rank are in the order in which it wrote the messages.
+struct RelayMessage {
+  struct Entry {
+    std::vector<RankRange> ranks;    // all that wrote this message; disjoint, in ascending order
+    std::vector<std::byte> message;  // an encoded RequestMessage, which only the root decodes
+    bool operator==(const Entry&) const = default;
+  };
+  std::vector<Entry> entries;
 };
 
 // A message from the root to every rank.
@@ -40,9 +52,11 @@ inline constexpr uint32_t kMaxCachePositions = 65536;
 Status check_request(const Request& request);
 
 std::vector<std::byte> encode(const RequestMessage& message);
+std::vector<std::byte> encode(const RelayMessage& message);
 std::vector<std::byte> encode(const PlanMessage& message);
 // Nothing is used of a message that is rejected; the status describes the fault.
 Result<RequestMessage> decode_requests(ConstBytes bytes);
+Result<RelayMessage> decode_relayed(ConstBytes bytes);
 Result<PlanMessage> decode_plan(ConstBytes bytes);
 
 }  // namespace fdl

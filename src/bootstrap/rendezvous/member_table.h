@@ -4,22 +4,15 @@
 // A job of p ranks has p copies of it, so its size for each rank counts: a few bytes, and the recovery address.
 #pragma once
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/rank_range.h"
 #include "base/status.h"
 #include "bootstrap/coordinator/coordinator_client.h"
 
 namespace fdl {
-
-// Consecutive ranks.
-struct RankRange {
-  int first = 0;
-  int count = 0;
-  bool operator==(const RankRange&) const = default;
-};
 
 // Ranks of one host.
 struct HostRanks {
@@ -37,15 +30,6 @@ struct MemberTable {
   std::vector<std::string> recovery{};
   std::string salt{};  // of rank 0
 };
-
-// Appends a rank that is higher than all ranks before.
-inline void append_rank(std::vector<RankRange>& ranges, int rank) {
-  if (!ranges.empty() && ranges.back().first + ranges.back().count == rank) {
-    ++ranges.back().count;
-  } else {
-    ranges.push_back({rank, 1});
-  }
-}
 
 // `members`: in the order of their ranks, without gaps.
 MemberTable table_of(const std::vector<CoordinatorClient::Hello>& members);

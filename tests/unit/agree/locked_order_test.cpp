@@ -13,6 +13,7 @@
 #include "agree/session/submissions.h"
 #include "agree/wire/wire.h"
 #include "tests/support/agree_requests.h"
+#include "tests/unit/agree/agreement_links.h"
 
 namespace fdl {
 namespace {
@@ -509,9 +510,10 @@ struct Totals {
 
 // A group of ranks that work through one list of phases, which repeat, change and may end in joins. Each rank has its
 // own pace, and its own order as far as names and waiting allow. Messages between a rank and the root stay in order and
-// may be late, and each rank sees the other ranks' words late, too. The seed determines the next event. Collectives run
-// as communicators run them: in order, and finished once all ranks have begun them. A collective that needs nothing of
-// the other ranks may finish before. In an optimistic history no rank reads the word of another.
+// may be late, also at ranks that relay them, and each rank sees the other ranks' words late, too. The seed determines
+// the next event. Collectives run as communicators run them: in order, and finished once all ranks have begun them. A
+// collective that needs nothing of the other ranks may finish before. In an optimistic history no rank reads the word
+// of another.
 class LockHistory {
  public:
   LockHistory(uint64_t seed, bool optimistic) : random_(seed), optimistic_(optimistic) {
@@ -528,7 +530,11 @@ class LockHistory {
     device_ = !optimistic && chance(2) ? 2 : -1;
     window_ = chance(2) ? 1 : 1 + below(6);
     waits_ = chance(3) ? 1 : 2 + below(20);
+    std::vector<int> hosts;
+    for (int i = 0; i < size; ++i) hosts.push_back(static_cast<int>(below(3)));
+    links_.emplace(*root_, hosts, static_cast<int>(below(2)));
     leaver_ = chance(4) ? 1 + below(static_cast<std::size_t>(size) - 1) : 0;
+    if (!links_->is_leaf(leaver_)) leaver_ = 0;
     abrupt_ = chance(2);
     leave_odds_ = chance(3) ? 300 : 1000000;
     for (int i = 0; i < size; ++i) ranks_.emplace_back(i, size, capacity, chance(3) ? 1 : 12);
@@ -591,7 +597,6 @@ class LockHistory {
     std::map<std::string, int> pending;
     bool changed = false;  // a word has changed since this rank last read the words
     bool waits = false, joined = false, departing = false, left = false;
-    std::deque<std::vector<std::byte>> up, down;
     std::deque<Plan> deferred;  // until the order in force has ended
     std::deque<Running> agreed;
     std::size_t running = 0;  // number of collectives in flight, which were launched together
@@ -678,8 +683,9 @@ class LockHistory {
         events.emplace_back(rank.haste, [this, &rank, event] { event(*this, rank); });
       };
       if (may_submit(rank)) add([](auto& self, Rank& r) { self.submit(r); });
-      if (!rank.up.empty()) add([](auto& self, Rank& r) { self.deliver_up(r); });
-      if (!rank.down.empty()) add([](auto& self, Rank& r) { self.deliver_down(r); });
+      if (links_->may_pass_on(rank.index)) add([](auto& self, Rank& r) { self.links_->pass_on(r.index); });
+      if (links_->may_deliver_up(rank.index)) add([](auto& self, Rank& r) { self.deliver_up(r); });
+      if (links_->may_deliver_down(rank.index)) add([](auto& self, Rank& r) { self.deliver_down(r); });
       if (rank.here.has_unsent() || rank.here.owes_frozen_count() || rank.member.owes_acknowledgement()) {
         add([](auto& self, Rank& r) { self.send_requests(r); });
       }
@@ -810,15 +816,13 @@ class LockHistory {
     std::vector<const Request*> requests;
     if (rank.here.has_unsent()) requests = rank.here.take_unsent();
     const auto frozen = rank.here.take_frozen_count();
-    rank.up.push_back(rank.member.encode_borrowed(requests, frozen));
+    links_->write(rank.index, rank.member.encode_borrowed(requests, frozen));
   }
 
   void deliver_up(Rank& rank) {
-    const auto bytes = std::move(rank.up.front());
-    rank.up.pop_front();
-    const Status status = root_->receive(static_cast<int>(rank.index), bytes, 0);
-    if (!status.ok()) violated("the root refused: " + status.text());
-    heard_ = true;
+    const Status status = links_->deliver_up(rank.index, 0);
+    if (!status.ok()) violated("a message was refused: " + status.text());
+    heard_ |= links_->take_arrival();
   }
 
   void decide() {
@@ -829,15 +833,11 @@ class LockHistory {
                           return rank.here.order() && !rank.here.order()->frozen();
                         });
     if (steady) violated("a plan was made while all were locked");
-    for (Rank& rank : ranks_) {
-      if (!rank.left) rank.down.push_back(*bytes);
-    }
+    links_->send_plan(*bytes);
   }
 
   void deliver_down(Rank& rank) {
-    const auto bytes = std::move(rank.down.front());
-    rank.down.pop_front();
-    auto plan = rank.member.decode_plan(bytes);
+    auto plan = rank.member.decode_plan(links_->deliver_down(rank.index));
     if (!plan.ok()) return violated("a rank refused: " + plan.status().text());
     if (plan->order_ended) {
       if (!rank.here.conclude()) violated("the root ends an order that this rank has not run");
@@ -1068,8 +1068,9 @@ class LockHistory {
     return abrupt_ || (!rank.here.order() && rank.agreed.empty());
   }
   void depart(Rank& rank) {
-    while (!rank.up.empty()) deliver_up(rank);
+    while (links_->may_deliver_up(rank.index)) deliver_up(rank);
     rank.left = true;
+    links_->leave(rank.index);
     departed_.push_back(rank.index);
   }
   void note_departure(Rank& rank, std::size_t gone) {
@@ -1099,6 +1100,7 @@ class LockHistory {
   bool tuned_ = false;
   int32_t device_ = -1;  // half of the histories have tensors on devices, with group launches
   std::unique_ptr<RootSession> root_;
+  std::optional<AgreementLinks> links_;
   std::deque<Rank> ranks_;
   std::vector<Phase> phases_;
   std::size_t window_ = 1, waits_ = 1, leaver_ = 0, leave_odds_ = 1;

@@ -11,6 +11,7 @@
 
 #include "agree/wire/wire.h"
 #include "tests/support/agree_requests.h"
+#include "tests/unit/agree/agreement_links.h"
 
 namespace fdl {
 namespace {
@@ -218,13 +219,13 @@ TEST_F(Sessions, ListWaitingNamesWithTheMissingRanks) {
 // Requests that a rank submits at once.
 using Step = std::vector<Request>;
 
-// A group of ranks with queues between them and the root. The seed determines which event comes next; some ranks are
-// slow. All ranks work through the same steps, each in its own order as far as names allow, and may stop early and
-// join. Every invariant is checked at each event.
+// A group of ranks with a star or a tree of late messages between them and the root. The seed determines which event
+// comes next; some ranks are slow. All ranks work through the same steps, each in its own order as far as names allow,
+// and may stop early and join. Every invariant is checked at each event.
 class History {
  public:
   explicit History(uint64_t seed) : random_(seed) {
-    const int size = 2 + static_cast<int>(below(5));
+    const int size = 2 + static_cast<int>(below(7));
     joins_ = chance(3);
     leaves_ = chance(5);
     times_out_ = chance(5);
@@ -238,7 +239,14 @@ class History {
       rank.member = std::make_unique<MemberSession>(capacity);
       rank.haste = chance(3) ? 1 : 12;
     }
-    leaver_ = 1 + below(ranks_.size() - 1);
+    std::vector<int> hosts;
+    for (int rank = 0; rank < size; ++rank) hosts.push_back(static_cast<int>(below(3)));
+    links_.emplace(*root_, hosts, static_cast<int>(below(3)));
+    std::vector<std::size_t> leaves;
+    for (std::size_t rank = 1; rank < ranks_.size(); ++rank) {
+      if (links_->is_leaf(rank)) leaves.push_back(rank);
+    }
+    leaver_ = leaves[below(leaves.size())];
     epochs_ = joins_ ? 1 + static_cast<int>(below(3)) : 1;
     write_steps();
   }
@@ -252,6 +260,7 @@ class History {
 
   std::size_t submitted() const { return submitted_; }
   std::size_t failures() const { return failures_; }
+  bool has_relays() const { return links_->has_relays(); }
 
  private:
   struct Rank {
@@ -262,7 +271,6 @@ class History {
     std::map<std::string, Request> pending;
     bool joined = false;
     bool left = false;
-    std::deque<std::vector<std::byte>> up, down;
     std::size_t plans = 0;
     std::size_t submitted = 0, completed = 0;
   };
@@ -326,8 +334,9 @@ class History {
       Rank& rank = ranks_[i];
       if (rank.left) continue;
       if (may_submit(rank)) events.emplace_back(rank.haste, [this, i] { submit(i); });
-      if (!rank.up.empty()) events.emplace_back(rank.haste, [this, i] { deliver_up(i); });
-      if (!rank.down.empty()) events.emplace_back(rank.haste, [this, i] { deliver_down(i); });
+      if (links_->may_pass_on(i)) events.emplace_back(rank.haste, [this, i] { links_->pass_on(i); });
+      if (links_->may_deliver_up(i)) events.emplace_back(rank.haste, [this, i] { deliver_up(i); });
+      if (links_->may_deliver_down(i)) events.emplace_back(rank.haste, [this, i] { deliver_down(i); });
     }
     if (heard_) events.emplace_back(6, [this] { decide(); });
     if (leaves_ && chance(60)) events.emplace_back(20, [this] { leave(); });
@@ -406,48 +415,42 @@ class History {
     }
     rank.submitted += requests.size();
     submitted_ += requests.size();
-    rank.up.push_back(rank.member->encode_requests(requests));
+    links_->write(index, rank.member->encode_requests(requests));
   }
 
   void deliver_up(std::size_t index) {
-    const auto bytes = std::move(ranks_[index].up.front());
-    ranks_[index].up.pop_front();
-    const Status status = root_->receive(static_cast<int>(index), bytes, now_);
-    if (!status.ok()) violated("the root refused: " + status.text());
-    heard_ = true;
+    const Status status = links_->deliver_up(index, now_);
+    if (!status.ok()) violated("a message was refused: " + status.text());
+    heard_ |= links_->take_arrival();
   }
 
   void decide() {
     heard_ = false;
     const auto bytes = root_->decide(now_);
-    if (!bytes) return;
-    for (Rank& rank : ranks_) {
-      if (!rank.left) rank.down.push_back(*bytes);
-    }
+    if (bytes) links_->send_plan(*bytes);
   }
 
   void leave() {
     leaves_ = false;
     has_left_ = true;
     Rank& rank = ranks_[leaver_];
-    while (!rank.up.empty()) deliver_up(leaver_);
+    while (links_->may_deliver_up(leaver_)) deliver_up(leaver_);
     rank.left = true;
+    links_->leave(leaver_);
     root_->leave(static_cast<int>(leaver_));
     heard_ = true;
   }
 
   void deliver_down(std::size_t index) {
     Rank& rank = ranks_[index];
-    const auto bytes = std::move(rank.down.front());
-    rank.down.pop_front();
-    auto plan = rank.member->decode_plan(bytes);
+    auto plan = rank.member->decode_plan(links_->deliver_down(index));
     if (!plan.ok()) return violated("a rank refused: " + plan.status().text());
     const bool first = rank.plans == seen_.size();
     if (first) seen_.push_back({*plan, {}});
     Seen& seen = seen_[rank.plans++];
     if (plan->buckets != seen.plan.buckets) violated("two ranks got different plans");
     for (const Bucket& bucket : plan->buckets) take(index, bucket, seen);
-    if (rank.member->owes_acknowledgement()) rank.up.push_back(rank.member->encode_requests({}));
+    if (rank.member->owes_acknowledgement()) links_->write(index, rank.member->encode_requests({}));
   }
 
   // ---- How a rank handles its plan ----
@@ -508,6 +511,7 @@ class History {
   int epochs_ = 1;
   std::size_t leaver_ = 0;
   std::unique_ptr<RootSession> root_;
+  std::optional<AgreementLinks> links_;
   std::vector<Rank> ranks_;
   std::vector<std::vector<Step>> steps_;  // by epoch
   std::vector<Seen> seen_;
@@ -518,7 +522,7 @@ class History {
 };
 
 TEST(Histories, CompleteEveryRequestHoweverLateMessagesAre) {
-  std::size_t violations = 0, submitted = 0, failures = 0;
+  std::size_t violations = 0, submitted = 0, failures = 0, with_relays = 0;
   for (int number = 0; number < kHistories && violations < 5; ++number) {
     History history(kSeed + static_cast<uint64_t>(number));
     for (const std::string& violation : history.run()) {
@@ -527,10 +531,13 @@ TEST(Histories, CompleteEveryRequestHoweverLateMessagesAre) {
     }
     submitted += history.submitted();
     failures += history.failures();
+    with_relays += history.has_relays() ? 1 : 0;
   }
-  std::printf("agreement: %d histories, %zu violations (seed %lu); %zu requests, %zu failed by plan\n", kHistories,
-              violations, kSeed, submitted, failures);
+  std::printf(
+      "agreement: %d histories, %zu of them with relays, %zu violations (seed %lu); %zu requests, %zu failed by plan\n",
+      kHistories, with_relays, violations, kSeed, submitted, failures);
   EXPECT_EQ(violations, 0u);
+  EXPECT_GT(with_relays, static_cast<std::size_t>(kHistories / 4));
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ constexpr uint64_t kSeed = 20240611;
 bool equal(const RequestMessage& a, const RequestMessage& b) {
   return a.acknowledged == b.acknowledged && a.cached == b.cached && a.requests == b.requests && a.frozen == b.frozen;
 }
+bool equal(const RelayMessage& a, const RelayMessage& b) { return a.entries == b.entries; }
 bool equal(const PlanMessage& a, const PlanMessage& b) {
   return a.number == b.number && a.plan.buckets == b.plan.buckets && a.cached == b.cached &&
          a.cache_positions == b.cache_positions && a.cache_requests == b.cache_requests &&
@@ -56,6 +57,22 @@ TEST(Wire, RequestsSurviveARoundTrip) {
   const auto back = decode_requests(encode(some_requests()));
   ASSERT_TRUE(back.ok()) << back.status().text();
   EXPECT_TRUE(equal(*back, some_requests()));
+}
+
+TEST(Wire, RelayedMessagesSurviveARoundTrip) {
+  const auto back = decode_relayed(encode(some_relayed()));
+  ASSERT_TRUE(back.ok()) << back.status().text();
+  EXPECT_EQ(back->entries, some_relayed().entries);
+  EXPECT_TRUE(decode_relayed(encode(RelayMessage{}))->entries.empty());
+}
+
+TEST(Wire, RejectsRelayedMessagesWithRanksOutOfOrder) {
+  for (const std::vector<RankRange>& ranks : std::vector<std::vector<RankRange>>{
+           {}, {{-1, 1}}, {{0, 0}}, {{0, -1}}, {{1 << 20, 1}}, {{1, 1 << 20}}, {{2, 2}, {3, 1}}, {{5, 1}, {2, 1}}}) {
+    const auto back = decode_relayed(encode(RelayMessage{.entries = {{ranks, encode(some_requests())}}}));
+    ASSERT_FALSE(back.ok());
+    EXPECT_THAT(back.status().text(), HasSubstr("relayed message"));
+  }
 }
 
 TEST(Wire, PlansSurviveARoundTrip) {
@@ -245,6 +262,8 @@ TEST(Wire, RejectsBytesThatAreNotItsKindOfMessage) {
   EXPECT_FALSE(decode_requests(bytes_of("hello, root: here are my requests")).ok());
   EXPECT_FALSE(decode_requests(encode(some_plan())).ok()) << "a plan is not a request message";
   EXPECT_FALSE(decode_plan(encode(some_requests())).ok());
+  EXPECT_FALSE(decode_relayed(encode(some_requests())).ok());
+  EXPECT_FALSE(decode_requests(encode(some_relayed())).ok());
   const std::vector<std::byte> large(kMaxControlBytes + 1);
   EXPECT_THAT(decode_plan(large).status().text(), HasSubstr("bytes are too many"));
 }
@@ -266,6 +285,7 @@ void expect_rejected_when_cut(const Message& message, Decode decode) {
 
 TEST(Wire, RejectsMessagesThatAreCut) {
   expect_rejected_when_cut(some_requests(), decode_requests);
+  expect_rejected_when_cut(some_relayed(), decode_relayed);
   expect_rejected_when_cut(some_plan(), decode_plan);
 }
 
