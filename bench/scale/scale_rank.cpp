@@ -1,7 +1,9 @@
 // One rank of bench/scale/run.sh: starts a world, runs a few allreduces, and prints what that took, in one line.
 //   scale_rank BYTES [LOST_RANK]     with a rank to lose, it kills itself and the others print when they know
 //
-// START_NS in the environment is the time (CLOCK_MONOTONIC) at which the first process was started.
+// START_NS in the environment is the time (CLOCK_MONOTONIC) at which the first process was started. With NAMED_STEPS,
+// the rank also sums 20 named tensors as often, and prints the time of the first and of the last step, and how many
+// control messages it sent in each.
 #include <dirent.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <farandole/farandole.hpp>
+#include <string>
 #include <vector>
 
 namespace {
@@ -49,6 +52,57 @@ double cpu_seconds() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
+uint64_t control_messages(const fdl::World& world) {
+  fdl_counters counters{};
+  counters.struct_size = sizeof counters;
+  return fdl_metrics(world.get(), &counters) == FDL_OK ? counters.control_messages : 0;
+}
+
+// Sums 20 named tensors in place; false if a sum is wrong.
+bool run_named_step(const fdl::World& world) {
+  constexpr std::size_t kTensors = 20;
+  static const int64_t shape = 16;
+  std::vector<std::vector<float>> tensors(kTensors, std::vector<float>(static_cast<std::size_t>(shape), 1));
+  std::vector<std::string> names(kTensors);
+  std::vector<fdl_handle*> handles(kTensors);
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    names[i] = "tensor " + std::to_string(i);
+    fdl_operation operation;
+    fdl_operation_init(&operation);
+    operation.name = names[i].c_str();
+    operation.input.data = operation.output = tensors[i].data();
+    operation.input.shape = &shape;
+    operation.input.ndim = 1;
+    operation.op = FDL_SUM;
+    if (fdl_submit(fdl_group_all(world.get()), &operation, 1, &handles[i]) != FDL_OK) return false;
+  }
+  bool right = true;
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    right &= fdl_wait_handle(handles[i], -1) == FDL_OK && tensors[i].back() == static_cast<float>(world.size());
+    fdl_handle_free(handles[i]);
+  }
+  return right;
+}
+
+// Prints one line, or nothing without steps; false if a step failed.
+bool run_named_steps(const fdl::World& world, int steps) {
+  double seconds[2] = {};
+  uint64_t messages[2] = {};
+  for (int step = 0; step < steps; ++step) {
+    const uint64_t before = control_messages(world);
+    const long long begun = now_ns();
+    if (!run_named_step(world)) return false;
+    const int which = step == 0 ? 0 : 1;
+    seconds[which] = static_cast<double>(now_ns() - begun) / 1e9;
+    messages[which] = control_messages(world) - before;
+  }
+  if (steps == 0) return true;
+  std::printf("NAMED %d %.4f %.4f %llu %llu\n", world.rank(), seconds[0], seconds[1],
+              static_cast<unsigned long long>(messages[0]), static_cast<unsigned long long>(messages[1]));
+  std::fflush(stdout);
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -69,6 +123,8 @@ int main(int argc, char** argv) {
               static_cast<double>(first - started) / 1e9, memory_kib("Rss: %ld kB"),
               memory_kib("Private_Dirty: %ld kB"), open_descriptors(), start_cpu_s);
   std::fflush(stdout);
+  const char* steps = std::getenv("NAMED_STEPS");
+  if (!run_named_steps(world, steps == nullptr ? 0 : std::atoi(steps))) return 1;
   float one = 1;
   if (lost < 0) return 0;
   try {
