@@ -35,8 +35,9 @@ std::string escaped(std::string_view text) {
 
 class Picture {
  public:
-  Picture(const std::vector<SimulatedPoint>& points, bool over_ranks) : over_ranks_(over_ranks) {
-    bound_.name = "lower bound";
+  Picture(const std::vector<SimulatedPoint>& points, bool over_ranks, const std::string& bound)
+      : over_ranks_(over_ranks) {
+    bound_.name = bound;
     for (const SimulatedPoint& point : points) {
       const double x = over_ranks ? point.cluster.ranks() : static_cast<double>(std::max<int64_t>(1, point.bytes));
       xs_.push_back(x);
@@ -172,7 +173,8 @@ class Picture {
 
 }  // namespace
 
-std::string picture_of(const std::vector<SimulatedPoint>& points, const std::string& title, bool over_ranks) {
+std::string picture_of(const std::vector<SimulatedPoint>& points, const std::string& title, bool over_ranks,
+                       const std::string& bound) {
   std::string subtitle = cluster_text(points.back().cluster);
   // Along the axis the hosts differ, and the rest of the text does not.
   if (over_ranks) {
@@ -180,7 +182,7 @@ std::string picture_of(const std::vector<SimulatedPoint>& points, const std::str
     subtitle = fmt::format("{} rank{} a host", locals, locals == 1 ? "" : "s") +
                subtitle.substr(std::min(subtitle.find(';'), subtitle.size()));
   }
-  return Picture(points, over_ranks).draw(title, subtitle);
+  return Picture(points, over_ranks, bound).draw(title, subtitle);
 }
 
 }  // namespace fdl

@@ -10,7 +10,9 @@
 #include "cli/json_line.h"
 #include "cli/simulate/cluster_text.h"
 #include "cli/simulate/picture.h"
+#include "cli/simulate/simulated_steps.h"
 #include "cli/simulate/simulated_ways.h"
+#include "cli/simulate/training_models.h"
 #include "cli/subcommands.h"
 #include "cli/table_text.h"
 #include "simulate/lower_bound.h"
@@ -36,6 +38,9 @@ struct SimulateArguments {
   std::string slice = "256K";
   std::string most_slices = "20M";
   uint64_t seed = 1;
+  std::string steps;  // a model; empty: single collectives
+  std::string compute = "250ms";
+  std::string backward = "67%";
   bool json = false;
   std::string svg;
 };
@@ -45,6 +50,7 @@ struct Experiment {
   SimulateQuery query;
   std::vector<Cluster> clusters;
   std::vector<int64_t> sizes;
+  std::optional<TrainingQuery> training;
 };
 
 Result<Collective> parse_collective(const std::string& name) {
@@ -89,8 +95,22 @@ Result<Cluster> parse_cluster(const SimulateArguments& arguments) {
   return cluster;
 }
 
+Result<TrainingQuery> parse_training(const SimulateArguments& arguments) {
+  TrainingQuery training{.model = arguments.steps, .parameters = {}};
+  FDL_RETURN_IF_ERROR(assign(training.parameters, parameters_of(arguments.steps), "--steps"));
+  FDL_RETURN_IF_ERROR(assign(training.compute_s, parse_seconds(arguments.compute), "--compute"));
+  FDL_RETURN_IF_ERROR(assign(training.backward, parse_fraction(arguments.backward), "--backward"));
+  if (training.backward > 1) return Status(Code::invalid_argument, "--backward: at most 100%");
+  if (arguments.collective != "allreduce")
+    return Status(Code::invalid_argument, "--steps: gradients are summed by allreduces; leave out --collective");
+  return training;
+}
+
 Result<Experiment> parse(const SimulateArguments& arguments) {
   Experiment experiment;
+  if (!arguments.steps.empty()) {
+    FDL_ASSIGN_OR_RETURN(experiment.training, parse_training(arguments));
+  }
   FDL_ASSIGN_OR_RETURN(experiment.query.collective, parse_collective(arguments.collective));
   experiment.query.algorithms = arguments.algorithm;
   FDL_RETURN_IF_ERROR(parse_count(experiment.query.slice_bytes, arguments.slice, "--slice", 4));
@@ -188,8 +208,53 @@ Status write_file(const std::string& path, const std::string& text) {
   return is_written ? ok_status() : Status::from_errno("--svg " + path, error);
 }
 
+void print_training_table(const TrainingQuery& training, const std::vector<SimulatedTraining>& all) {
+  const auto percent = [](double part) { return fmt::format("{:.1f} %", 100 * part); };
+  int64_t bytes = 0;
+  for (const SimulatedBucket& bucket : all.front().step.buckets) bytes += bucket.bytes;
+  fmt::print("a step of {}: {} gradients, {} in {} buckets; it computes for {}, the last {} of it the backward pass\n",
+             training.model, training.parameters.size(), bytes_text(static_cast<double>(bytes)),
+             all.front().step.buckets.size(), seconds_text(training.compute_s), percent(training.backward));
+  fmt::print("{}\n", cluster_text(all.back().cluster));
+  std::vector<std::vector<std::string>> rows{
+      {"   hosts", "ranks", "step", "communication", "exposed", "hidden", "efficiency"}};
+  for (const SimulatedTraining& one : all) {
+    rows.push_back({fmt::format("   {}", one.cluster.hosts), fmt::format("{}", one.cluster.ranks()),
+                    seconds_text(one.step.seconds), seconds_text(one.step.communication_s),
+                    seconds_text(one.step.exposed_s), percent(one.hidden()), percent(one.efficiency())});
+  }
+  for (const std::string& line : align(rows)) fmt::print("{}\n", line);
+}
+
+void print_training_json(const TrainingQuery& training, const SimulatedTraining& one) {
+  JsonLine line;
+  line.text("model", training.model).number("hosts", static_cast<long long>(one.cluster.hosts));
+  line.number("ranks", static_cast<long long>(one.cluster.ranks()))
+      .number("buckets", static_cast<long long>(one.step.buckets.size()));
+  line.number("compute_us", training.compute_s * 1e6).number("step_us", one.step.seconds * 1e6);
+  line.number("communication_us", one.step.communication_s * 1e6).number("exposed_us", one.step.exposed_s * 1e6);
+  line.number("hidden", one.hidden()).number("efficiency", one.efficiency());
+  fmt::print("{}\n", line.str());
+}
+
+Status simulate_steps(const SimulateArguments& arguments, const Experiment& experiment) {
+  const TrainingQuery& training = *experiment.training;
+  std::vector<SimulatedTraining> all;
+  std::vector<SimulatedPoint> points;
+  for (const Cluster& cluster : experiment.clusters) {
+    FDL_ASSIGN_OR_RETURN(all.emplace_back(), simulated_training(experiment.query, training, cluster));
+    points.push_back(as_point(all.back()));
+    if (arguments.json) print_training_json(training, all.back());
+  }
+  if (!arguments.json) print_training_table(training, all);
+  if (arguments.svg.empty()) return {};
+  const std::string title = fmt::format("simulated step of {}", training.model);
+  return write_file(arguments.svg, picture_of(points, title, /*over_ranks=*/true, "computation"));
+}
+
 Status simulate_all(const SimulateArguments& arguments) {
   FDL_ASSIGN_OR_RETURN(const Experiment experiment, parse(arguments));
+  if (experiment.training) return simulate_steps(arguments, experiment);
   const Collective collective = experiment.query.collective;
   std::vector<SimulatedPoint> points;
   for (const Cluster& cluster : experiment.clusters) {
@@ -242,8 +307,9 @@ void add_simulate(CLI::App& app, Work& work) {
                    "allreduce, reduce, broadcast, allgather, reduce_scatter, "
                    "alltoall, gather, scatter, barrier")
       ->capture_default_str();
-  command->add_option("--bytes,--sizes", arguments->bytes, "Size of the vector: 1G, a list, or a range by fours (4:1G)")
-      ->capture_default_str();
+  CLI::Option* bytes = command->add_option("--bytes,--sizes", arguments->bytes,
+                                           "Size of the vector: 1G, a list, or a range by fours (4:1G)");
+  bytes->capture_default_str();
   command
       ->add_option("--algorithm", arguments->algorithm,
                    "all, auto (what the library would run), or names as `farandole explain` has them: ring,whole")
@@ -251,6 +317,16 @@ void add_simulate(CLI::App& app, Work& work) {
   command->add_option("--slice", arguments->slice, "Unit of pipelining, as FARANDOLE_SLICE_BYTES")
       ->capture_default_str();
   command->add_option("--most-slices", arguments->most_slices, "Refuse simulations of more slices than this")
+      ->capture_default_str();
+  CLI::Option* steps = command->add_option(
+      "--steps", arguments->steps,
+      "Simulate training steps that sum the gradients of resnet50, bert-base, or of elements such as 4M,64K,1000");
+  steps->excludes(bytes);
+  command->add_option("--compute", arguments->compute, "How long a step of --steps computes, on each rank")
+      ->needs(steps)
+      ->capture_default_str();
+  command->add_option("--backward", arguments->backward, "The part of it that the backward pass takes")
+      ->needs(steps)
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "One JSON object a line");
   command->add_option("--svg", arguments->svg, "Write a picture: time over bytes, or over ranks");

@@ -94,6 +94,13 @@ def test_the_picture_is_well_formed(tmp_path, axis):
         (["--stragglers", "9:1ms"], "9 stragglers are not between 0 and all 4 ranks"),
         (["--slice", "0"], "--slice: '0'"),
         (["--hosts", "2,4", "--bytes", "4,8", "--svg", "x.svg"], "not both"),
+        (["--steps", "resnet"], "--steps: 'resnet' is none of resnet50 and bert-base"),
+        (["--steps", "resnet50", "--bytes", "4"], "--steps excludes --bytes"),
+        (["--compute", "1s"], "--compute requires --steps"),
+        (["--steps", "1M", "--compute", "1"], "--compute: '1' is not a time"),
+        (["--steps", "1M", "--backward", "101%"], "--backward: at most 100%"),
+        (["--steps", "1M", "--collective", "reduce"], "leave out --collective"),
+        (["--steps", "1M", "--hosts", "1", "--ranks-per-host", "4"], "shared memory, which is not simulated"),
     ],
 )
 def test_malformed_arguments_are_named(arguments, words):
@@ -113,6 +120,32 @@ def test_every_collective_is_simulated_from_one_rank_on(collective):
         rows = rows_of(*shape, "--collective", collective, "--bytes", "60")
         assert all(row["time_us"] >= row["bound_us"] * (1 - 1e-5) for row in rows if "refused" not in row), rows
         assert any("time_us" in row for row in rows)
+
+
+def test_steps_hide_communication_behind_the_backward_pass():
+    arguments = ("--hosts", "2:64", "--ranks-per-host", "8", "--steps", "resnet50")
+    slow = rows_of(*arguments, "--link", "10Gbit,20us,1us", "--compute", "100ms")
+    fast = rows_of(*arguments, "--link", "400Gbit,5us,0.3us", "--compute", "400ms")
+    assert [row["ranks"] for row in slow] == [16, 32, 64, 128, 256, 512]
+    for row in slow + fast:
+        assert row["step_us"] == pytest.approx(row["compute_us"] + row["exposed_us"])
+        assert row["efficiency"] == pytest.approx(row["compute_us"] / row["step_us"])
+        assert row["communication_us"] >= row["exposed_us"]
+    assert all(row["hidden"] > 0.9 and row["efficiency"] > 0.97 for row in fast)
+    assert all(row["efficiency"] < 0.9 for row in slow)
+    (step,) = rows_of("--hosts", "4", "--steps", "1M", "--compute", "0s", "--algorithm", "ring")
+    (alone,) = rows_of("--hosts", "4", "--bytes", "4M", "--algorithm", "ring")
+    assert step["step_us"] == alone["time_us"], "one gradient without any computation is one allreduce"
+
+
+def test_steps_are_a_table_and_a_picture(tmp_path):
+    path = tmp_path / "steps.svg"
+    done = simulate("--hosts", "2:8", "--steps", "bert-base", "--compute", "300ms", "--svg", str(path))
+    assert done.returncode == 0, done.stderr
+    assert "a step of bert-base: 199 gradients, 417.6 MiB in " in done.stdout
+    assert "efficiency" in done.stdout
+    texts = [element.text for element in xml.etree.ElementTree.parse(path).iter() if element.tag.endswith("text")]
+    assert {"computation", "step", "communication alone", "ranks"} <= set(texts)
 
 
 def test_auto_is_refused_where_shared_memory_runs():

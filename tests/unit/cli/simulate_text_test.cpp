@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "cli/simulate/cluster_text.h"
 #include "cli/simulate/picture.h"
+#include "cli/simulate/training_models.h"
 
 namespace fdl {
 namespace {
@@ -102,6 +105,21 @@ TEST(Picture, HasALineForEachWayAndTheBound) {
   EXPECT_THAT(picture, HasSubstr(">a&lt;b (too large)</text>"));
   EXPECT_THAT(picture, Not(HasSubstr("nan")));
   EXPECT_THAT(picture, Not(HasSubstr("inf")));
+}
+
+// The numbers of parameters are those that the papers and the reference programs give.
+TEST(TrainingModels, HaveTheParametersOfTheirNetworks) {
+  const auto count = [](const char* model) {
+    const auto sizes = *parameters_of(model);
+    return std::pair(sizes.size(), std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));
+  };
+  EXPECT_EQ(count("resnet50"), std::pair(std::size_t{161}, int64_t{25'557'032}));
+  EXPECT_EQ(count("bert-base"), std::pair(std::size_t{199}, int64_t{109'482'240}));
+  EXPECT_THAT(*parameters_of("4M,64K,1000"), ElementsAre(4 << 20, 64 << 10, 1000));
+  for (const char* wrong : {"", "resnet", "4:64", "0", "x,4"}) {
+    ASSERT_FALSE(parameters_of(wrong).ok()) << wrong;
+    EXPECT_THAT(parameters_of(wrong).status().text(), HasSubstr("none of resnet50 and bert-base")) << wrong;
+  }
 }
 
 }  // namespace
