@@ -40,6 +40,9 @@
        "How many times as many steps pass before the tuner tries anything.")                                           \
   KNOB(cache_capacity,         Count,   "1024", "HOROVOD_CACHE_CAPACITY",                                              \
        "How many named requests the cache holds; repeating one costs a bit instead of a message. 0 turns it off.")     \
+  KNOB(agreement_width,        Count,   "16", "",                                                                      \
+       "Named operations are agreed on along a tree of this width in groups of more than twice as many ranks. 0: all " \
+       "ranks send to the first one.")                                                                                 \
   KNOB(lock_after,             Count,   "4", "",                                                                       \
        "After this many equal steps, named operations lock their order and need no messages to agree. 0: never.")      \
   KNOB(lock_patience_s,       Seconds, "0.1", "",                                                                     \

@@ -111,7 +111,7 @@ std::unique_ptr<BucketRun> BucketExecutor::start_next(GroupLaunch* group_launch)
 // was continued or withdrawn. If the root is gone, the final counts cannot arrive and the group is about to fail.
 bool BucketExecutor::resolve_trial() {
   const LockedOrder::Fate fate = order_.fate();
-  if (fate == LockedOrder::Fate::open && !failure_.root_is_gone()) return false;
+  if (fate == LockedOrder::Fate::open && !failure_.plans_have_ended()) return false;
   fate == LockedOrder::Fate::real ? running_->go_on() : running_->withdraw();
   return true;
 }

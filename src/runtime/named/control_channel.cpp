@@ -27,9 +27,8 @@ Tag tag_at(const std::byte* data) {
 
 }  // namespace
 
-ControlChannel::ControlChannel(Communicator& comm) : comm_(comm) {
-  for (int rank = 0; rank < comm.size(); ++rank) {
-    if (rank == comm.rank() || (comm.rank() != 0 && rank != 0)) continue;
+ControlChannel::ControlChannel(Communicator& comm, const std::vector<int>& peers) : comm_(comm) {
+  for (const int rank : peers) {
     peers_.push_back(std::make_unique<Peer>());
     peers_.back()->rank = rank;
     make_seals(*peers_.back());

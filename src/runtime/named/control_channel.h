@@ -1,5 +1,5 @@
-// ControlChannel carries messages of any length between a group's root and its members, over the point-to-point
-// messages of the group's communicator.
+// ControlChannel carries messages of any length between a rank and its neighbours in the tree of its group
+// (agree/session/agreement_tree.h), over the point-to-point messages of the group's communicator.
 //
 // A message is a frame of fixed size, so that a receive for it can always be posted: 8 bytes of length, a tag, then the
 // body. A body that does not fit into the frame follows as a second message: the body and a tag of its own. The usual
@@ -27,8 +27,8 @@ namespace fdl {
 
 class ControlChannel {
  public:
-  // The root (rank 0 of the group) has all other ranks as peers; each of them has only the root.
-  explicit ControlChannel(Communicator& comm);
+  // Receives from all of `peers`, so each of them becomes a connection. Each peer has this rank among its peers.
+  ControlChannel(Communicator& comm, const std::vector<int>& peers);
 
   void send(int peer, std::vector<std::byte> bytes);
   // Delivers the messages that have arrived; true if there were any. Calls `on_gone` once for a peer whose receives

@@ -1,6 +1,9 @@
 // GroupFailure keeps the first failure of each state.
 #include "runtime/named/group_failure.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "runtime/progress/failure_decisions.h"
 
 namespace fdl {
@@ -24,8 +27,22 @@ bool GroupFailure::fail(const Status& why) {
   return true;
 }
 
-void GroupFailure::peer_is_gone(const Status& why) {
-  if (gone_.ok()) gone_ = why;
+void GroupFailure::peer_is_gone(int peer, const Status& why) {
+  if (std::find(departed_.begin(), departed_.end(), peer) != departed_.end()) return;
+  gone_.push_back({peer, why, Deadline::after_seconds(news_s_)});
+}
+
+void GroupFailure::rank_departs(int rank) {
+  departed_.push_back(rank);
+  std::erase_if(gone_, [rank](const Gone& one) { return one.peer == rank; });
+}
+
+int64_t GroupFailure::explanation_due_ns() const {
+  return gone_.empty() ? std::numeric_limits<int64_t>::max() : gone_.front().due.moment_ns();
+}
+
+Status GroupFailure::unexplained_end() const {
+  return gone_.empty() || !gone_.front().due.passed() ? Status() : gone_.front().why;
 }
 
 }  // namespace fdl

@@ -10,7 +10,8 @@
 // Only the first report and the first final failure have an effect. A group may also become final without a report.
 //
 // A peer that ends its messages is not a failure as long as no operation needs it: a rank that leaves in good order
-// ends its messages too. Only the thread that owns progress calls this class.
+// ends its messages too, and the root then fails the operations that wait for it. The coordinator tells why a peer has
+// ended; only an end that stays unexplained is reported. Only the thread that owns progress calls this class.
 #pragma once
 
 #include <utility>
@@ -25,8 +26,8 @@ namespace fdl {
 
 class GroupFailure {
  public:
-  // `is_root`: this rank is the root of the group, and has all other ranks as peers. Other ranks have only the root.
-  GroupFailure(const Config& config, bool is_root) : config_(config), is_root_(is_root) {}
+  // `news_s`: how long the coordinator's news that a rank has left or was lost may take.
+  GroupFailure(const Config& config, double news_s) : config_(config), news_s_(news_s) {}
 
   // Whether buckets may begin: no failure is reported or final.
   bool none() const { return failure_.ok() && report_.ok(); }
@@ -50,29 +51,41 @@ class GroupFailure {
   std::vector<Entry> take_stranded() { return std::exchange(stranded_, {}); }
 
   // ---- peers ----
-  // The messages of a peer have ended; the first peer is recorded.
-  void peer_is_gone(const Status& why);
-  // The root has left in good order, and operations that wait for it fail with `why`. The root itself ignores this.
-  void root_departs(const Status& why) {
-    if (!is_root_) departure_ = why;
+  // The messages of a peer have ended.
+  void peer_is_gone(int peer, const Status& why);
+  // A rank has left in good order. Its end needs no report.
+  void rank_departs(int rank);
+  // When an end becomes unexplained, as a clock time in ns. INT64_MAX: there is none to explain.
+  int64_t explanation_due_ns() const;
+  // Why the messages of a peer have ended whose departure or loss was not announced in time; OK if there is none.
+  Status unexplained_end() const;
+  // No further plan can arrive, because a rank on the way from the root has left or was lost.
+  void plans_end() { plans_have_ended_ = true; }
+  bool plans_have_ended() const { return plans_have_ended_; }
+  // A rank on that way has left in good order; operations that wait fail with `why` once its last plans have arrived.
+  void source_departs(const Status& why) {
+    if (departure_.ok()) departure_ = why;
   }
-  bool root_is_gone() const { return !is_root_ && !gone_.ok(); }
-  // Whether the root has left in good order and all its plans have arrived.
-  bool root_has_departed() const { return !departure_.ok() && !gone_.ok(); }
+  bool source_has_departed() const { return !departure_.ok() && plans_have_ended_; }
   const Status& departure() const { return departure_; }
-  // Why the messages of a peer have ended; OK if those of all peers may still arrive.
-  const Status& gone() const { return gone_; }
 
  private:
   const Config& config_;
-  const bool is_root_;
+  const double news_s_;
   Status report_;
   Status unsent_report_;  // report_ until take_report()
   Deadline decision_due_ = Deadline::never();
   std::vector<Entry> stranded_;
   Status failure_;
   Status departure_;
-  Status gone_;
+  bool plans_have_ended_ = false;
+  struct Gone {
+    int peer;
+    Status why;
+    Deadline due;  // of the coordinator's explanation
+  };
+  std::vector<Gone> gone_;
+  std::vector<int> departed_;
 };
 
 }  // namespace fdl

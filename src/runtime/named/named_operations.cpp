@@ -8,11 +8,17 @@
 #include "engine/late_ranks.h"
 
 namespace fdl {
+namespace {
+
+// The coordinator announces losses at once, and departures within a second: those of many ranks travel together.
+constexpr double kNews_s = 1.5;
+
+}  // namespace
 
 NamedOperations::NamedOperations(Communicator& comm, const Config& config, const std::vector<std::string>& rank_names,
                                  std::shared_ptr<HostMemory> memory, OrderTuning tuning)
     : comm_(comm),
-      failure_(config, comm.rank() == 0),
+      failure_(config, kNews_s),
       submissions_(comm.rank(), comm.size()),
       exchange_(comm, config, rank_names, std::move(tuning), operations_.telemetry(), *this),
       order_(comm, config, submissions_, exchange_, pending_, operations_),
@@ -50,18 +56,20 @@ bool NamedOperations::progress() {
   moved |= order_.follow();
   moved |= apply_deferred();
   moved |= executor_.progress();
-  if (failure_.root_has_departed() && !running()) fail_all(Status(failure_.departure()));
+  if (failure_.source_has_departed() && !running()) fail_all(Status(failure_.departure()));
   // Operations that wait for a rank without a connection cannot complete. Agreed buckets need no messages and finish
   // first.
-  if (!failure_.gone().ok() && !idle() && !running()) failure_.report(failure_.gone());
+  if (const Status end = failure_.unexplained_end(); !end.ok() && !idle() && !running()) failure_.report(end);
   // A communicator may also fail while no bucket runs, when queued work on a device fails.
   if (comm_.has_failed() && failure().ok()) failure_.report(comm_.status());
   return moved;
 }
 
 int64_t NamedOperations::next_alarm_ns() const {
-  if (!failure().ok()) return std::numeric_limits<int64_t>::max();
-  return std::min({failure_.next_alarm_ns(), order_.next_alarm_ns(), exchange_.next_alarm_ns()});
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  if (!failure().ok()) return kNever;
+  const int64_t explanation = idle() || running() || !failure_.none() ? kNever : failure_.explanation_due_ns();
+  return std::min({explanation, failure_.next_alarm_ns(), order_.next_alarm_ns(), exchange_.next_alarm_ns()});
 }
 
 bool NamedOperations::idle() const {
@@ -69,7 +77,7 @@ bool NamedOperations::idle() const {
 }
 
 bool NamedOperations::running() const {
-  return executor_.is_running() || !pending_.empty() || order_.is_leaving(failure_.root_is_gone());
+  return executor_.is_running() || !pending_.empty() || order_.is_leaving(failure_.plans_have_ended());
 }
 
 void NamedOperations::trace_with(std::unique_ptr<Trace> trace) {
@@ -162,19 +170,20 @@ void NamedOperations::report_stall(const std::string& text) {
 
 // A message that was tampered with is a failure at once, also on a rank that waits for nothing: the other ranks may
 // wait for the answer to it.
-void NamedOperations::end_peer(const Status& why) {
+void NamedOperations::end_peer(int peer, const Status& why) {
   if (why.code() == Code::authentication) return failure_.report(why);
-  failure_.peer_is_gone(why);
+  failure_.peer_is_gone(peer, why);
 }
 
 // Buckets that were agreed on before a rank left still finish, because that rank finishes them too. Requests that wait
-// for the rank fail on all ranks at the same place among the plans, because the root sends the error in a plan. The
-// departure of the root itself is handled by each rank.
+// for the rank fail on all ranks at the same place among the plans, because the root sends the error in a plan. Ranks
+// whose plans came through the rank that left get none any more: each of them handles the departure itself.
 void NamedOperations::depart(int rank, const Status& why) {
+  failure_.rank_departs(rank);
   submissions_.depart(rank);
   order_.publish();
   exchange_.depart(rank);
-  if (rank == 0) failure_.root_departs(why);
+  if (exchange_.plans_come_through(rank)) failure_.source_departs(why);
 }
 
 // The order matters: buckets that have not begun complete first, then the running ones, then the entries that no plan

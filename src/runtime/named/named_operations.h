@@ -100,7 +100,8 @@ class NamedOperations final : private PlanExchange::Receiver {
   bool apply_deferred();
   void apply(Plan&& plan);
   void fail_exchange(const Status& why) override { fail_all(why); }
-  void end_peer(const Status& why) override;
+  void end_peer(int peer, const Status& why) override;
+  void end_plans() override { failure_.plans_end(); }
   void report_stall(const std::string& text) override;
 
   Communicator& comm_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <unordered_map>
 
 #include "base/log.h"
 
@@ -21,6 +22,21 @@ NegotiatorOptions negotiator_options(Communicator& comm, const Config& config, c
           .tune = tuning.tune,
           .cut = tuning.cut,
           .rank_names = rank_names};
+}
+
+AgreementTree tree_of(Communicator& comm, const Config& config) {
+  std::unordered_map<std::string, int> numbers;
+  std::vector<int> hosts;
+  for (const Member& member : comm.members()) {
+    hosts.push_back(numbers.emplace(member.host_id, static_cast<int>(numbers.size())).first->second);
+  }
+  return AgreementTree(comm.rank(), hosts, static_cast<int>(std::min<int64_t>(config.agreement_width, comm.size())));
+}
+
+std::vector<int> neighbours_in(const AgreementTree& tree) {
+  std::vector<int> neighbours = tree.children();
+  if (!tree.is_root()) neighbours.push_back(tree.parent());
+  return neighbours;
 }
 
 bool has_counts(RequestKind kind) {
@@ -44,9 +60,11 @@ PlanExchange::PlanExchange(Communicator& comm, const Config& config, const std::
     : comm_(comm),
       telemetry_(telemetry),
       receiver_(receiver),
-      channel_(comm),
+      tree_(tree_of(comm, config)),
+      channel_(comm, neighbours_in(tree_)),
       member_(static_cast<std::size_t>(config.cache_capacity)) {
-  if (comm.rank() == 0) {
+  if (tree_.is_relay()) relay_.emplace(tree_);
+  if (tree_.is_root()) {
     root_ = std::make_unique<RootSession>(negotiator_options(comm, config, tuning, rank_names),
                                           static_cast<std::size_t>(config.cache_capacity));
     tuning_report_.begin(std::move(tuning));
@@ -56,6 +74,7 @@ PlanExchange::PlanExchange(Communicator& comm, const Config& config, const std::
 bool PlanExchange::progress(Submissions<Entry>& submissions) {
   bool moved = send(submissions);
   moved |= receive();
+  if (relay_) pass_on_requests();
   if (root_has_input_) moved |= decide();
   if (root_ && now_ns() >= root_->next_alarm_ns()) {
     warn_of_stalls();
@@ -113,37 +132,65 @@ bool PlanExchange::send(Submissions<Entry>& submissions) {
     const Status taken = root_->receive(0, bytes, now_ns());
     FDL_CHECK(taken.ok());
     root_has_input_ = true;
+  } else if (relay_) {
+    relay_->add(std::move(bytes));
   } else {
-    channel_.send(0, std::move(bytes));
+    channel_.send(tree_.parent(), std::move(bytes));
   }
   return true;
 }
 
-// Other ranks than the root receive plans only.
 bool PlanExchange::receive() {
-  return channel_.progress(
-      [this](int peer, ConstBytes bytes) { root_ ? take_requests(peer, bytes) : take_plan(bytes); },
-      [this](int peer, const Status& why) {
-        log_debug("messages from rank {} of the group ended: {}", peer, why.text());
-        receiver_.end_peer(why);
-      });
+  return channel_.progress([this](int peer, ConstBytes bytes) { take_message(peer, bytes); },
+                           [this](int peer, const Status& why) {
+                             log_debug("messages from rank {} of the group ended: {}", peer, why.text());
+                             receiver_.end_peer(peer, why);
+                             if (peer == tree_.parent()) end_plans();
+                           });
+}
+
+void PlanExchange::take_message(int peer, ConstBytes bytes) {
+  if (peer != tree_.parent()) return take_requests(peer, bytes);
+  if (bytes.empty()) return end_plans();
+  pass_on_plan(bytes);
+  take_plan(bytes);
+}
+
+void PlanExchange::take_requests(int child, ConstBytes bytes) {
+  if (relay_) return reject(child, relay_->receive(child, bytes));
+  root_has_input_ = true;
+  if (!tree_.relays(child)) return reject(child, root_->receive(child, bytes, now_ns()));
+  const auto rejected = root_->receive_relayed(tree_, child, bytes, now_ns());
+  if (rejected) reject(rejected->rank, rejected->why);
 }
 
 // A rejected message ends the group and names the rank that sent it.
-void PlanExchange::take_requests(int peer, ConstBytes bytes) {
-  const Status taken = root_->receive(peer, bytes, now_ns());
-  root_has_input_ |= taken.ok();
-  if (taken.ok()) return;
-  const Member& sender = comm_.members()[static_cast<std::size_t>(peer)];
-  receiver_.fail_exchange(Status::blame(sender.world_rank, sender.host_name, taken.code(), taken.text()));
+void PlanExchange::reject(int sender, const Status& why) {
+  if (why.ok()) return;
+  const Member& member = comm_.members()[static_cast<std::size_t>(sender)];
+  receiver_.fail_exchange(Status::blame(member.world_rank, member.host_name, why.code(), why.text()));
 }
 
-// Makes the next plan, sends it to all members and applies it on the root itself.
+// Sends what has arrived since the last call in one message, unless it is large.
+void PlanExchange::pass_on_requests() {
+  while (auto bytes = relay_->take()) channel_.send(tree_.parent(), std::move(*bytes));
+}
+
+void PlanExchange::pass_on_plan(ConstBytes bytes) {
+  for (const int child : tree_.children()) channel_.send(child, {bytes.begin(), bytes.end()});
+}
+
+void PlanExchange::end_plans() {
+  pass_on_plan({});
+  receiver_.end_plans();
+}
+
+// Makes the next plan, sends it down the tree and applies it on the root itself.
 bool PlanExchange::decide() {
   root_has_input_ = false;
   const auto bytes = root_->decide(now_ns());
   if (!bytes) return false;
-  for (int peer = 1; peer < comm_.size(); ++peer) channel_.send(peer, *bytes);
+  pass_on_plan(*bytes);
   take_plan(*bytes);
   if (StepTuner* tuner = root_->tuner(); tuner != nullptr) tuning_report_.update(*tuner);
   return true;

@@ -1,17 +1,23 @@
 // PlanExchange negotiates with the root of a group: it sends this rank's requests to the root, receives the plans of
-// the root and checks them. On the root it also makes the plans.
+// the root and checks them. On the root it also makes the plans. Messages travel along the group's tree
+// (agree/session/agreement_tree.h), whose inner ranks pass on those of the ranks below them.
 //
-// The root passes each message to its session and decides later, once for all messages that have arrived. It sends the
-// plan to all members and applies it itself, so all ranks process the same plans in the same order. A message that does
-// not decode or does not fit the group ends the group, because the states of the ranks then differ.
+// The root passes each message to its session and decides later, once for all messages that have arrived. Its plan goes
+// to all ranks, itself included, so all ranks process the same plans in the same order. A message that does not decode
+// or does not fit the group ends the group, because the states of the ranks then differ.
+//
+// An empty message down the tree means that no further plan will come: a rank above has left or was lost.
 //
 // Only the thread that owns progress calls this class.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "agree/session/agreement_tree.h"
+#include "agree/session/relay_session.h"
 #include "agree/session/session.h"
 #include "base/config.h"
 #include "engine/communicator.h"
@@ -32,7 +38,9 @@ class PlanExchange {
     // The group must fail with `why`.
     virtual void fail_exchange(const Status& why) = 0;
     // No further message of a peer can arrive.
-    virtual void end_peer(const Status& why) = 0;
+    virtual void end_peer(int peer, const Status& why) = 0;
+    // No further plan can arrive. On all ranks but the root.
+    virtual void end_plans() = 0;
     // Operations wait for ranks; on the root only.
     virtual void report_stall(const std::string& text) = 0;
 
@@ -56,6 +64,8 @@ class PlanExchange {
   void left_order(uint64_t rounds, bool completed);
   void finish_round();
   bool is_root() const { return root_ != nullptr; }
+  // Whether that rank of the group is the root or passes on its plans to this one.
+  bool plans_come_through(int rank) const { return tree_.has_ancestor(rank); }
   // Whether the root has something to decide.
   bool has_input() const { return root_has_input_; }
   // Records each arriving request in the telemetry's trace, if there is one. Call after the trace has changed.
@@ -72,16 +82,23 @@ class PlanExchange {
   bool send(Submissions<Entry>& submissions);
   bool receive();
   bool decide();
-  void take_requests(int peer, ConstBytes bytes);
+  void take_message(int peer, ConstBytes bytes);
+  void take_requests(int child, ConstBytes bytes);
+  void reject(int sender, const Status& why);
+  void pass_on_requests();
+  void pass_on_plan(ConstBytes bytes);
+  void end_plans();
   void take_plan(ConstBytes bytes);
   void warn_of_stalls();
 
   Communicator& comm_;
   NamedTelemetry& telemetry_;
   Receiver& receiver_;
+  const AgreementTree tree_;
   ControlChannel channel_;
   MemberSession member_;
   std::unique_ptr<RootSession> root_;  // null on the other ranks
+  std::optional<RelaySession> relay_;  // of an inner rank of the tree
   TuningReport tuning_report_;
   bool root_has_input_ = false;  // a message or a departure since the last plan may have made buckets ready
 };

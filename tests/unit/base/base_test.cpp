@@ -100,7 +100,8 @@ TEST(ConfigTest, OptionPrecedesVariablePrecedesAliasPrecedesDefault) {
 TEST(ConfigTest, CompatibilitySettingsHaveACanonicalForm) {
   auto one = Config::read(environment({}), {{"slice_bytes", "256K"}, {"deterministic", "yes"}});
   auto other = Config::read(environment({}), {{"slice_bytes", "262144"}, {"deterministic", "1"}});
-  for (const char* name : {"transport", "algorithm", "deterministic", "cache_capacity", "slice_bytes", "shm_bytes"}) {
+  for (const char* name :
+       {"transport", "algorithm", "deterministic", "cache_capacity", "slice_bytes", "shm_bytes", "agreement_width"}) {
     EXPECT_TRUE(setting(*one, name).alike) << name;
     EXPECT_EQ(setting(*one, name).meant, setting(*other, name).meant) << name;
   }

@@ -57,10 +57,10 @@ void OrderFollower::prepare_to_leave() {
 }
 
 // In an optimistic order other ranks may wait for this rank until the root has sent the final counts.
-bool OrderFollower::is_leaving(bool root_is_gone) const {
+bool OrderFollower::is_leaving(bool plans_have_ended) const {
   const LockedOrder* order = submissions_.order();
   if (order == nullptr || !order->frozen()) return false;
-  return order->optimistic() ? !root_is_gone : order->waiting() > 0;
+  return order->optimistic() ? !plans_have_ended : order->waiting() > 0;
 }
 
 bool OrderFollower::begin_optimistically() {

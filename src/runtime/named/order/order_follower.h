@@ -44,7 +44,7 @@ class OrderFollower {
     return order != nullptr && (order->left() || (exchange_.is_root() && order->is_complete()));
   }
   // Whether positions of an order that is being left may still have to run.
-  bool is_leaving(bool root_is_gone) const;
+  bool is_leaving(bool plans_have_ended) const;
 
   // ---- an optimistic order ----
   // Appends the next position, if it may begin. Returns whether it did.

@@ -61,7 +61,8 @@ class ControlChannelTest : public testing::Test {
       if (rank == 1) parts.transport = std::make_unique<EditingTransport>(std::move(parts.transport), edit);
       comms_[static_cast<std::size_t>(rank)] = require(Communicator::make(std::move(parts)));
     });
-    for (std::size_t rank = 0; rank < 2; ++rank) channels_[rank] = std::make_unique<ControlChannel>(*comms_[rank]);
+    for (std::size_t rank = 0; rank < 2; ++rank)
+      channels_[rank] = std::make_unique<ControlChannel>(*comms_[rank], std::vector<int>{1 - static_cast<int>(rank)});
   }
   void TearDown() override {
     for (auto& comm : comms_) {

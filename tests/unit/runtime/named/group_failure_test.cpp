@@ -14,7 +14,7 @@ Config config_with(const std::string& lost_after_s, const std::string& suspect_a
 class GroupFailureTest : public testing::Test {
  protected:
   const Config config_ = config_with("3600", "3600");
-  GroupFailure failure_{config_, /*is_root=*/false};
+  GroupFailure failure_{config_, 3600};
 };
 
 const Status kFirst(Code::transport, "first");
@@ -64,30 +64,45 @@ TEST_F(GroupFailureTest, StrandedEntriesAreTakenOnce) {
   EXPECT_FALSE(failure_.has_stranded());
 }
 
-TEST_F(GroupFailureTest, RootHasDepartedOnceItsMessagesHaveEnded) {
-  failure_.root_departs(kFirst);
-  EXPECT_FALSE(failure_.root_has_departed());
-  failure_.peer_is_gone(kSecond);
-  EXPECT_TRUE(failure_.root_has_departed());
+TEST_F(GroupFailureTest, SourceOfPlansHasDepartedOnceTheyHaveEnded) {
+  failure_.source_departs(kFirst);
+  failure_.peer_is_gone(1, kSecond);
+  EXPECT_FALSE(failure_.source_has_departed()) << "another peer than the source may be gone";
+  failure_.plans_end();
+  EXPECT_TRUE(failure_.source_has_departed());
   EXPECT_EQ(failure_.departure().text(), "first");
-  EXPECT_EQ(failure_.gone().text(), "second");
   EXPECT_TRUE(failure_.none()) << "operations decide whether the end of a peer's messages is a failure";
 }
 
-TEST_F(GroupFailureTest, OnlyTheFirstPeerThatIsGoneIsRecorded) {
-  failure_.peer_is_gone(kFirst);
-  failure_.peer_is_gone(kSecond);
-  EXPECT_EQ(failure_.gone().text(), "first");
+TEST_F(GroupFailureTest, PlansThatEndWithoutADepartureAreNoFailure) {
+  failure_.plans_end();
+  EXPECT_TRUE(failure_.plans_have_ended());
+  EXPECT_FALSE(failure_.source_has_departed());
+  failure_.source_departs(kFirst);
+  failure_.source_departs(kSecond);
+  EXPECT_EQ(failure_.departure().text(), "first");
 }
 
-TEST(GroupFailureOfTheRoot, MissesMembersButNeverItself) {
-  const Config config = config_with("1", "1");
-  GroupFailure failure(config, /*is_root=*/true);
-  failure.root_departs(kFirst);
-  failure.peer_is_gone(kSecond);
-  EXPECT_FALSE(failure.root_has_departed());
-  EXPECT_FALSE(failure.root_is_gone());
-  EXPECT_FALSE(failure.gone().ok());
+TEST_F(GroupFailureTest, TheEndOfAPeerIsUnexplainedOnceTheNewsAreOverdue) {
+  EXPECT_EQ(failure_.explanation_due_ns(), Deadline::never().moment_ns());
+  const int64_t before = now_ns();
+  failure_.peer_is_gone(1, kFirst);
+  EXPECT_GE(failure_.explanation_due_ns(), before + seconds_to_ns(3600));
+  EXPECT_TRUE(failure_.unexplained_end().ok());
+  GroupFailure overdue(config_, 0);
+  overdue.peer_is_gone(1, kFirst);
+  overdue.peer_is_gone(2, kSecond);
+  EXPECT_EQ(overdue.unexplained_end().text(), "first");
+  overdue.rank_departs(1);
+  EXPECT_EQ(overdue.unexplained_end().text(), "second");
+  overdue.rank_departs(2);
+  EXPECT_TRUE(overdue.unexplained_end().ok());
+}
+
+TEST_F(GroupFailureTest, ADepartureThatIsKnownExplainsTheEnd) {
+  failure_.rank_departs(1);
+  failure_.peer_is_gone(1, kFirst);
+  EXPECT_EQ(failure_.explanation_due_ns(), Deadline::never().moment_ns());
 }
 
 }  // namespace
