@@ -59,7 +59,7 @@ expect() {
 }
 
 for tag in farandole:test farandole:again; do make_image "$tag" Dockerfile; done
-digests=$(for tag in test again; do build inspect --type image --format '{{.FromImageDigest}}' "localhost/farandole:$tag"; done | sort -u)
+digests=$(for tag in test again; do build inspect --type image --format '{{.FromImageDigest}}' "localhost/farandole:$tag"; echo; done | sort -u)
 [ "$(wc -l <<<"$digests")" = 1 ] || { printf '%s\nimage.sh: two builds differ\n' "$digests" >&2; exit 1; }
 sizes=$(build images --format '{{.Name}} {{.Size}}' | sort -u | tr '\n' ';')
 echo "image.sh: two builds are $digests; sizes: $sizes"
@@ -68,20 +68,22 @@ output=$(in_image farandole:test '
   id -u && farandole run -np 2 -- python /app/train_numpy.py --steps 30 &&
   mkdir -p ~/.ssh && ssh-keygen -q -t rsa -N "" -f ~/.ssh/id_rsa && /usr/sbin/sshd -t -f ~/sshd_config && echo sshd: ok
   ls /etc/ssh/ssh_host_* 2>/dev/null || echo "host keys: none"
-  farandole doctor >/tmp/doctor; echo "doctor: $? with $(grep -c "^good" /tmp/doctor) good"; grep "^bad" /tmp/doctor
-  python /dev/stdin' <tests/kubernetes/support/check_sbom.py)
+  farandole doctor >/tmp/doctor; echo "doctor: $? with $(grep -c "^good" /tmp/doctor) good, bad: $(grep "^bad" /tmp/doctor)"
+  python /tests/check_sbom.py' --volume "$PWD/tests/kubernetes/support:/tests:ro")
 echo "$output"
-for line in 1000 "[0] train_numpy: 2 ranks, from step 0" "sshd: ok" "host keys: none" "missing: []" "doctor: 0 with"; do
+for line in 1000 "[0] train_numpy: 2 ranks, from step 0" "sshd: ok" "host keys: none" "missing: []" \
+  "good, bad: bad      interfaces         interfaces: none of"; do  # it has no network
   expect "$line"
 done
 
-# The image for GPUs, with an installer that has the layout of AWS's. Devices are files, and the plugin is any library.
+# The image for GPUs, with an installer that has the layout of AWS's. Devices are files, and the plugin has one symbol.
 mkdir -p "$place/efa/aws-efa-installer"
 cat >"$place/efa/aws-efa-installer/efa_installer.sh" <<'INSTALLER'
 #!/bin/sh
 mkdir -p /opt/amazon/efa/lib /opt/amazon/ofi-nccl/lib
-cp -L "$(ldconfig -p | awk '/libm.so.6/ {print $NF; exit}')" /opt/amazon/ofi-nccl/lib/libnccl-net.so
+cp libnccl-net.so /opt/amazon/ofi-nccl/lib/
 INSTALLER
+echo 'int ncclNetPlugin_v8;' | gcc -shared -o "$place/efa/aws-efa-installer/libnccl-net.so" -xc -
 chmod +x "$place/efa/aws-efa-installer/efa_installer.sh"
 tar -C "$place/efa" -czf "$place/efa/aws-efa-installer-0.0.tar.gz" aws-efa-installer
 make_image farandole-cuda:test Dockerfile.cuda --volume "$place/efa:/efa:ro" --build-arg EFA_SOURCE=file:///efa \
@@ -92,7 +94,7 @@ PYTHONPATH=tests/python/support "$python" -c "import sys, efa_devices, pathlib; 
   "$place/tree"
 output=$(in_image farandole-cuda:test 'id -u; FARANDOLE_SYSFS_ROOT=/tree farandole doctor || true' --volume "$place/tree:/tree:ro")
 expect 1000
-expect "/opt/amazon/ofi-nccl/lib/libnccl-net.so"
+expect "/opt/nccl-plugin/libnccl-net.so"
 echo "image.sh: Dockerfile.cuda: $(grep -F "NCCL's plugin" <<<"$output")"
 
 # play MANIFEST LINE: runs its pods as containers of the image until they end, and expects LINE in their output.

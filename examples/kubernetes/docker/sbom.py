@@ -1,6 +1,6 @@
 """Writes a bill of materials of the image in which it runs: Debian's packages and those of this Python, as SPDX 2.3.
 
-    python sbom.py NAME VERSION >farandole.spdx.json
+    python sbom.py NAME >farandole.spdx.json        # NAME: of the package that the image is for
 
 The same image gives the same text: the time is that of SOURCE_DATE_EPOCH, and nothing is random.
 """
@@ -68,5 +68,6 @@ def document(name, version, packages):
 
 
 if __name__ == "__main__":
-    json.dump(document(*sys.argv[1:3], [*debian_packages(), *python_packages()]), sys.stdout, indent=1)
+    packages = [*debian_packages(), *python_packages()]
+    json.dump(document(sys.argv[1], importlib.metadata.version(sys.argv[1]), packages), sys.stdout, indent=1)
     print()

@@ -48,7 +48,7 @@ def test_h5_the_image_for_gpus_has_efa_for_farandole_and_for_nccl_or_its_build_f
 
 def bill():
     done = subprocess.run(
-        [sys.executable, str(DOCKER / "sbom.py"), "farandole", "0.1.0"],
+        [sys.executable, str(DOCKER / "sbom.py"), "farandole"],
         capture_output=True,
         text=True,
         env={**os.environ, "SOURCE_DATE_EPOCH": "1764115200"},
