@@ -473,7 +473,7 @@ def the_program_of_the_rayjob_trains():
     os.environ["RANKS"] = "2"
     runpy.run_path(os.path.join(ROOT, "examples", "kubernetes", "ray", "train_ray.py"))["main"]()
     results = [open(path).read() for path in glob.glob(f"{SESSIONS}/session_latest/logs/worker-*.out")]
-    assert sum(text.count("ray: 2 ranks, their numbers add up to 1") for text in results) == 1, results
+    assert sum(text.count("ray: 2 ranks, their numbers, from 1 on, add up to 3") for text in results) == 1, results
 
 
 def torch_distributed_under_ray_train():
