@@ -234,7 +234,7 @@ class Pod:
         """Drops the packets that come from these pods; none: drops no more. Packets to them still go out."""
         rules = "".join(f"add rule inet cut input {'ip6' if ':' in one else 'ip'} saddr {one} drop\n"
                         for pod in others for one in pod.addresses)  # fmt: skip
-        table = "table inet cut { chain input { type filter hook input priority -10; } }\nflush table inet cut\n"
+        table = "table inet cut {\n chain input {\n type filter hook input priority -10;\n }\n}\nflush table inet cut\n"
         self.enforce(table + rules)
 
     def enforce(self, rules):

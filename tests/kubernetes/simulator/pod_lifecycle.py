@@ -133,7 +133,7 @@ class PodLifecycle:
         pod.forgotten = True
         if pod.workload.job:
             self._job_pod_ended(pod.workload, pod, 137, pod.main.name)
-        elif any(plan is pod.plan for plan in pod.workload.pods):
+        elif any(plan is pod.plan for plan in pod.workload.pods) and not pod.replaced:
             self._replace(pod.workload, pod.plan)
 
     def _job_pod_ended(self, workload, pod, code, container):
