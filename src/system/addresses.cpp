@@ -209,13 +209,14 @@ std::vector<InterfaceReport> describe_interfaces(std::string_view interfaces) {
   return reports;
 }
 
-Result<std::vector<Address>> resolve(const std::string& host, int port) {
+Result<std::vector<Address>> resolve(const std::string& host, int port, bool* is_absent) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
   addrinfo* raw_list = nullptr;
   const int failure = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &raw_list);
   const std::unique_ptr<addrinfo, FreeList> list(raw_list);
+  if (is_absent != nullptr) *is_absent = failure == EAI_NONAME || failure == EAI_NODATA;
   if (failure != 0) {
     return Status(Code::transport, "the host name '" + host + "' does not resolve: " +
                                        (failure == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(failure)) +

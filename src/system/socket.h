@@ -74,7 +74,8 @@ double shortest_round_trip_s(int fd);
 // default congestion control; it is for connections that leave the host and carry much data.
 void use_usual_congestion_control(int fd);
 // Resolves a name to IPv6 and IPv4 addresses. Each call resolves anew, because pods can move.
-Result<std::vector<Address>> resolve(const std::string& host, int port);
+// `is_absent`: set to whether the name service knows that the name has no address, and is not merely silent.
+Result<std::vector<Address>> resolve(const std::string& host, int port, bool* is_absent = nullptr);
 
 // Write or read a whole buffer on a non-blocking socket, bounded by the deadline. A closed connection is an error.
 Status write_all(int fd, ConstBytes bytes, Deadline deadline);

@@ -36,6 +36,7 @@ std::vector<std::string> seeds() {
   return {"tcp://10.0.0.7:29500",
           "tcp://train-0.train:29500-29563?coordinator=1",
           "tcp://[fe80::1%lo]:4242,127.0.0.1:80?hub=1",
+          "dns://train:29500",
           "unix:@farandole-1f2e",
           "file:///shared/address",
           "memory://name",

@@ -12,9 +12,9 @@ def train(config):
     import numpy as np
 
     farandole.init()  # in the function that Ray runs, and never when a module is imported
-    total = farandole.allreduce(np.array([float(farandole.rank())]), name="ranks", op=farandole.SUM)
+    total = farandole.allreduce(np.array([1.0 + farandole.rank()]), name="ranks", op=farandole.SUM)
     if farandole.rank() == 0:
-        print(f"ray: {farandole.size()} ranks, their numbers add up to {total[0]:g}", flush=True)
+        print(f"ray: {farandole.size()} ranks, their numbers, from 1 on, add up to {total[0]:g}", flush=True)
 
 
 def main():

@@ -69,6 +69,12 @@ Result<Rendezvous> parse_rendezvous(std::string_view text) {
   if (take_prefix(text, "tcp://")) {
     result.kind = Rendezvous::Kind::tcp;
     good = parse_servers(text, result.endpoints);
+  } else if (take_prefix(text, kAllNodesPlace)) {
+    result.kind = Rendezvous::Kind::tcp;
+    result.names_all_nodes = true;
+    good = parse_servers(text, result.endpoints) && result.endpoints.size() == 1 &&
+           result.endpoints.front().first_port == result.endpoints.front().last_port &&
+           result.endpoints.front().first_port > 0;
   } else if (take_prefix(text, "unix:@")) {
     result.kind = Rendezvous::Kind::unix_socket;
     good = !text.empty() && text.size() < 100;
@@ -84,8 +90,8 @@ Result<Rendezvous> parse_rendezvous(std::string_view text) {
   }
   if (!good) {
     return Status(Code::invalid_argument,
-                  fmt::format("the rendezvous '{}' is not tcp://host:port, tcp://host:first-last, unix:@name, "
-                              "file:///path, memory://name, launcher://pmix or launcher://pmi",
+                  fmt::format("the rendezvous '{}' is not tcp://host:port, tcp://host:first-last, dns://host:port, "
+                              "unix:@name, file:///path, memory://name, launcher://pmix or launcher://pmi",
                               whole));
   }
   if (result.kind != Rendezvous::Kind::tcp) result.name = text;

@@ -2,6 +2,8 @@
 //
 //   tcp://host:port               also several, comma-separated: all are tried
 //   tcp://host:first-last         the coordinator takes the first free port; other servers fail the handshake
+//   dns://host:port               the name has the addresses of all nodes of an elastic job, as that of a headless
+//                                 Service: one of them leads, and all can
 //   unix:@name                    an abstract Unix socket: one host, one network namespace
 //   file:///path                  rank 0 writes the address there
 //   memory://name                 within one process
@@ -36,6 +38,7 @@ struct Rendezvous {
   std::string name;
   bool coordinator_is_there = false;
   bool coordinator_listens = false;  // since before this text was made
+  bool names_all_nodes = false;      // tcp: written dns://
 };
 
 inline constexpr std::string_view kCoordinatorIsThere = "?coordinator=1";
@@ -43,6 +46,7 @@ inline constexpr std::string_view kCoordinatorListens = "?coordinator=listens";
 
 Result<Rendezvous> parse_rendezvous(std::string_view text);
 inline constexpr std::string_view kLauncherPlace = "launcher://";
+inline constexpr std::string_view kAllNodesPlace = "dns://";
 
 // Returns whether the text ends with one of the suffixes above, in any spelling.
 bool coordinator_is_there(std::string_view text);

@@ -219,6 +219,7 @@ bool ElasticJob::note_end(int worker, const Ending& ending) {
 // The launcher that leads was terminated. Another one leads the job from the next generation on, or the job ends with
 // it; either way the members here leave at their next commit.
 void ElasticJob::stop(const std::string& why) {
+  is_leaving_ = true;
   if (is_over_ || is_resigning_) return;
   if (can_resign()) {
     is_resigning_ = true;
@@ -336,7 +337,7 @@ void ElasticJob::begin_if_all_requested() {
   if (!std::exchange(is_state_checked_, true)) generations_.check_state();
   const auto world = generations_.begin();
   if (!world) return;
-  nodes_.began();
+  nodes_.began(now_ns());
   timeout_ = query_at_ = Deadline::never();
   reported_lost_.clear();
   announced_.clear();

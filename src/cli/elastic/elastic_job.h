@@ -89,7 +89,9 @@ class ElasticJob final : public WorkerGroup {
 
   // Other nodes (elastic_job_nodes.cpp).
   void receive_from_nodes();
-  void dismiss(NodePort::Peer peer);
+  bool is_successor(const CoordinatorMessage& hello) const;
+  bool may_have_predecessor(const CoordinatorMessage& hello) const;
+  void dismiss(NodePort::Peer peer, const CoordinatorMessage& hello);
   void handle_message(NodePort::Peer peer, const CoordinatorMessage& message);
   void apply_orders();  // sends what Nodes has ordered, and handles its events
   void handle_node_event(const Nodes::Event& event);
@@ -143,6 +145,7 @@ class ElasticJob final : public WorkerGroup {
   std::string why_taken_over_;                    // empty: this node has led from the beginning
   bool is_state_checked_ = true;                  // false: this node has taken over, and no generation has begun since
   Deadline followers_until_ = Deadline::never();  // of an end that another node may contradict
+  bool is_leaving_ = false;                       // this launcher was requested to end
   bool is_resigning_ = false;
   std::string why_ended_;
   int others_code_ = 0;  // of nodes that connect after the end

@@ -47,7 +47,7 @@ void ElasticJob::receive_from_nodes() {
   // Orders are applied after each message: hang_up() closes a connection whose later messages must not be handled.
   for (const NodePort::Received& received : port_->take_received()) {
     if (is_over_) {
-      if (!received.is_closed && received.message.kind == Kind::node_hello) dismiss(received.peer);
+      if (!received.is_closed && received.message.kind == Kind::node_hello) dismiss(received.peer, received.message);
       continue;
     }
     received.is_closed ? nodes_.closed(received.peer, now_ns(), received.has_ended)
@@ -56,10 +56,17 @@ void ElasticJob::receive_from_nodes() {
   }
 }
 
+// The successor of this node, which was requested to end, may come before its end: a Deployment replaces a pod as soon
+// as it terminates. It asks again, until another node leads or this one is gone.
+bool ElasticJob::is_successor(const CoordinatorMessage& hello) const {
+  return is_leaving_ && port_ && options_.several->limits.has_successors && hello.members.size() == 1 &&
+         hello.members.front().rank == own_place();
+}
+
 // A pod that was scheduled late connects while this node still closes the connections of the others. It must learn how
 // the job ended: otherwise it would report a lost leader, and its controller would start it again.
-void ElasticJob::dismiss(NodePort::Peer peer) {
-  if (is_resigning_) {  // another node leads soon
+void ElasticJob::dismiss(NodePort::Peer peer, const CoordinatorMessage& hello) {
+  if (is_resigning_ || is_successor(hello)) {  // another node leads soon
     port_->send(peer, {.kind = Kind::node_refers, .number = term()});
     return port_->hang_up(peer);
   }
@@ -72,6 +79,10 @@ void ElasticJob::handle_message(NodePort::Peer peer, const CoordinatorMessage& m
   if (message.kind == Kind::node_hello) {
     const auto node = node_of(message);
     if (!node) return port_->hang_up(peer);
+    if (is_successor(message) || may_have_predecessor(message)) {
+      port_->send(peer, {.kind = Kind::node_refers, .number = term()});
+      return port_->hang_up(peer);
+    }
     return message.number > 0 ? welcome_follower(peer, message, *node) : nodes_.arrive(peer, *node, now_ns());
   }
   if (message.kind == Kind::pong) return nodes_.answered(peer, now_ns());

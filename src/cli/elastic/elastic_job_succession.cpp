@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "bootstrap/rendezvous/rendezvous.h"
 #include "cli/elastic/elastic_job.h"
 #include "cli/run/run_log.h"
 #include "cli/subcommands.h"
@@ -24,7 +25,7 @@ void log_elastic(const std::string& text) { log_line("elastic", text); }
 // ---- Taking over ----
 
 std::unique_ptr<ElasticJob> ElasticJob::take_over(Options options, Inheritance inheritance) {
-  options.limits.place = options.own.number;
+  options.own.number = options.limits.place = inheritance.number;
   options.several->limits.has_successors = true;
   if (inheritance.node_list.term > 0) {
     Nodes::Limits& limits = options.several->limits;
@@ -71,6 +72,22 @@ void ElasticJob::adopt(int place, const HeldWorker& one) {
 // under it: after that their workers hold a state that the job has left behind.
 bool ElasticJob::may_follow(const CoordinatorMessage& hello, int number) {
   return !is_state_checked_ && hello.number == former_.term && former_.find(number) != nullptr;
+}
+
+// A Deployment makes a successor of the pod that led as soon as that terminates, also if its node does not answer and
+// the pod may go on there. While the name of all nodes has its address, the successor is no evidence of its end, and
+// asks again.
+bool ElasticJob::may_have_predecessor(const CoordinatorMessage& hello) const {
+  const bool needs_evidence = !is_state_checked_ && !options_.several->limits.former_has_ended;
+  if (!needs_evidence || hello.number > 0 || hello.members.front().rank != former_.leader) return false;
+  const std::string& before = former_.find(former_.leader)->address;
+  const auto place = parse_rendezvous(before);
+  // At the address of its predecessor a successor has taken its port.
+  if (!place.ok() || hello.values.size() < 2 || hello.values.front() == before) return false;
+  return std::any_of(place->endpoints.begin(), place->endpoints.end(), [&](const Rendezvous::Endpoint& one) {
+    const std::string address = "tcp://" + host_and_port(one.host, one.first_port);
+    return std::find(hello.values.begin() + 1, hello.values.end(), address) != hello.values.end();
+  });
 }
 
 // A node that belonged to a job when its leader was lost.

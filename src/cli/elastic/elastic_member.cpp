@@ -40,7 +40,7 @@ Status ElasticMember::watch(Poller& poller, uint64_t first_token) {
   FDL_RETURN_IF_ERROR(poller.add(listener_->fd(), first_token + kListener));
   if (port_) FDL_RETURN_IF_ERROR(poller.add(port_->fd(), first_token + kPort));
   // Node 0 leads, unless it is the successor of a node 0 whose job goes on.
-  phase_ = port_ && options_.own.number == 0 ? Phase::asks_others : Phase::searches;
+  phase_ = port_ && number_ == 0 ? Phase::asks_others : Phase::searches;
   ask_again();
   return {};
 }
@@ -70,7 +70,7 @@ void ElasticMember::tick() {
   if (is_over_ || takes_over_) return;
   if (reply_until_.passed()) {
     drop_link();
-    handle_silence(NodeSearch::Outcome::silent, Status(Code::timeout, leader_ + " did not answer"));
+    handle_no_reply({.failure = Status(Code::timeout, leader_ + " did not answer")});
   }
   if (again_at_.passed()) ask_again();
   if (leader_due_.passed()) check_leader();
@@ -97,8 +97,8 @@ void ElasticMember::receive() {
   const bool has_closed = link_->was_closed_by_peer();
   drop_link();
   if (phase_ == Phase::led) return lose_leader(has_closed);
-  handle_silence(has_closed ? NodeSearch::Outcome::dropped : NodeSearch::Outcome::silent,
-                 Status(Code::transport, leader_ + " closed the connection"));
+  handle_no_reply({.outcome = has_closed ? NodeSearch::Outcome::dropped : NodeSearch::Outcome::silent,
+                   .failure = Status(Code::transport, leader_ + " closed the connection")});
 }
 
 // False: a leader does not send this message.
@@ -118,6 +118,8 @@ bool ElasticMember::handle(const CoordinatorMessage& message) {
       log_elastic(fmt::format("{}: {}", leader_, message.key));
       return true;
     case Kind::node_welcome:
+      if (message.rank < 0) return false;
+      number_ = message.rank;
       log_elastic(fmt::format("this is node {} of the job that {} leads", message.rank, message.key));
       return true;
     case Kind::node_waits:

@@ -17,6 +17,7 @@
 #include "cli/elastic/node_port.h"
 #include "cli/elastic/node_search.h"
 #include "cli/elastic/nodes.h"
+#include "cli/elastic/other_nodes.h"
 #include "cli/elastic/succession.h"
 #include "cli/elastic/worker_listener.h"
 #include "cli/run/worker_group.h"
@@ -33,7 +34,10 @@ class ElasticMember final : public WorkerGroup {
     double timeout_s = 30;                           // of the search for the node that leads
     double lost_after_s = 10;                        // the longest outage that the connection to it survives
     std::map<std::string, std::string> variables{};  // for ranks, in addition to those that identify them
-    std::vector<std::string> places{};               // where the nodes listen, by number; empty: no node can take over
+    // Where the nodes listen: by number, or one name that stands for all nodes (dns://). Empty: no node can take over.
+    std::vector<std::string> places{};
+    int fewest_nodes = 1;
+    int most_nodes = 1;
     // How long this node stays after a job that ended well. A Job of Kubernetes may be complete with its first pod, and
     // its controller then deletes the others: the pod of the leading node, whose log has rank 0, is to be that one.
     double ends_after_leader_s = 0;
@@ -73,14 +77,20 @@ class ElasticMember final : public WorkerGroup {
   };
 
   ElasticMember(const Options& options, std::unique_ptr<WorkerListener> listener, std::unique_ptr<NodePort> port)
-      : options_(options), listener_(std::move(listener)), port_(std::move(port)) {}
+      : options_(options),
+        listener_(std::move(listener)),
+        port_(std::move(port)),
+        number_(options.own.number),
+        others_(options.fewest_nodes, options.most_nodes) {}
 
   // Finding the leader (elastic_member_search.cpp).
-  void ask(std::vector<std::string> targets, double timeout_s);
+  void ask(std::vector<std::string> targets, double timeout_s, std::set<std::string> asked = {});
   void search();  // for the node that leads, at all places
+  void begin_or_wait(const NodeSearch::Result& found);
   void end_search();
   void introduce(NodeSearch::Result found);  // connects to the node that the search has found
-  void handle_silence(NodeSearch::Outcome outcome, const Status& failure);
+  void handle_silence(const NodeSearch::Result& found);
+  void handle_no_reply(const NodeSearch::Result& outcome);
   void handle_referral(int term, const std::string& address);
   void handle_reply(const CoordinatorMessage& message);  // the first one of a node that was asked
   void drop_link();
@@ -93,6 +103,8 @@ class ElasticMember final : public WorkerGroup {
   bool can_take_over() const;
   void again_in(double seconds) { again_at_ = Deadline::after_seconds(seconds); }
   void ask_again();
+  std::vector<std::string> other_places() const;
+  std::set<std::string> own_addresses() const;
   std::vector<HeldWorker> held_workers() const;
 
   void receive();
@@ -110,10 +122,12 @@ class ElasticMember final : public WorkerGroup {
   std::unique_ptr<NodeSearch> search_;  // null when none runs
   std::unique_ptr<FramedSocket> link_;  // to the leader, or to a node that is asked
   std::string leader_;                  // its name
+  std::string place_;                   // where it was found
   Poller* poller_ = nullptr;
   uint64_t first_token_ = 0;
   bool watches_writing_ = false;
 
+  int number_;  // -1 until the leader assigns one
   Phase phase_ = Phase::searches;
   NodeList node_list_;                        // term 0 until the first one has come
   Deadline until_ = Deadline::never();        // of the search, and of all questions to candidates
@@ -123,8 +137,9 @@ class ElasticMember final : public WorkerGroup {
   Deadline stays_until_ = Deadline::never();  // after the end of the job
   std::string hint_;                          // an address where the leader is
   bool asks_hint_ = false;
-  std::size_t next_other_ = 0;  // asks_others: the first number of the next question
-  bool others_have_a_job_ = false;
+  OtherNodes others_;                // asks_others
+  std::vector<std::string> named_;   // the places that the name of all nodes had when it was asked last
+  std::set<std::string> referring_;  // searches: places whose nodes did not lead when they were asked
   bool leader_resigns_ = false;
   bool leader_has_ended_ = false;  // there is evidence of it
   std::string why_lost_;

@@ -1,8 +1,10 @@
 // ElasticMember's search for the node that leads: at the start, and after the leader was lost.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
+#include "bootstrap/rendezvous/rendezvous.h"
 #include "bootstrap/topology/topology.h"
 #include "cli/elastic/elastic_member.h"
 #include "cli/run/run_log.h"
@@ -28,12 +30,16 @@ void log_elastic(const std::string& text) { log_line("elastic", text); }
 
 // ---- Questions ----
 
-void ElasticMember::ask(std::vector<std::string> targets, double timeout_s) {
+// `asked`: places that have answered; in a search they come after the others.
+void ElasticMember::ask(std::vector<std::string> targets, double timeout_s, std::set<std::string> asked) {
   auto search = NodeSearch::start({.targets = std::move(targets),
                                    .job_key = options_.job_key,
                                    .mine = fmt::format("farandole run on {}", options_.own.name()).substr(0, 256),
                                    .timeout_s = timeout_s,
-                                   .attempt_s = kAttempt_s});
+                                   .attempt_s = kAttempt_s,
+                                   .own = own_addresses(),
+                                   .asked = std::move(asked),
+                                   .skips_asked = phase_ == Phase::asks_others});
   Status failure = search.ok() ? Status() : search.status();
   if (failure.ok()) failure = poller_->add((*search)->fd(), first_token_ + kSearch);
   if (!failure.ok()) return end(kExitBug, failure.text(), false);
@@ -45,23 +51,38 @@ void ElasticMember::search() {
   std::vector<std::string> targets;
   if (!hint_.empty()) targets.push_back(std::exchange(hint_, {}));
   targets.push_back(options_.rendezvous);
+  for (const std::string& place : other_places()) {
+    if (std::find(targets.begin(), targets.end(), place) == targets.end()) targets.push_back(place);
+  }
+  ask(std::move(targets), std::max(0.001, static_cast<double>(until_.remaining_ns()) / 1e9), referring_);
+}
+
+std::set<std::string> ElasticMember::own_addresses() const {
+  std::set<std::string> own;
+  const auto place = port_ ? parse_rendezvous(port_->address()) : Result<Rendezvous>(Rendezvous());
+  if (!place.ok()) return own;
+  for (const Rendezvous::Endpoint& one : place->endpoints) own.insert(host_and_port(one.host, one.first_port));
+  return own;
+}
+
+// A name that stands for all nodes stays: a search leaves out this node's own addresses.
+std::vector<std::string> ElasticMember::other_places() const {
+  std::vector<std::string> others;
   for (std::size_t number = 0; number < options_.places.size(); ++number) {
     const std::string& place = options_.places[number];
-    const bool is_own = static_cast<int>(number) == options_.own.number;
-    if (!is_own && std::find(targets.begin(), targets.end(), place) == targets.end()) targets.push_back(place);
+    const bool is_own = static_cast<int>(number) == options_.own.number && !place.starts_with(kAllNodesPlace);
+    if (!is_own) others.push_back(place);
   }
-  ask(std::move(targets), std::max(0.001, static_cast<double>(until_.remaining_ns()) / 1e9));
+  return others;
 }
 
 // Asks what the present phase asks.
 void ElasticMember::ask_again() {
   again_at_ = Deadline::never();
   switch (phase_) {
-    case Phase::asks_others: {
-      std::vector<std::string> others(options_.places.begin() + 1 + static_cast<std::ptrdiff_t>(next_other_),
-                                      options_.places.end());
-      return others.empty() ? handle_silence(Outcome::silent, {}) : ask(std::move(others), 0);
-    }
+    case Phase::asks_others:
+      asks_hint_ = !hint_.empty();
+      return asks_hint_ ? ask({std::exchange(hint_, {})}, 0) : ask(other_places(), 0, others_.asked());
     case Phase::searches:
       return search();
     case Phase::asks_leader:
@@ -86,12 +107,14 @@ void ElasticMember::end_search() {
     drop_link();
     return lose_leader(found->outcome == Outcome::refused);
   }
-  if (phase_ == Phase::asks_others) next_other_ += found->target + 1;
-  found->outcome == Outcome::answered ? introduce(std::move(*found)) : handle_silence(found->outcome, found->failure);
+  if (phase_ == Phase::asks_others) others_.note(*found);
+  if (!found->named.empty()) named_ = found->named;
+  found->outcome == Outcome::answered ? introduce(std::move(*found)) : handle_silence(*found);
 }
 
 void ElasticMember::introduce(NodeSearch::Result found) {
   leader_ = found.introduced.peer;
+  place_ = found.place;
   survive_outages(found.fd.get(), options_.lost_after_s);
   link_ =
       std::make_unique<FramedSocket>(std::move(found.fd), found.introduced.session_key, Direction::from_coordinator);
@@ -105,12 +128,13 @@ void ElasticMember::introduce(NodeSearch::Result found) {
   // The number is -1 if the launcher gave none; the leader then chooses one.
   const HostFacts facts = host_facts();
   CoordinatorMessage hello{.kind = Kind::node_hello, .key = options_.own.pod, .value = options_.own.node};
-  hello.members = {{.rank = options_.own.number,
+  hello.members = {{.rank = number_,
                     .size = options_.own.slots,
                     .host_name = facts.host_name,
                     .boot_id = facts.boot_id,
                     .process_id = facts.process_id}};
   if (port_) add_to_hello(hello, port_->address(), node_list_, held_workers());
+  if (node_list_.term == 0) hello.values.insert(hello.values.end(), named_.begin(), named_.end());
   send(hello);
   for (const auto& [worker, ending] : unreported_) {
     send({.kind = Kind::node_ended,
@@ -160,13 +184,18 @@ void ElasticMember::handle_reply(const CoordinatorMessage& message) {
 void ElasticMember::handle_referral(int term, const std::string& address) {
   switch (phase_) {
     case Phase::asks_others:
-      others_have_a_job_ = others_have_a_job_ || term > 0;
-      if (address.empty()) return ask_again();
-      phase_ = Phase::searches;
-      hint_ = address;
-      return search();
+      if (term > 0) others_.note_job();
+      // That node may have ended, and its job with it. Then the rest of the others is asked, and all of them again.
+      if (!asks_hint_) hint_ = address;
+      return ask_again();
     case Phase::searches:
       hint_ = address;
+      // Else two nodes that search would answer each other for ever, and none would ask the one that leads.
+      if (!address.empty()) {
+        referring_.clear();
+      } else if (!referring_.insert(place_).second) {
+        referring_ = {place_};  // all others are silent or refer too: each is asked in turn again
+      }
       return until_.passed() ? end_without_leader(fmt::format("{} is there, and does not lead", leader_))
                              : again_in(kPause_s);
     case Phase::asks_leader:
@@ -183,7 +212,7 @@ void ElasticMember::handle_referral(int term, const std::string& address) {
       }
       // With a smaller number it has not noticed the loss yet, or is about to take over. With a greater one it was only
       // asked whether it belongs to a later term, of which this node has missed the beginning.
-      if (hint_.empty() && (until_.passed() || candidates_[candidate_] > options_.own.number)) {
+      if (hint_.empty() && (until_.passed() || candidates_[candidate_] > number_)) {
         ++candidate_;
         return ask_next_candidate();
       }
@@ -193,17 +222,19 @@ void ElasticMember::handle_referral(int term, const std::string& address) {
   }
 }
 
-void ElasticMember::handle_silence(Outcome outcome, const Status& failure) {
+// The node at place_ has accepted the connection, and has not said whether it leads.
+void ElasticMember::handle_no_reply(const NodeSearch::Result& outcome) {
+  if (phase_ != Phase::asks_others) return handle_silence(outcome);
+  others_.note_silent(place_);
+  ask_again();  // the rest of the others
+}
+
+void ElasticMember::handle_silence(const NodeSearch::Result& found) {
+  const Outcome outcome = found.outcome;
+  const Status& failure = found.failure;
   switch (phase_) {
     case Phase::asks_others:
-      if (!others_have_a_job_) {
-        takes_over_ = true;  // as far as this node can see it begins the job
-        return;
-      }
-      next_other_ = 0;
-      if (until_.passed()) return end_without_leader("other nodes belong to a job, and none of them leads");
-      others_have_a_job_ = false;
-      return again_in(kPause_s);
+      return begin_or_wait(found);
     case Phase::searches:
       if (port_ && !until_.passed() && failure.code() != Code::authentication) {
         return again_in(kPause_s);  // the node that answered has ended meanwhile, or was too slow
@@ -224,6 +255,29 @@ void ElasticMember::handle_silence(Outcome outcome, const Status& failure) {
   }
 }
 
+// Node 0 has asked all others.
+void ElasticMember::begin_or_wait(const NodeSearch::Result& found) {
+  if (others_.may_begin() && found.is_named) {
+    takes_over_ = true;
+    return;
+  }
+  if (until_.passed()) {
+    if (others_.has_job()) return end_without_leader("other nodes belong to a job, and none of them leads");
+    if (!found.is_named)
+      return end_without_leader(
+          fmt::format("its own address is not among those of {}; {}", options_.rendezvous, found.failure.text()));
+    return end(kExitRendezvous,
+               fmt::format("farandole run on {} is node 0 and begins no job, because {} did not answer within {:g} s "
+                           "and may go on with one (--nnodes {}:{}); see the network between them, and end nodes that "
+                           "are not to go on",
+                           options_.own.name(), fmt::join(others_.silent(), ", "), options_.timeout_s,
+                           options_.fewest_nodes, options_.most_nodes),
+               false);
+  }
+  others_.begin_round();
+  again_in(kPause_s);
+}
+
 void ElasticMember::end_without_leader(const std::string& detail) {
   end(kExitRendezvous,
       fmt::format("farandole run on {} did not find the node that leads the job at {} within {:g} s; check that "
@@ -235,7 +289,7 @@ void ElasticMember::end_without_leader(const std::string& detail) {
 // ---- Succession ----
 
 bool ElasticMember::can_take_over() const {
-  return port_ && node_list_.term > 0 && node_list_.term < kLastTerm && node_list_.find(options_.own.number) != nullptr;
+  return port_ && node_list_.term > 0 && node_list_.term < kLastTerm && node_list_.find(number_) != nullptr;
 }
 
 // Ranks of this node have waited for the leader in vain. Its system may keep a connection open that no process serves,
@@ -272,7 +326,7 @@ void ElasticMember::ask_candidates() {
   until_ = Deadline::after_seconds(options_.lost_after_s + kPatience_s);
   candidates_.clear();
   for (const NodeList::Entry& node : node_list_.nodes) {
-    const bool is_another = node.number != options_.own.number && node.number != node_list_.leader;
+    const bool is_another = node.number != number_ && node.number != node_list_.leader;
     if (is_another && !node.address.empty()) candidates_.push_back(node.number);
   }
   candidate_ = 0;
@@ -292,7 +346,10 @@ Inheritance ElasticMember::inherit() {
   poller_->remove(port_->fd());
   if (search_) poller_->remove(search_->fd());
   drop_link();
-  Inheritance all{.node_list = node_list_, .has_ended = {has_ended_.begin(), has_ended_.end()}, .why = why_lost_};
+  Inheritance all{.number = number_,
+                  .node_list = node_list_,
+                  .has_ended = {has_ended_.begin(), has_ended_.end()},
+                  .why = why_lost_};
   if (leader_has_ended_) all.has_ended.push_back(node_list_.leader);
   for (const auto& [worker, runner] : runners_) {
     if (runner.may_end) continue;

@@ -1,4 +1,4 @@
-// NodeSearch tries its targets in rounds, with a growing pause between them.
+// NodeSearch tries its places in rounds, with a growing pause between them.
 #include "cli/elastic/node_search.h"
 
 #include <fmt/format.h>
@@ -55,40 +55,81 @@ std::optional<NodeSearch::Result> NodeSearch::take() {
   return std::move(result_);
 }
 
+// The addresses of a name that stands for all nodes.
+void NodeSearch::add_named(const std::string& target, Round& round) const {
+  const auto parsed = parse_rendezvous(target);
+  round.result.is_named = false;
+  const auto named = parsed.ok() ? resolve(parsed->endpoints.front().host, parsed->endpoints.front().first_port)
+                                 : fdl::Result<std::vector<Address>>(parsed.status());
+  if (!named.ok()) {
+    round.result.failure = named.status();
+    round.failures = named.status().text();
+    return;
+  }
+  for (const Address& address : *named) {
+    const bool is_own = options_.own.contains(address.text);
+    round.result.is_named = round.result.is_named || is_own;
+    const std::string place = "tcp://" + address.text;
+    round.result.named.push_back(place);
+    if (!is_own && std::find(round.places.begin(), round.places.end(), place) == round.places.end()) {
+      round.places.push_back(place);
+    }
+  }
+  if (round.places.empty()) round.failures = fmt::format("{} has no address of another node", target);
+}
+
+NodeSearch::Round NodeSearch::begin_round() const {
+  Round round;
+  for (const std::string& target : options_.targets) {
+    target.starts_with(kAllNodesPlace) ? add_named(target, round) : round.places.push_back(target);
+  }
+  const auto is_new = [&](const std::string& place) { return !options_.asked.contains(place); };
+  const auto asked = std::stable_partition(round.places.begin(), round.places.end(), is_new);
+  if (options_.skips_asked) round.places.erase(asked, round.places.end());
+  return round;
+}
+
 NodeSearch::Result NodeSearch::search() const {
   const Deadline deadline = Deadline::after_seconds(options_.timeout_s);
   auto pause = kFirstPause;
   int refusals_of_the_key = 0;
   while (true) {
-    Result last;
-    std::string failures;
+    Round round = begin_round();
+    Result& last = round.result;
     bool key_is_refused = false;
-    for (std::size_t i = 0; i < options_.targets.size(); ++i) {
+    for (const std::string& place : round.places) {
       if (stopping_.load()) return {.failure = Status(Code::shut_down, "this launcher ends")};
       Deadline end = Deadline::after_seconds(options_.attempt_s);
       if (options_.timeout_s > 0) end = end.earlier(deadline);
-      last = attempt(options_.targets[i], end);
+      Result tried = attempt(place, end);
       // A process that ends refuses connections soon.
-      while (options_.timeout_s <= 0 && last.outcome == Outcome::dropped && !end.passed() && !stopping_.load()) {
+      while (options_.timeout_s <= 0 && tried.outcome == Outcome::dropped && !end.passed() && !stopping_.load()) {
         std::this_thread::sleep_for(kFirstPause);
-        last = attempt(options_.targets[i], end);
+        tried = attempt(place, end);
       }
-      last.target = i;
-      if (last.outcome == Outcome::answered) return last;
+      tried.tried = std::move(last.tried);
+      tried.is_named = last.is_named;
+      tried.named = std::move(last.named);
+      last = std::move(tried);
+      if (last.outcome == Outcome::answered) {
+        last.place = place;
+        return std::move(last);
+      }
+      last.tried[place] = last.outcome;
       key_is_refused = key_is_refused || last.failure.code() == Code::authentication;
-      failures += (failures.empty() ? "" : "; ") + last.failure.text();
+      round.failures += (round.failures.empty() ? "" : "; ") + last.failure.text();
     }
     refusals_of_the_key = key_is_refused ? refusals_of_the_key + 1 : 0;
     if (refusals_of_the_key == kRefusalsOfAKey) {
       last.failure = Status(Code::authentication,
                             fmt::format("the job key differs from that of the node that leads: {} was refused ({}); "
                                         "give all nodes the same FARANDOLE_JOB_KEY, and each job its own rendezvous",
-                                        options_.mine, failures));
-      return last;
+                                        options_.mine, round.failures));
+      return std::move(last);
     }
     if (options_.timeout_s <= 0 || deadline.passed()) {
-      last.failure = Status(Code::timeout, failures);
-      return last;
+      last.failure = Status(Code::timeout, round.failures);
+      return std::move(last);
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestPause);
@@ -106,12 +147,15 @@ NodeSearch::Result NodeSearch::attempt(const std::string& target, Deadline deadl
   if (place->kind == Rendezvous::Kind::unix_socket) return attempt_address("unix:@" + place->name, deadline);
   Result last;
   for (const Rendezvous::Endpoint& server : place->endpoints) {
-    auto addresses = resolve(server.host, server.first_port);
+    bool is_absent = false;
+    auto addresses = resolve(server.host, server.first_port, &is_absent);
     if (!addresses.ok()) {
-      last.failure = addresses.status();
+      if (last.outcome != Outcome::refused)
+        last = {.outcome = is_absent ? Outcome::absent : Outcome::silent, .failure = addresses.status()};
       continue;
     }
     for (const Address& address : *addresses) {
+      if (options_.own.contains(address.text)) continue;
       Result tried = attempt_address(address.text, deadline);
       if (tried.outcome == Outcome::answered) return tried;
       // One refusal is evidence, whatever the node's other addresses do.

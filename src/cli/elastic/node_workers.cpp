@@ -111,7 +111,8 @@ Result<std::unique_ptr<WorkerGroup>> make_successors(const RunPlan& plan, const 
                                                      double timeout_s) {
   FDL_RETURN_IF_ERROR(lead_several(plan, config, timeout_s, leading));
   leading.own = led.own;
-  const std::string& place = plan.places[static_cast<std::size_t>(plan.node_rank)];
+  const bool all_have_one_name = plan.places.front().starts_with(kAllNodesPlace);
+  const std::string& place = plan.places[all_have_one_name ? 0 : static_cast<std::size_t>(plan.node_rank)];
   FDL_ASSIGN_OR_RETURN(auto port, NodePort::open({.address = place,
                                                   .interfaces = leading.coordinator.interfaces,
                                                   .port_base = static_cast<int>(config.port_base),
@@ -134,6 +135,8 @@ Result<std::unique_ptr<WorkerGroup>> make_node_workers(const RunPlan& plan, cons
   led.lost_after_s = config.lost_after_s;
   led.variables = leading.variables;
   led.places = plan.places;
+  led.fewest_nodes = plan.fewest_nodes;
+  led.most_nodes = plan.nodes;
   led.ends_after_leader_s = run_whereabouts().in_pod ? kPodEnds_s : 0;
   if (!plan.places.empty()) return make_successors(plan, config, led, std::move(leading), timeout_s);
   if (is_to_lead(plan, timeout_s)) {

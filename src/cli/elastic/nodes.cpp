@@ -57,17 +57,26 @@ Nodes::Member* Nodes::free_member(const Node& node) {
     Member* member = member_at(node.number);
     return member->state == Member::State::empty ? member : nullptr;
   }
-  const auto found = std::find_if(members_.begin(), members_.end(),
-                                  [](const Member& member) { return member.state == Member::State::empty; });
-  return found == members_.end() ? nullptr : &*found;
+  for (int number = 1; number < limits_.most; ++number) {
+    Member* member = member_at(number);
+    if (member->state == Member::State::empty && may_have(node, number)) return member;
+  }
+  return nullptr;
+}
+
+// Numbers of nodes that may still follow this one are kept for them.
+bool Nodes::may_have(const Node& node, int number) const {
+  if (node.number >= 0) return node.number == number;
+  return number > 0 && (has_quorum() || !limits_.voters.contains(number));
 }
 
 void Nodes::assign(Member& member, Peer peer, const Node& node, int64_t now_ns) {
   const int number = static_cast<int>(&member - members_.data());
-  member = {.state = Member::State::taken, .peer = peer, .node = node};
+  member = {.state = Member::State::taken, .peer = peer, .node = node, .came_without_number = node.number < 0};
   member.node.number = number;
   known_.insert(number);
-  cut_off_.erase(number);
+  // A successor with the number of a node is the evidence that it has ended.
+  if (!member.came_without_number) cut_off_.erase(number);
   // The order comes before the event: the node has its number before its first worker starts.
   orders_.push_back({.kind = Order::Kind::welcome, .peer = peer, .number = number});
   events_.push_back({.kind = Event::Kind::came, .number = number});
@@ -95,8 +104,8 @@ void Nodes::release(Member& member, const std::string& why, bool has_ended, int6
   events_.push_back({.kind = Event::Kind::gone, .number = number, .was_leaving = was_leaving, .why = why});
   member = {};
   count_again(now_ns);
-  const auto next = std::find_if(waiting_.begin(), waiting_.end(),
-                                 [&](const Waiting& one) { return one.node.number < 0 || one.node.number == number; });
+  const auto next =
+      std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& one) { return may_have(one.node, number); });
   if (next == waiting_.end()) return;
   const Waiting taken = *next;
   waiting_.erase(next);
@@ -127,6 +136,7 @@ void Nodes::arrive(Peer peer, const Node& node, int64_t now_ns) {
                                            process_of(node), node.number, limits_.most)});
   } else if (Member* member = free_member(node)) {
     assign(*member, peer, node, now_ns);
+    admit_waiting(now_ns);  // with enough nodes that have followed, the numbers of the others are free
   } else if (node.number >= 0) {
     claim(peer, node, now_ns);
   } else {
@@ -207,12 +217,26 @@ void Nodes::suspect(int number, int64_t now_ns) {
   query(*member, now_ns);
 }
 
-void Nodes::began() {
+void Nodes::began(int64_t now_ns) {
   has_begun_ = true;
   needs_quorum_ = false;
   arrivals_end_ = Deadline::never();
   std::erase_if(known_, [&](int number) { return cut_off_.contains(number); });
   cut_off_.clear();
+  admit_waiting(now_ns);
+}
+
+void Nodes::admit_waiting(int64_t now_ns) {
+  for (std::size_t i = 0; i < waiting_.size();) {
+    Member* member = waiting_[i].node.number < 0 ? free_member(waiting_[i].node) : nullptr;
+    if (member == nullptr) {
+      ++i;
+      continue;
+    }
+    const Waiting admitted = waiting_[i];
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    assign(*member, admitted.peer, admitted.node, now_ns);
+  }
 }
 
 void Nodes::tick(int64_t now_ns) {
@@ -263,17 +287,21 @@ void Nodes::count_again(int64_t now_ns) {
   arrivals_end_ = Deadline::never();
 }
 
+bool Nodes::is_voter_here(int number) const {
+  return node_at(number) != nullptr && !members_[static_cast<std::size_t>(number)].came_without_number;
+}
+
 bool Nodes::has_quorum() const {
   if (!needs_quorum_) return true;
-  const auto present = static_cast<std::size_t>(std::count_if(limits_.voters.begin(), limits_.voters.end(),
-                                                              [&](int number) { return node_at(number) != nullptr; }));
+  const auto present = static_cast<std::size_t>(
+      std::count_if(limits_.voters.begin(), limits_.voters.end(), [&](int number) { return is_voter_here(number); }));
   if (2 * present != limits_.voters.size()) return 2 * present > limits_.voters.size();
-  return limits_.former_has_ended && node_at(*limits_.voters.begin()) != nullptr;
+  return limits_.former_has_ended && is_voter_here(*limits_.voters.begin());
 }
 
 std::string Nodes::quorum_text() const {
-  const auto present = std::count_if(limits_.voters.begin(), limits_.voters.end(),
-                                     [&](int number) { return node_at(number) != nullptr; });
+  const auto present =
+      std::count_if(limits_.voters.begin(), limits_.voters.end(), [&](int number) { return is_voter_here(number); });
   return fmt::format(
       "of {} nodes that may be alive only {} {} within {:g} s (--elastic-timeout) where node {} takes "
       "over; more than half are needed, because the node that led may go on with the others{}",
@@ -287,7 +315,7 @@ bool Nodes::are_ready() const {
   if (here() < limits_.fewest || !has_quorum()) return false;
   // All nodes that are known to be alive have followed the one that has taken over.
   const bool all_followed = needs_quorum_ && std::all_of(limits_.voters.begin(), limits_.voters.end(),
-                                                         [&](int number) { return node_at(number) != nullptr; });
+                                                         [&](int number) { return is_voter_here(number); });
   return has_begun_ || all_followed || arrivals_are_over_ || here() == limits_.most;
 }
 

@@ -9,6 +9,9 @@
 //   member   empty -> taken -> leaving -> empty      a pod that is terminated announces it first
 //                          \-> empty                 lost
 //
+// A node without a number gets one from 1 on: node 0 leads at the beginning, and its successor comes with that number.
+// It is no successor of a node that had the number before, so it proves nothing about that node.
+//
 // Where another node can take over, each side of a cut network must know whether the other side may go on:
 //
 //   the node that leads   ends when it has lost contact with more than half of the nodes it had
@@ -91,7 +94,7 @@ class Nodes {
   void deserted(Peer peer, int64_t now_ns);
   // Ranks of other nodes lost contact with this node: query it.
   void suspect(int number, int64_t now_ns);
-  void began();  // a generation has begun
+  void began(int64_t now_ns);  // a generation has begun
   void tick(int64_t now_ns);
 
   // ---- Decisions ----
@@ -116,6 +119,7 @@ class Nodes {
     State state = State::empty;
     Peer peer = 0;
     Node node;
+    bool came_without_number = false;
     Deadline answer_until = Deadline::never();  // set while a query is outstanding
   };
   struct Waiting {
@@ -127,10 +131,13 @@ class Nodes {
   Member* member_at(int number);
   Member* member_of(Peer peer);
   Member* free_member(const Node& node);
+  bool may_have(const Node& node, int number) const;
+  void admit_waiting(int64_t now_ns);
   void assign(Member& member, Peer peer, const Node& node, int64_t now_ns);
   void await_arrivals(int64_t now_ns);
   void release(Member& member, const std::string& why, bool has_ended, int64_t now_ns);
   void note_contact_lost(int number);
+  bool is_voter_here(int number) const;
   bool has_quorum() const;
   std::string quorum_text() const;
   void claim(Peer peer, const Node& node, int64_t now_ns);  // of a number that a present node has

@@ -74,6 +74,7 @@ struct Inheritance {
     Generations::Held held;
     int lost_rank = -1;  // of its request
   };
+  int number = 0;              // of this node
   NodeList node_list;          // of the former leader; its term is 0 where a job begins
   std::vector<int> has_ended;  // numbers of nodes that are known to have ended
   std::string why;             // the end of the former leader

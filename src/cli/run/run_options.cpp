@@ -15,8 +15,10 @@ void declare_world(CLI::App& command, RunOptions& o) {
                      "Hosts (pods) of the job: N, or MIN:MAX of an elastic one; else the launcher's value, else 1");
   command.add_option("--node-rank", o.node_rank, "Which of them this is; else the launcher's value")
       ->check(CLI::Range(0, 65535));
-  command.add_option("--rendezvous,--rdzv-endpoint", o.rendezvous,
-                     "host:port of the node with --node-rank 0; else the launcher's value");
+  command.add_option(
+      "--rendezvous,--rdzv-endpoint", o.rendezvous,
+      "host:port of the node with --node-rank 0, or dns://NAME:port where NAME has the addresses of all nodes of an "
+      "elastic job; else the launcher's value");
   command.add_option("--master-addr", o.master_host, "The host of --rendezvous, as torchrun has it");
   command.add_option("--master-port", o.master_port, "The port of --rendezvous, as torchrun has it")
       ->check(CLI::Range(1, 65535));

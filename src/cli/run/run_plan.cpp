@@ -154,12 +154,24 @@ Status set_rendezvous(const PlanInputs& inputs, const std::optional<NodeFacts>& 
   } else {
     return inputs.refuse("--nnodes above 1 needs --rendezvous host:port, where the node with --node-rank 0 serves");
   }
-  return parse_rendezvous(plan.rendezvous).status();
+  FDL_ASSIGN_OR_RETURN(const Rendezvous parsed, parse_rendezvous(plan.rendezvous));
+  if (parsed.names_all_nodes && !plan.is_elastic) {
+    return inputs.refuse(
+        fmt::format("the rendezvous '{}' stands for all nodes of an elastic job: give --nnodes "
+                    "MIN:MAX, or the address of the first node",
+                    plan.rendezvous));
+  }
+  return {};
 }
 
-// The rendezvous names each node, in the order of their numbers; or it names node 0's pod, whose name numbers the pods.
+// The rendezvous names each node, in the order of their numbers; or its name stands for all nodes; or it names node 0's
+// pod, whose name numbers the pods.
 void set_places(const std::optional<NodeFacts>& node, RunPlan& plan) {
   const auto rendezvous = parse_rendezvous(plan.rendezvous);
+  if (plan.is_elastic && rendezvous->names_all_nodes) {
+    plan.places = {plan.rendezvous};
+    return;
+  }
   if (!plan.is_elastic || plan.node_rank < 0 || rendezvous->kind != Rendezvous::Kind::tcp) return;
   const std::vector<Rendezvous::Endpoint>& named = rendezvous->endpoints;
   const bool has_ranges = std::any_of(named.begin(), named.end(), [](const Rendezvous::Endpoint& one) {

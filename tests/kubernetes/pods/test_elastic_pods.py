@@ -14,6 +14,7 @@ from elastic_pods import (
     FAILURE_POLICY,
     assert_conditions,
     assert_one_pod_learns_alone,
+    begin_deployment,
     elastic_job,
     until_steps,
 )
@@ -165,19 +166,6 @@ def test_h16_with_too_few_pods_the_missing_ones_are_named(elastic):
     assert sim.conditions("train") == {}  # its indexes have retries left
 
 
-def begin_deployment(elastic, nnodes):
-    """Runs the output of `gen deployment` with a leader and one worker; returns the simulation and the leader's pod."""
-    words = f"deployment --name web --nnodes {nnodes} --image any -- " + " ".join(
-        [*ELASTIC, "--steps", "100000", "--step-seconds", "0.05"]
-    )
-    documents = [*podsim.read(generate(words.split())), builders.key_secret("web-key")]
-    next(one for one in documents if one["metadata"]["name"] == "web" and one["kind"] == "Deployment")["spec"][
-        "replicas"
-    ] = 1
-    sim = elastic(documents, crash_backoff_s=0.3)
-    return sim, sim.pod("web-leader-7d9c6b5f4")
-
-
 def test_p6_h13_k11_pods_of_a_deployment_are_numbered_by_arrival_and_scaled_during_training(elastic):
     """Runs the output of `gen deployment` unchanged with 2 pods, 4 pods, one of which is killed, and 2 pods again."""
     sim, leader = begin_deployment(elastic, "2:4")
@@ -200,22 +188,6 @@ def test_p6_h13_k11_pods_of_a_deployment_are_numbered_by_arrival_and_scaled_duri
     sim.wait(10, lambda: all(pod.code is not None for pod in gone))
     assert len(gone) == 2 and all(pod.code == 143 and "left at step" in pod.output for pod in gone), sim.logs()
     assert leader.main.codes == [] and leader.output.count("step 1 on") == 1  # it never restarted
-    for name in ("web", "web-leader"):
-        assert sim.conditions(name) == {"Available": "MinimumReplicasAvailable"}, sim.logs()
-
-
-def test_p6_k19_when_a_deployments_leader_is_lost_it_comes_back_and_all_begin_again_under_it(elastic):
-    """The leader's container is restarted in its pod; the others end with 202 and are restarted too. Their state
-    in memory
-    is lost, as docs/elastic.md describes: they begin from their checkpoint, here from nothing."""
-    sim, leader = begin_deployment(elastic, "2:3")
-    until_steps(sim, 2, 10, pod=leader.name)
-    (other,) = [pod for pod in sim.pods if pod is not leader]
-    leader.signal(signal.SIGKILL)
-    sim.wait(30, lambda: leader.output.count("step 1 on 2 ranks") == 2)
-    until_steps(sim, 2, pod=leader.name)
-    assert leader.main.codes == [137] and set(other.main.codes) <= {200, 202} and 202 in other.main.codes, sim.logs()
-    assert "which leads the job, is gone" in other.output and not leader.terminating, sim.logs()
     for name in ("web", "web-leader"):
         assert sim.conditions(name) == {"Available": "MinimumReplicasAvailable"}, sim.logs()
 

@@ -10,10 +10,12 @@ import pytest
 from elastic_pods import (
     COMPLETE,
     ELASTIC,
+    LEADER,
     all_output,
     assert_conditions,
     assert_late_pods_join,
     assert_one_pod_learns_alone,
+    begin_deployment,
     elastic_job,
     elastic_run,
     steps_of,
@@ -138,3 +140,204 @@ def test_p6_k19_in_a_stateful_set_the_successor_of_pod_0_joins_too(elastic, way)
     assert_no_step_was_lost(sim)
     assert len(re.findall("this node, 1, leads the job from now on", all_output(sim))) == 1, sim.logs()
     assert sim.pod("train-1").main.codes == [] and "this is node 0 of" in sim.pod("train-0").output, sim.logs()
+
+
+# ---- A Deployment: its pods find each other by the addresses of one Service ------------------------------------------
+
+
+def assert_another_pod_led(sim, times=1):
+    leads = re.findall(r"this node, (\d), leads the job from now on, because node 0, ", all_output(sim))
+    assert len(leads) == times and "0" not in leads, sim.logs()
+    workers = [pod for pod in sim.pods if pod.plan.stem != LEADER]
+    assert all(pod.main.codes == [] for pod in workers), sim.logs()
+
+
+def test_p6_k19_when_the_container_that_leads_a_deployment_is_killed_another_pod_takes_over(elastic):
+    """It is restarted in its pod, with the same address, and joins as node 0."""
+    sim, leader = begin_deployment(elastic, "1:3", workers=2)
+    until_steps(sim, 3, pod=leader.name)
+    leader.signal(signal.SIGKILL)
+    sim.wait(30, lambda: leader.main.codes == [137])
+    sim.wait(30, lambda: "this is node 0 of the job that" in leader.output)
+    until_steps_anywhere(sim, 3)
+    assert_no_step_was_lost(sim)
+    assert_another_pod_led(sim)
+    for name in ("web", "web-leader"):
+        assert sim.conditions(name) == {"Available": "MinimumReplicasAvailable"}, sim.logs()
+
+
+def test_p6_k19_when_the_pod_that_leads_a_deployment_is_evicted_no_step_is_made_twice(elastic):
+    """Its successor comes while it still terminates, and waits until another pod leads."""
+    sim, leader = begin_deployment(elastic, "1:3", workers=2)
+    until_steps(sim, 3, pod=leader.name)
+    sim.evict(leader, grace=20)
+    sim.wait(30, lambda: leader.code is not None)
+    until_steps_anywhere(sim, 3)
+    assert leader.code == 143 and "left at step" in leader.output, sim.logs()
+    successor = sim.pod(LEADER)
+    assert successor is not leader and successor.main.codes == [], sim.logs()
+    assert "this is node 0 of the job that" in successor.output, sim.logs()
+    assert_no_step_was_lost(sim, again=0)
+    assert_another_pod_led(sim)
+
+
+def test_p6_k19_when_the_pod_that_leads_a_deployment_vanishes_the_majority_goes_on(elastic):
+    sim, leader = begin_deployment(elastic, "1:3", workers=2, FARANDOLE_LOST_AFTER_S=2)
+    until_steps(sim, 3, pod=leader.name)
+    leader.vanish()
+    until_steps_anywhere(sim, 2)
+    sim.wait(30, lambda: leader.code is not None)
+    assert leader.code == 202 and " on 1 ranks" not in leader.output, sim.logs()
+    sim.forget(leader)
+    until_steps_anywhere(sim, 3)
+    leader.come_back()
+    until_steps_anywhere(sim, 3)
+    assert_no_step_was_lost(sim)
+    assert_another_pod_led(sim)
+
+
+def test_p6_k19_of_two_pods_of_a_deployment_the_other_keeps_the_state_until_the_leaders_successor_comes(elastic):
+    sim, leader = begin_deployment(elastic, "1:2", FARANDOLE_LOST_AFTER_S=2)
+    until_steps(sim, 2, pod=leader.name)
+    other = sim.pod("web-7d9c6b5f4")
+    leader.vanish()
+    leader.signal(signal.SIGKILL)  # with its node; no connection is reset
+    sim.wait(30, lambda: "this node, 1, leads the job from now on" in other.output)
+    sim.replace(leader)  # the successor comes while the first pod's object is still there: it may run on
+    sim.wait(20, lambda: sim.pod(LEADER) is not leader and sim.pod(LEADER).main.running)
+    until = time.monotonic() + 4
+    sim.wait(10, lambda: time.monotonic() > until)
+    assert "generation" not in other.output + sim.pod(LEADER).output, sim.logs()
+    sim.forget(leader)
+    until_steps_anywhere(sim, 2)
+    assert sim.pod(LEADER).main.codes == [], sim.logs()
+    assert_no_step_was_lost(sim)
+
+
+def test_p6_k19_pods_that_a_deployment_adds_without_its_leader_join_and_do_not_take_its_number(elastic):
+    """Two come at the same time. They answer each other, and find the pod that leads."""
+    sim, leader = begin_deployment(elastic, "1:4", workers=1)
+    until_steps(sim, 2, pod=leader.name)
+    sim.held.add(LEADER)
+    sim.evict(leader, grace=20)
+    until_steps_anywhere(sim, 1)
+    sim.scale("web", 3)
+    until_steps_anywhere(sim, 3)
+    sim.release(LEADER)
+    until_steps_anywhere(sim, 4)
+    numbers = re.findall(r"this is node (\d) of the job", "".join(p.output for p in sim.pods if p.plan.stem != LEADER))
+    assert sorted(set(numbers)) == ["1", "2", "3"], sim.logs()
+    assert_no_step_was_lost(sim, again=0)
+    assert_another_pod_led(sim)
+
+
+# ---- Networks that are cut in one direction --------------------------------------------------------------------------
+
+
+def cut_job(count=3, **variables):
+    return elastic_job(
+        f"1:{count}", 1, steps=400, count=count, flags=["--elastic-timeout", "4"], FARANDOLE_LOST_AFTER_S=2, **variables
+    )
+
+
+def assert_one_job(sim):
+    """No step was made by two jobs: a step is made again once at most, after the loss."""
+    steps = steps_of(sim)
+    assert max(steps.count(step) for step in steps) <= 2 and steps.count(1) == 1, (steps, sim.logs())
+
+
+@pytest.mark.parametrize("deaf", [1, 2])
+def test_k19_when_pod_0_is_killed_and_one_of_the_others_does_not_hear_the_other_the_lower_one_goes_on(elastic, deaf):
+    sim = elastic(cut_job())
+    until_steps(sim, 3)
+    first, second = sim.pod("train-1"), sim.pod("train-2")
+    (first if deaf == 1 else second).drop_from(second if deaf == 1 else first)
+    sim.held |= {"train-0", "train-2"}
+    sim.pod("train-0").kill()
+    until_steps_anywhere(sim, 1)
+    sim.wait(40, lambda: second.code is not None)
+    assert second.code == 202 and " on 1 ranks" not in second.output, sim.logs()
+    first.drop_from()
+    for late in ("train-2", "train-0"):
+        sim.release(late)
+    until_steps_anywhere(sim, 3)
+    assert first.main.codes == [], sim.logs()
+    assert_one_job(sim)
+
+
+def test_k19_when_pod_0_vanishes_and_the_others_are_cut_apart_none_goes_on_alone(elastic):
+    sim = elastic(cut_job())
+    until_steps(sim, 3)
+    lost, first, second = (sim.pod(f"train-{index}") for index in range(3))
+    second.drop_from(first)
+    sim.held |= {"train-0", "train-1", "train-2"}
+    lost.cut_network()
+    sim.wait(60, lambda: None not in (lost.code, first.code, second.code))
+    assert [lost.code, first.code, second.code] == [202] * 3 and " on 1 ranks" not in all_output(sim), sim.logs()
+    assert_one_job(sim)
+
+
+def test_k19_when_pod_0_is_killed_that_one_pod_did_not_hear_the_one_that_did_goes_on(elastic):
+    """Pod 1 has taken pod 0 for lost, and waits for more than half. Pod 2 has made steps with pod 0 since."""
+    sim = elastic(cut_job())
+    until_steps(sim, 3)
+    lost, deaf, other = (sim.pod(f"train-{index}") for index in range(3))
+    deaf.drop_from(lost)
+    until_steps_anywhere(sim, 2)
+    sim.held |= {"train-0", "train-1"}
+    lost.kill()
+    until_steps_anywhere(sim, 1)
+    sim.wait(40, lambda: deaf.code is not None)
+    assert deaf.code == 202 and " on 1 ranks" not in deaf.output, sim.logs()
+    sim.release("train-1")
+    sim.release("train-0")
+    until_steps_anywhere(sim, 3)
+    assert other.main.codes == [], sim.logs()
+    assert_one_job(sim)
+
+
+# ---- A successor of pod 0 that reaches none of the others ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Indexed Job", "Deployment"])
+def test_p6_k19_a_successor_of_pod_0_that_is_cut_off_begins_no_job_of_its_own(elastic, kind):
+    if kind == "Deployment":
+        sim, lost = begin_deployment(elastic, "1:2")
+        name, other = LEADER, sim.pod("web-7d9c6b5f4")
+    else:
+        sim = elastic(elastic_job("1:2", 1, steps=600, count=2))
+        name, other = "train-0", sim.pod("train-1")
+        lost = sim.pod(name)
+    until_steps(sim, 2, pod=lost.name)
+    sim.held.add(name)
+    sim.evict(lost, grace=20)
+    until_steps_anywhere(sim, 1)
+    sim.wait(20, lambda: lost.gone)
+    other.cut_network()
+    sim.release(name)
+    sim.wait(20, lambda: sim.pod(name) is not lost and sim.pod(name).main.running)
+    until = time.monotonic() + 4
+    sim.wait(10, lambda: time.monotonic() > until)
+    successor = sim.pod(name)
+    assert " on 1 ranks" not in successor.output and successor.main.codes == [], sim.logs()
+    other.cut_network(False)
+    until_steps_anywhere(sim, 2)
+    assert "this is node 0 of the job that" in successor.output and other.main.codes == [], sim.logs()
+    assert_no_step_was_lost(sim, again=0)
+
+
+def test_k19_a_successor_of_pod_0_names_the_silent_pods_when_its_time_is_over(elastic):
+    sim = elastic(elastic_job("1:2", 1, steps=600, count=2, start_timeout=3))
+    until_steps(sim, 2)
+    lost, other = sim.pod("train-0"), sim.pod("train-1")
+    sim.held.add("train-0")
+    lost.kill()
+    until_steps_anywhere(sim, 1)
+    sim.wait(20, lambda: lost.gone)
+    other.cut_network()
+    sim.release("train-0")
+    sim.wait(30, lambda: "begins no job" in sim.pod("train-0").output)
+    sim.wait(20, lambda: sim.pod("train-0").code is not None)
+    assert sim.pod("train-0").code == 200, sim.logs()
+    assert re.search(r"is node 0 and begins no job, because tcp://train-1.train\S*:29500 did not answer within 3 s and "
+                     r"may go on with one \(--nnodes 1:2\)", sim.pod("train-0").output), sim.logs()  # fmt: skip

@@ -23,7 +23,8 @@ class ClusterNetwork:
     def records(self):
         """All DNS records: services, the pods behind them, and the services that operators create for pods."""
         records = {}
-        up = [pod for pod in self.sim.living() if pod.addresses and not pod.terminating and pod.phase == "Running"]
+        # What became of a pod whose node is cut off is not known.
+        up = [pod for pod in self.sim.living() if pod.addresses and (pod.phase == "Running" or pod.cut_off)]
         seen_ready = {id(pod): pod.ready for pod in up if pod.main.spec.get("readinessProbe") or pod.main.running}
         for name, namespace, selector, unready in self.services():
             if not selector:
@@ -31,7 +32,9 @@ class ClusterNetwork:
             for pod in up:
                 if pod.plan.namespace != namespace or not selects({"matchLabels": selector}, pod.plan.labels):
                     continue
-                if pod.hostname in self.sim.hidden or not (unready or seen_ready.get(id(pod))):
+                # With publishNotReadyAddresses a pod that terminates keeps its record until it is deleted.
+                ready = seen_ready.get(id(pod)) and not pod.terminating
+                if pod.hostname in self.sim.hidden or not (unready or ready):
                     continue
                 addresses = self.sim.wrong.get(pod.hostname, pod.addresses)
                 records.setdefault(f"{name}.{namespace}.svc.{CLUSTER}", []).extend(addresses)
@@ -39,7 +42,8 @@ class ClusterNetwork:
                     for own in pod.names:
                         records[own] = addresses
         for pod in up:
-            if pod.plan.with_service and pod.hostname not in self.sim.hidden and seen_ready.get(id(pod)):
+            shown = seen_ready.get(id(pod)) and not pod.terminating and pod.hostname not in self.sim.hidden
+            if pod.plan.with_service and shown:
                 records[f"{pod.plan.stem}.{pod.plan.namespace}.svc.{CLUSTER}"] = self.sim.wrong.get(
                     pod.hostname, pod.addresses
                 )

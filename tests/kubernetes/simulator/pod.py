@@ -39,6 +39,7 @@ class Pod:
         self.deadline = None  # of its grace period
         self.preempted_by = ""  # the pod for which the scheduler has ended it
         self.gone = False  # removed from the machine
+        self.replaced = False  # its successor was created before its end
         self.forgotten = False  # deleted in the API server while its node was away, and perhaps still running there
         spec = plan.template
         self.containers = [Container(one, True) for one in spec.get("initContainers", [])]
@@ -192,6 +193,7 @@ class Pod:
             if stop and one.running:
                 self.exec(*stop["command"], timeout=grace)
         self.signal(signal.SIGTERM)
+        self.sim.lifecycle.deleted(self)
         self.sim.network.refresh()
 
     def kill(self):
@@ -223,6 +225,17 @@ class Pod:
             text=True,
             stdin=subprocess.DEVNULL,
         )
+
+    def cut_network(self, cut=True):
+        """Cuts the pod off from all others, or ends that. The control plane does not know: its records stay."""
+        self.sim.fabric.set_link(self.sandbox, up=not cut)
+
+    def drop_from(self, *others):
+        """Drops the packets that come from these pods; none: drops no more. Packets to them still go out."""
+        rules = "".join(f"add rule inet cut input {'ip6' if ':' in one else 'ip'} saddr {one} drop\n"
+                        for pod in others for one in pod.addresses)  # fmt: skip
+        table = "table inet cut {\n chain input {\n type filter hook input priority -10;\n }\n}\nflush table inet cut\n"
+        self.enforce(table + rules)
 
     def enforce(self, rules):
         """Applies the rules of NetworkPolicies to the pod's network."""

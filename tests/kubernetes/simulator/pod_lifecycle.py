@@ -115,7 +115,7 @@ class PodLifecycle:
         elif workload.job:
             self._job_pod_ended(workload, pod, code, container)
         elif workload.kind in ("StatefulSet", "Deployment", "LeaderWorkerSet"):
-            if any(plan is pod.plan for plan in workload.pods):  # and not scaled away
+            if any(plan is pod.plan for plan in workload.pods) and not pod.replaced:  # and not scaled away
                 self._replace(workload, pod.plan)
             self._group_is_hit(pod)
         elif all(one.phase == "Succeeded" for one in self.sim.pods if one.workload is workload):
@@ -123,11 +123,17 @@ class PodLifecycle:
         elif code != 0:
             self._conclude(workload, f"Failed: {pod.name} ended with {code}")
 
+    def deleted(self, pod):
+        """A ReplicaSet counts no pod that terminates, so its successor comes at once."""
+        if pod.workload.kind == "Deployment" and any(plan is pod.plan for plan in pod.workload.pods):
+            pod.replaced = True
+            self._replace(pod.workload, pod.plan)
+
     def forget(self, pod):
         pod.forgotten = True
         if pod.workload.job:
             self._job_pod_ended(pod.workload, pod, 137, pod.main.name)
-        elif any(plan is pod.plan for plan in pod.workload.pods):
+        elif any(plan is pod.plan for plan in pod.workload.pods) and not pod.replaced:
             self._replace(pod.workload, pod.plan)
 
     def _job_pod_ended(self, workload, pod, code, container):

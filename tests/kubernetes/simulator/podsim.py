@@ -191,6 +191,11 @@ class PodSim:
         its processes run on."""
         self.lifecycle.forget(pod)
 
+    def replace(self, pod):
+        """The pod of a Deployment is to be deleted, and its node does not answer: its successor comes, and its object
+        stays until forget()."""
+        self.lifecycle.deleted(pod)
+
     def scale(self, name, count):
         """Scales an elastic Indexed Job or a Deployment."""
         self.lifecycle.scale(name, count)

@@ -3,7 +3,9 @@
 import re
 
 import builders
+import podsim
 import pytest
+from farandole.integrations.kubernetes import generate
 from training_jobs import ACCURACY
 
 # The preempted pod is not counted as a failure, and the ends of its peers are not either.
@@ -11,6 +13,7 @@ FAILURE_POLICY = {"rules": [
     {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [2, 64, 78]}},
     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
     {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [202, 203]}}]}  # fmt: skip
+LEADER = "web-leader-7d9c6b5f4"  # the pod that leads a Deployment at the beginning
 LOSS = 0.5799  # after 60 steps, on any number of ranks
 ELASTIC = ["python", "/app/train_digits_elastic.py"]
 # The controller replaces each deleted pod, and none of them counts as a failure of the job.
@@ -41,6 +44,19 @@ def elastic_job(nodes, per_node, steps=60, seconds=0.05, flags=(), start_timeout
     )
     del documents[2]["spec"]["backoffLimit"]
     return documents
+
+
+def begin_deployment(elastic, nnodes, workers=1, **options):
+    """Runs the output of `gen deployment`, all pods of which commit each step; returns the simulation and the pod that
+    leads."""
+    words = ["deployment", "--name", "web", "--nnodes", nnodes, "--image", "any"]
+    words += [word for name, value in options.items() for word in ("--env", f"{name}={value}")]
+    documents = podsim.read(generate([*words, "--", *ELASTIC, "--steps", "100000", "--step-seconds", "0.05"]))
+    for one in documents:
+        if one["kind"] == "Deployment" and one["metadata"]["name"] == "web":
+            one["spec"]["replicas"] = workers
+    sim = elastic([*documents, builders.key_secret("web-key")], crash_backoff_s=0.3)
+    return sim, sim.pod(LEADER)
 
 
 def until_steps(sim, ranks, count=4, pod="train-0"):

@@ -7,7 +7,7 @@ import re
 import signal
 
 import pytest
-from elastic_nodes import EXIT_PEER_LOST, EXIT_TERMINATED, Job, assert_right, ranks_of
+from elastic_nodes import EXIT_PEER_LOST, EXIT_RENDEZVOUS, EXIT_TERMINATED, Job, assert_right, ranks_of
 from launch import free_port
 
 
@@ -78,6 +78,21 @@ def test_nodes_that_come_late_find_the_node_that_leads(job):
     job.until_steps(2)
     assert_end_well(job, second, third)
     assert_kept_state(second, job)
+
+
+def test_two_nodes_that_come_late_find_a_leader_behind_them(job):
+    """Each asks the nodes in order, and is answered by the other one, which looks for the leader too."""
+    job = job("1:4")
+    first, second, third, fourth = job.start(0, 1, 2, 3)
+    job.until_steps_of(first, 4)
+    for node in (third, second, first):
+        node.send_signal(signal.SIGKILL)
+    job.until_steps(1)
+    late = job.start(1, 2)
+    job.until_steps(3)
+    assert_end_well(job, fourth, *late)
+    assert_took_over(fourth, 0, job)
+    assert_kept_state(fourth, job)
 
 
 def test_each_leader_in_turn_is_killed(job):
@@ -263,6 +278,38 @@ def test_of_two_nodes_the_other_goes_on_when_the_silent_leaders_successor_comes(
     job.until_steps(2)
     assert_end_well(job, second, successor)
     assert_kept_state(second, job)
+
+
+def test_a_new_node_0_begins_no_job_while_a_silent_node_may_go_on_with_one(job):
+    job = job("1:2")
+    first, second = job.start(0, 1)
+    job.until_steps_of(first, 2)
+    first.send_signal(signal.SIGKILL)
+    job.until_steps(1)
+    stopped = stop_all(second)
+    (successor,) = job.start(0)
+    signal.sigtimedwait([], 3)
+    assert not successor.printed and "generation" not in successor.words, job.report
+    continue_all(stopped)
+    job.until_steps(2)
+    assert_end_well(job, second, successor)
+    assert_kept_state(second, job)
+
+
+def test_a_new_node_0_ends_when_its_time_is_over_and_names_the_silent_node(job):
+    job = job("1:2", flags="--start-timeout 2")
+    first, second = job.start(0, 1)
+    job.until_steps_of(first, 2)
+    first.send_signal(signal.SIGKILL)
+    job.until_steps(1)
+    stopped = stop_all(second)
+    (successor,) = job.start(0)
+    assert successor.code() == EXIT_RENDEZVOUS, job.report
+    assert "is node 0 and begins no job, because tcp://127.0.0.1:" in successor.words, job.report
+    assert "did not answer within 2 s and may go on with one (--nnodes 1:2)" in successor.words, job.report
+    continue_all(stopped)
+    job.until_steps(1)
+    assert_end_well(job, second)
 
 
 def test_a_leader_that_loses_contact_with_more_than_half_ends(job):

@@ -490,6 +490,12 @@ TEST(RendezvousText, IsParsed) {
   EXPECT_EQ(range->endpoints[1].host, "b");
   EXPECT_EQ(range->endpoints[1].last_port, 5);
   EXPECT_TRUE(range->coordinator_is_there);
+  EXPECT_FALSE(range->names_all_nodes);
+  const auto service = parse_rendezvous("dns://train.web:29500");
+  ASSERT_TRUE(service.ok()) << service.status().text();
+  EXPECT_EQ(service->kind, Rendezvous::Kind::tcp);
+  EXPECT_TRUE(service->names_all_nodes);
+  EXPECT_EQ(service->endpoints.at(0).host, "train.web");
   EXPECT_EQ(parse_rendezvous("file:///a/b")->name, "/a/b");
   EXPECT_EQ(parse_rendezvous("unix:@x-1")->name, "x-1");
   EXPECT_EQ(parse_rendezvous("memory://m")->name, "m");
@@ -497,8 +503,9 @@ TEST(RendezvousText, IsParsed) {
 
 TEST(RendezvousText, InvalidTextIsQuoted) {
   for (const char* text :
-       {"", "tcp://", "tcp://a", "tcp://a:", "tcp://a:x", "tcp://a:70000", "tcp://a:9-8", "tcp://:1", "tcp://a:1,",
-        "tcp://::1:5", "unix:x", "unix:@", "file://a", "file:///", "memory://", "http://a:1"}) {
+       {"",           "tcp://",      "tcp://a",  "tcp://a:",  "tcp://a:x", "tcp://a:70000", "tcp://a:9-8",   "tcp://:1",
+        "tcp://a:1,", "tcp://::1:5", "dns://",   "dns://a",   "dns://a:0", "dns://a:1-2",   "dns://a:1,b:1", "unix:x",
+        "unix:@",     "file://a",    "file:///", "memory://", "http://a:1"}) {
     const auto parsed = parse_rendezvous(text);
     ASSERT_FALSE(parsed.ok()) << text;
     EXPECT_THAT(parsed.status().text(), HasSubstr("'" + std::string(text) + "'"));

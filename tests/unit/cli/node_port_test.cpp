@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include "bootstrap/coordinator/find_coordinator.h"
+#include "cli/elastic/node_search.h"
 #include "system/socket.h"
 
 namespace fdl {
@@ -80,6 +81,17 @@ class NodePorts : public testing::Test {
     std::vector<CoordinatorMessage> messages;
     return serve_until([&] { return socket.receive(messages) != FramedSocket::State::open; });
   }
+
+  NodeSearch::Result search(NodeSearch::Options options) {
+    options.job_key = kKey;
+    options.mine = "a node";
+    options.timeout_s = 0;
+    auto search = NodeSearch::start(std::move(options));
+    std::optional<NodeSearch::Result> found;
+    EXPECT_TRUE(search.ok() && serve_until([&] { return (found = (*search)->take()).has_value(); }));
+    return found ? std::move(*found) : NodeSearch::Result();
+  }
+  std::string own() const { return port_->address().substr(6); }  // without tcp://
 
   std::unique_ptr<NodePort> port_;
   std::vector<NodePort::Received> received_;
@@ -195,6 +207,58 @@ TEST_F(NodePorts, ReportsAPortThatIsInUse) {
   auto other = NodePort::open({.address = "tcp://" + port_->address().substr(6), .job_key = kKey, .name = "x"});
   ASSERT_FALSE(other.ok());
   EXPECT_THAT(other.status().text(), HasSubstr("in use"));
+}
+
+// ---- Searches ----
+
+using Outcome = NodeSearch::Outcome;
+
+TEST_F(NodePorts, ASearchFindsANodeByItsAddress) {
+  const NodeSearch::Result found = search({.targets = {port_->address()}});
+  EXPECT_EQ(found.outcome, Outcome::answered);
+  EXPECT_EQ(found.place, port_->address());
+  EXPECT_EQ(found.introduced.peer, "the leader");
+}
+
+// A node that is silent may have listed loopback too, where this node listens.
+TEST_F(NodePorts, ASearchDoesNotAskThisNodeForAnotherOne) {
+  const NodeSearch::Result found = search({.targets = {port_->address()}, .own = {own()}});
+  EXPECT_EQ(found.outcome, Outcome::silent);
+  EXPECT_EQ(found.tried.at(port_->address()), Outcome::silent);
+}
+
+TEST_F(NodePorts, ASearchAsksEachAddressOfANameThatStandsForAllNodes) {
+  const std::string all = "dns://" + own();
+  const NodeSearch::Result found = search({.targets = {all}});
+  EXPECT_EQ(found.outcome, Outcome::answered);
+  EXPECT_EQ(found.place, port_->address());
+  EXPECT_THAT(found.named, testing::ElementsAre(port_->address()));
+  EXPECT_FALSE(found.is_named);
+  const NodeSearch::Result alone = search({.targets = {all}, .own = {own()}});
+  EXPECT_EQ(alone.outcome, Outcome::silent);
+  EXPECT_TRUE(alone.is_named && alone.tried.empty());
+  EXPECT_THAT(alone.failure.text(), HasSubstr("has no address of another node"));
+}
+
+TEST_F(NodePorts, ASearchReportsANameThatDoesNotResolve) {
+  const NodeSearch::Result found = search({.targets = {"dns://no-such-host.invalid:1"}});
+  EXPECT_EQ(found.outcome, Outcome::silent);
+  EXPECT_FALSE(found.is_named);
+  EXPECT_THAT(found.failure.text(), HasSubstr("'no-such-host.invalid' does not resolve"));
+}
+
+TEST_F(NodePorts, ASearchTriesPlacesThatWereAskedLastOrNotAtAll) {
+  auto other = NodePort::open({.address = "tcp://127.0.0.1:0", .job_key = kKey, .name = "another one"});
+  ASSERT_TRUE(other.ok());
+  const std::string refused = (*other)->address();
+  other->reset();
+  const NodeSearch::Result last = search({.targets = {port_->address(), refused}, .asked = {port_->address()}});
+  EXPECT_EQ(last.outcome, Outcome::answered);
+  EXPECT_EQ(last.tried.at(refused), Outcome::refused);  // it came first
+  const NodeSearch::Result rest =
+      search({.targets = {port_->address(), refused}, .asked = {port_->address()}, .skips_asked = true});
+  EXPECT_EQ(rest.outcome, Outcome::refused);
+  EXPECT_EQ(rest.tried.size(), 1u);
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ class Job : public Nodes {
     }
     take_orders();
     take_events();
-    began();
+    began(0);
   }
   std::string refusal;
 };
@@ -91,7 +91,7 @@ TEST(Nodes, AcceptsALateNodeWhileTheJobRuns) {
   Job job({.fewest = 2, .most = 3, .arrival_period_s = 1});
   job.arrive(1, pod(1, "train-1"), 0);
   job.tick(kSecond);
-  job.began();
+  job.began(0);
   job.orders();
   job.arrive(2, pod(2, "train-2"), 50 * kSecond);
   EXPECT_THAT(job.orders(), ElementsAre("welcome 2 as 2"));
@@ -226,7 +226,7 @@ TEST(Nodes, WaitsForAReplacementUntilTheTimeout) {
   EXPECT_EQ(job.next().moment_ns(), 160 * kSecond);
   job.arrive(3, pod(2, "train-2-new"), 120 * kSecond);
   EXPECT_TRUE(job.are_ready());
-  job.began();
+  job.began(0);
   job.tick(200 * kSecond);
   EXPECT_EQ(job.give_up(), std::nullopt);
   job.closed(3, 300 * kSecond);
@@ -270,7 +270,7 @@ TEST(Nodes, LossesAreCountedFromTheLatestGenerationOn) {
   job.all_arrive();
   job.deserted(1, 0);
   EXPECT_THAT(job.known(), ElementsAre(0, 1, 2));  // it may go on elsewhere
-  job.began();
+  job.began(0);
   EXPECT_THAT(job.known(), ElementsAre(0, 2));
   job.closed(2, 0, false);  // one of two
   EXPECT_EQ(job.give_up(), std::nullopt);
@@ -304,6 +304,71 @@ TEST(Nodes, ANodeThatTakesOverNeedsMoreThanHalfOfThoseThatMayBeAlive) {
   EXPECT_FALSE(may_go_on({0, 1, 2, 3}, false, {2, 5}));  // one that did not belong to the job
   EXPECT_TRUE(may_go_on({1, 2}, true, {}));              // half, with the lowest number
   EXPECT_FALSE(may_go_on({0, 1}, true, {}));             // half, without it
+}
+
+// ---- Nodes without a number in a job whose nodes can take over ----
+
+// Node 1 has taken over from node 0 of a job of nodes 0, 1 and 2, of at most 4.
+Nodes taken_over(std::set<int> voters, bool former_has_ended, int fewest = 1, int most = 4) {
+  return Nodes({.fewest = fewest, .most = most, .voters = std::move(voters), .former_has_ended = former_has_ended},
+               pod(1, "web-b"), 0);
+}
+
+TEST(Nodes, ANodeWithoutANumberIsNeverNode0) {
+  Nodes job = taken_over({1}, true);
+  job.arrive(5, pod(-1, "web-x"), 0);
+  job.arrive(6, pod(-1, "web-y"), 0);
+  job.arrive(7, pod(-1, "web-z"), 0);
+  EXPECT_EQ(job.number_of(5), 2);
+  EXPECT_EQ(job.number_of(6), 3);
+  EXPECT_EQ(job.number_of(7), std::nullopt);  // it waits: number 0 belongs to the successor of the first leader
+  job.arrive(8, pod(0, "web-leader"), 0);
+  EXPECT_EQ(job.number_of(8), 0);
+  job.closed(8, 0);
+  EXPECT_EQ(job.number_of(7), std::nullopt);
+}
+
+TEST(Nodes, ANodeWithoutANumberIsNoEvidenceOfTheEndOfAnotherOne) {
+  Nodes job = taken_over({0, 1, 2}, false, 1, 3);
+  job.arrive(5, pod(-1, "web-x"), 0);
+  job.tick(10 * kSecond);
+  EXPECT_EQ(job.number_of(5), std::nullopt);  // number 2 is kept for the node that had it
+  EXPECT_FALSE(job.are_ready());
+  job.arrive(6, pod(2, "web-c"), 20 * kSecond);  // it follows
+  job.tick(30 * kSecond);
+  EXPECT_TRUE(job.are_ready());
+  EXPECT_EQ(job.number_of(6), 2);
+}
+
+TEST(Nodes, WithEnoughFollowersAWaitingNodeGetsTheNumberOfOneThatHasNotFollowed) {
+  Nodes job = taken_over({0, 1, 2}, false, 3, 3);
+  job.arrive(5, pod(-1, "web-x"), 0);
+  job.arrive(6, pod(0, "web-leader"), 0);  // the successor of node 0, which has ended
+  EXPECT_EQ(job.number_of(5), 2);
+  EXPECT_TRUE(job.are_ready());
+}
+
+TEST(Nodes, ANodeThatCameWithoutANumberIsNotCountedAsAFollower) {
+  Nodes job = taken_over({0, 1, 2}, false, 3, 3);
+  job.arrive(6, pod(0, "web-leader"), 0);
+  job.arrive(5, pod(-1, "web-x"), 0);
+  EXPECT_EQ(job.number_of(5), 2);
+  job.closed(6, 0, false);  // node 0 is silent again: of three nodes only this one is left
+  job.arrive(7, pod(-1, "web-y"), 0);
+  job.tick(10 * kSecond);
+  EXPECT_FALSE(job.are_ready());
+}
+
+TEST(Nodes, LossesOfContactAreNotForgottenWhenAnotherNodeGetsTheNumber) {
+  for (const bool has_number : {true, false}) {
+    Job job({.fewest = 1, .most = 3, .has_successors = true});
+    job.all_arrive();
+    job.closed(1, 0, false);
+    job.arrive(9, pod(has_number ? 1 : -1, "web-x"), 0);
+    EXPECT_EQ(job.number_of(9), 1);
+    job.closed(2, 0, false);
+    EXPECT_EQ(job.give_up().has_value(), !has_number);  // a successor with its number is evidence of its end
+  }
 }
 
 TEST(Nodes, ANodeThatTakesOverNamesTheRuleWhenTooFewCome) {

@@ -15,12 +15,12 @@ def _object(kind, api, o, spec=None, name=None, why=None):
     return made
 
 
-def headless_service(o, name=None, role=None):
+def headless_service(o, name=None):
     spec = Map(clusterIP="None")
     spec.add(
         "publishNotReadyAddresses", True, "Pods resolve each other's names while they start, before any pod is ready."
     )
-    spec["selector"] = selector(o, role)
+    spec["selector"] = selector(o)
     spec["ports"] = [Item(name="rendezvous", port=o.port_base)]
     return _object("Service", "v1", o, spec, name)
 
@@ -116,9 +116,9 @@ def pod_monitor(o):
     return _object("PodMonitor", "monitoring.coreos.com/v1", o, spec)
 
 
-def around(o, service=True, budget=True, leader_only=False):
+def around(o, service=True, budget=True):
     """(before, after): the objects that precede and follow the job in the manifest."""
-    before = [headless_service(o, role="leader" if leader_only else None)] if service else []
+    before = [headless_service(o)] if service else []
     if not o.service_account:
         before.append(service_account(o))
     before += new_claims(o) + dra.objects(o)

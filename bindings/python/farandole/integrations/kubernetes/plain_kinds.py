@@ -117,11 +117,12 @@ def statefulset(o):
 
 
 def deployment(o):
-    """Two Deployments: the leading pod, which the Service names, and the others, numbered in order of arrival."""
-    before, after = around(o, leader_only=True)
+    """Two Deployments: the pod that leads at the beginning, and the others, numbered in order of arrival. The Service
+    has the addresses of all, so that each of them can be found when it has taken over."""
+    before, after = around(o)
     leader = _role(o, "leader", 1, ["--node-rank", "0"])
     leader["spec"].note(
-        "replicas", "One pod leads, and the Service is its name. If it is lost, all begin from the checkpoint."
+        "replicas", "This pod leads. If it is lost another one takes over, and its successor joins the job."
     )
     leader["spec"]["strategy"] = Map(type="Recreate")
     workers = _role(o, "worker", o.max_nodes - 1)
@@ -131,7 +132,7 @@ def deployment(o):
 
 
 def _role(o, role, replicas, place=()):
-    command = run_command(o, f"{o.name}:{o.port_base}", "$(FARANDOLE_NNODES)", place=place)
+    command = run_command(o, f"dns://{o.name}:{o.port_base}", "$(FARANDOLE_NNODES)", place=place)
     box = container(o, "trainer", command, variables(o, nodes_text(o)))
     spec = Map(replicas=replicas)
     spec["selector"] = Map(matchLabels=selector(o, role))
