@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "capi/objects.h"
+#include "capi/ordered_call.h"
 #include "capi/owners.h"
 
 using namespace fdl;
@@ -79,5 +80,30 @@ fdl_result fdl_device_alloc(fdl_group* group, fdl_device_kind kind, int index, v
   device_allocations().keep(address, std::make_shared<SymmetricHere>(SymmetricHere{taken.take()}));
   *memory = address;
   return FDL_OK;
+}
+FDL_REPORT_EXCEPTIONS
+
+fdl_result fdl_comm_register(fdl_comm* comm, fdl_device_kind kind, int index, void* memory, size_t bytes) try {
+  Status usable = check(comm);
+  if (!usable.ok()) return report(usable);
+  if (memory == nullptr || bytes == 0) return refuse("fdl_comm_register: memory must not be NULL, nor bytes 0");
+  auto fault = fault_of_place(kind, index);
+  if (kind == FDL_DEVICE_CPU) fault = "only memory on a device is registered";
+  if (fault) return refuse("fdl_comm_register: " + *fault);
+  const auto used = comm->world->runtime->device(kind, index);
+  if (!used.ok()) return report(used.status().during("fdl_comm_register"));
+  return report(comm->comm().register_memory((*used)->device(), memory, bytes));
+}
+FDL_REPORT_EXCEPTIONS
+
+fdl_result fdl_comm_deregister(fdl_comm* comm, void* memory) try {
+  Status usable = check(comm);
+  if (!usable.ok()) return report(usable);
+  const double limit_s = comm->world->runtime->config().nccl_call_timeout_s;
+  const auto forgotten = comm->comm().forget_memory(memory, Deadline::after_seconds(limit_s));
+  if (!forgotten.ok()) return report(forgotten.status().during("fdl_comm_deregister"));
+  if (*forgotten) return FDL_OK;
+  return report(Status(Code::timeout, "fdl_comm_deregister: NCCL was busy on the host for " + std::to_string(limit_s) +
+                                          " s (nccl_call_timeout_s); the memory is still registered"));
 }
 FDL_REPORT_EXCEPTIONS
