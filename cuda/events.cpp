@@ -35,13 +35,16 @@ Status LastWork::note(void* stream) {
   int captured = kCaptureNone;
   const Outcome asked = calls_.driver.cuStreamIsCapturing(stream, &captured);
   if (asked == kCaptureImplicit || captured != kCaptureNone) return ok_status();
+  const uint64_t id = calls_.stream_id(stream);
   const MutexLock lock(mutex_);
   for (Entry& entry : entries_) {
-    if (entry.stream == stream && !entry.ended) return set_event(entry);
+    if (entry.stream != stream || entry.ended) continue;
+    if (entry.id == id) return set_event(entry);
+    entry.ended = true;  // the program has destroyed that stream, whose work may still run
   }
   // Entries of destroyed streams stay until their last work has run.
   std::erase_if(entries_, [](const Entry& entry) { return entry.ended && entry.event->reached(); });
-  entries_.push_back({stream, false, nullptr});
+  entries_.push_back({stream, id, false, nullptr});
   // An entry without an event must not stay: the other functions rely on it.
   Status outcome = set_event(entries_.back());
   if (!outcome.ok()) entries_.pop_back();

@@ -48,7 +48,8 @@ class LastWork {
  private:
   struct Entry {
     void* stream;
-    bool ended;  // the stream was destroyed
+    uint64_t id;  // of the stream, whose handle may be used again for another one; 0: unknown
+    bool ended;   // the stream was destroyed
     std::shared_ptr<const OwnDeviceEvent> event;
   };
   Status set_event(Entry& entry) FDL_REQUIRES(mutex_);

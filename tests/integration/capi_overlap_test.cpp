@@ -121,6 +121,67 @@ TEST_P(Overlap, TheCallersStreamComputesDuringTheCollective) {
   });
 }
 
+// A stream is destroyed between two waits, and the next one has its handle: it has to wait as well.
+TEST_P(Overlap, ANewStreamWithTheHandleOfADestroyedOneWaitsToo) {
+  std::barrier both(2);
+  run_ranks(2, GetParam(), [&](World& me) {
+    Tensors tensors(me);
+    auto& [device, memory, other] = tensors;
+    std::optional<Gate> gate;
+    if (me.rank == 1) gate.emplace(device);
+    fdl_handle* handle = submit(me, sum_of(device, "gradient", memory, device.stream()));
+    if (me.rank == 0 && GetParam() == kNccl) {
+      wait_until_done(handle);
+      void* const shortlived = device.device().make_stream().take();
+      FDL_EXPECT_OK(fdl_wait_handle_on(handle, -1, shortlived));
+      device.device().end_stream(shortlived);
+      void* const next = device.device().make_stream().take();
+      EXPECT_EQ(next, shortlived) << "the fake uses the handle again";
+      FDL_EXPECT_OK(fdl_wait_handle_on(handle, -1, next));
+      EXPECT_TRUE(device.device().copy(next, other, memory, kCount * sizeof(int32_t)).ok());
+      both.arrive_and_wait();
+      device.synchronize(next);
+      device.device().end_stream(next);
+    } else {
+      both.arrive_and_wait();
+      gate.reset();
+      FDL_EXPECT_OK(fdl_wait_handle(handle, -1));
+      device.queue_copy(other, memory, kCount);
+    }
+    EXPECT_EQ(device.get(other, kCount), total(kCount));
+    fdl_handle_free(handle);
+  });
+}
+
+// The same for submissions: the work of the destroyed stream still runs, and the operation waits for it too.
+TEST_P(Overlap, WorkOfADestroyedStreamPrecedesTheOperation) {
+  run_ranks(2, GetParam(), [&](World& me) {
+    Tensors tensors(me);
+    auto& [device, memory, other] = tensors;
+    const int32_t* values = device.put(numbers(me.rank + 4, kCount));
+    fake_cuda_delay_us(20'000);
+    void* const shortlived = device.device().make_stream().take();
+    EXPECT_TRUE(device.device().copy(shortlived, memory, values, kCount * sizeof(int32_t)).ok());
+    fdl_operation operations[] = {sum_of(device, "of the old stream", memory, shortlived),
+                                  sum_of(device, "of the new stream", other, nullptr)};
+    fdl_handle* old = submit(me, operations[0]);
+    device.device().end_stream(shortlived);
+    void* const next = device.device().make_stream().take();
+    operations[1].input.stream = next;
+    fdl_handle* young = submit(me, operations[1]);
+    FDL_EXPECT_OK(fdl_wait_handle_on(old, -1, device.stream()));
+    FDL_EXPECT_OK(fdl_wait_handle_on(young, -1, next));
+    std::vector<int32_t> sums = numbers(4, kCount);
+    for (std::size_t i = 0; i < kCount; ++i) sums[i] += numbers(5, kCount)[i];
+    EXPECT_EQ(device.get(memory, kCount), sums);
+    fdl_handle_free(old);
+    fdl_handle_free(young);
+    device.synchronize(next);
+    device.device().end_stream(next);
+  });
+  fake_cuda_delay_us(0);
+}
+
 // The stream of the tensors is gone when the collective ends; another stream uses the results.
 TEST_P(Overlap, TheTensorsStreamMayBeDestroyedBeforeTheEnd) {
   std::barrier both(2);
