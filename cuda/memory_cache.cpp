@@ -74,7 +74,8 @@ Outcome MemoryCache::reserve(std::size_t bytes, int count) {
   const std::size_t size = size_class(bytes);
   const MutexLock lock(mutex_);
   auto& blocks = idle_[size];
-  const auto ready = std::count_if(blocks.begin(), blocks.end(), [](const Idle& block) { return all_reached(block.until); });
+  const auto ready =
+      std::count_if(blocks.begin(), blocks.end(), [](const Idle& block) { return all_reached(block.until); });
   for (auto i = static_cast<int>(ready); i < count; ++i) {
     void* memory = nullptr;
     const Outcome outcome = allocate_(size, &memory);

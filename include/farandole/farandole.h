@@ -558,8 +558,8 @@ typedef struct fdl_call {
 FDL_API void fdl_call_init(fdl_call* call);
 /* Registers memory on a device, such as a segment of a framework's allocator, with NCCL where that runs the
  * communicator's collectives: NCCL then reads and writes it without copies of its own. Otherwise it does nothing. It is
- * this rank's own decision, and takes effect with the next collective. FDL_INVALID_ARGUMENT: memory is NULL, bytes is 0,
- * or the memory is registered already. From any thread. */
+ * this rank's own decision, and takes effect with the next collective. FDL_INVALID_ARGUMENT: memory is NULL, bytes is
+ * 0, or the memory is registered already. From any thread. */
 FDL_API fdl_result fdl_comm_register(fdl_comm* comm, fdl_device_kind kind, int index, void* memory, size_t bytes);
 /* Ends the registration, before the memory is freed. All work on it must have run on the device.
  * FDL_INVALID_ARGUMENT: the memory is not registered. FDL_TIMEOUT: NCCL is busy on the host for too long. */

@@ -134,9 +134,12 @@ bool Communicator::State::move_messages() {
   moved |= messages.progress();
   moved |= device_messages != nullptr && device_messages->progress();
   moved |= transfers != nullptr && transfers->progress();
-  const Status device = device_messages == nullptr ? Status() : device_messages->status();
-  const Status staged = transfers == nullptr ? Status() : transfers->status();
-  if (!device.ok() || !staged.ok()) fail(own(device.ok() ? staged : device));
+  if (transfers != nullptr && !transfers->status().ok()) fail(transfers->status());
+  if (!failed && device_messages != nullptr && !device_messages->status().ok()) {
+    const Status& why = device_messages->status();
+    const bool is_own = why.code() == Code::internal || why.code() == Code::resource;
+    fail(is_own ? own(why) : Status(why));
+  }
   return moved;
 }
 

@@ -124,9 +124,9 @@ struct Communicator::State {
   std::unique_ptr<DeviceCollectives> devices;  // from the first collective on a device on
   const Preference preference;
   Messages messages;
-  std::unique_ptr<StagedMessages> transfers;  // from the first message on a device on
+  std::unique_ptr<StagedMessages> transfers;        // from the first message on a device on
   std::unique_ptr<DeviceMessages> device_messages;  // from the first message between devices on
-  std::vector<Waitable*> waitables;           // everything whose wake_fd() is in `poller`; empty after a failure
+  std::vector<Waitable*> waitables;                 // everything whose wake_fd() is in `poller`; empty after a failure
   Spin spin;
   std::size_t sleeps_announced = 0;  // how many waitables, from the first on, have had prepare_to_sleep() called
   bool has_slept = false;            // a sleep has ended since the transport was last driven

@@ -219,6 +219,7 @@ TEST_F(BetweenDevices, AreDoneOnTheDeviceAfterTheHost) {
     int32_t* after = rank.fresh(kCount);
     const fdl_call call = rank.device.message(me.rank == 0 ? FDL_SEND : FDL_RECV, memory, kCount, 1 - me.rank);
     const fdl_call_options options = between_devices();
+    FDL_ASSERT_OK(fdl_device_open(me.world, FDL_DEVICE_CUDA, me.rank));  // loads the kernels, for which it waits
     meet.arrive_and_wait();
     if (me.rank == 0) fake_cuda_hold();
     meet.arrive_and_wait();
@@ -237,7 +238,9 @@ TEST_F(BetweenDevices, AreDoneOnTheDeviceAfterTheHost) {
     meet.arrive_and_wait();
     if (me.rank == 0) fake_cuda_go_on();
     EXPECT_EQ(rank.device.get(after, kCount), numbers(2, kCount));
-    if (me.rank == 1) EXPECT_EQ(rank.device.get(before, kCount), std::vector<int32_t>(kCount, -1));
+    if (me.rank == 1) {
+      EXPECT_EQ(rank.device.get(before, kCount), std::vector<int32_t>(kCount, -1));
+    }
     FDL_EXPECT_OK(fdl_poll_device(handle, &done));
     EXPECT_EQ(done, 1);
     fdl_handle_free(handle);
@@ -369,13 +372,17 @@ TEST_F(BetweenDevices, MemoryOfAFrameworkIsRegisteredWithNccl) {
     meet.arrive_and_wait();
     EXPECT_EQ(fake_nccl_count("registrations"), 2) << "one on each rank, from the first collective on";
     meet.arrive_and_wait();
-    if (me.rank == 0) FDL_ASSERT_OK(add(late, 400));
+    if (me.rank == 0) {
+      FDL_ASSERT_OK(add(late, 400));
+    }
     sum(late);
     rank.device.synchronize();
     meet.arrive_and_wait();
     EXPECT_EQ(fake_nccl_count("registrations"), 3) << "each rank decides for itself";
     meet.arrive_and_wait();
-    if (me.rank == 0) FDL_EXPECT_OK(fdl_comm_deregister(me.comm, late));
+    if (me.rank == 0) {
+      FDL_EXPECT_OK(fdl_comm_deregister(me.comm, late));
+    }
     FDL_EXPECT_OK(fdl_comm_deregister(me.comm, early));
     meet.arrive_and_wait();
     EXPECT_EQ(fake_nccl_count("registrations"), 0);

@@ -55,7 +55,7 @@ struct Message : Job {
   fdl_device_kind device_kind = FDL_DEVICE_CPU;  // of the data; `stream` orders their use
   int device_index = 0;
   void* stream = nullptr;
-  std::vector<std::byte> kept;  // once done: contents that the caller must copy to the device
+  std::vector<std::byte> kept;      // once done: contents that the caller must copy to the device
   fdl_handle* on_stream = nullptr;  // once done: of the call that moved the contents on a device, or null
 
   ~Message() override { fdl_handle_free(on_stream); }

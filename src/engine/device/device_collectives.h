@@ -193,7 +193,7 @@ class DeviceCollectives final : public Collectives {
   std::map<int64_t, std::shared_ptr<SymmetricMemory>> registered_;
   int64_t next_number_ = 0;
   std::vector<std::pair<void*, std::size_t>> early_memory_;  // of register_memory(), until the ranks have negotiated
-  std::unique_ptr<Collectives> side_of_hosts_;  // on host memory; set for a hierarchical backend
+  std::unique_ptr<Collectives> side_of_hosts_;               // on host memory; set for a hierarchical backend
   std::unique_ptr<Collectives> joined_;         // the library's collectives, possibly inside a hierarchical composition
   Collectives* by_library_ = nullptr;           // the library's own collectives: joined_ or a part of it
   std::unique_ptr<DeviceSchedules> schedules_;  // over the channels of joined_, if it has any

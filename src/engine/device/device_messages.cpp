@@ -49,18 +49,18 @@ void DeviceMessages::start(Message& message) {
   Pair& pair = pair_with(message.peer);
   if (!pair.broken.ok()) return message.completion.finish(pair.broken);
   if (message.device != nullptr && pair.device != nullptr && message.device != pair.device) {
-    return message.completion.finish(Status(
-        Code::invalid_argument, fmt::format("{} on {}: the messages with this rank are on {}; make another "
-                                            "communicator for the other device",
-                                            describe(message), message.device->name(), pair.device->name())));
+    return message.completion.finish(
+        Status(Code::invalid_argument, fmt::format("{} on {}: the messages with this rank are on {}; make another "
+                                                   "communicator for the other device",
+                                                   describe(message), message.device->name(), pair.device->name())));
   }
   if (message.device != nullptr) {
     const auto captured = message.device->is_captured(message.stream);
     if (captured.ok() && *captured) {
-      return message.completion.finish(
-          Status(Code::unsupported,
-                 "a message cannot be captured into a graph, for the two ranks agree on it each time on the host: leave "
-                 "it out of the capture"));
+      return message.completion.finish(Status(
+          Code::unsupported,
+          "a message cannot be captured into a graph, for the two ranks agree on it each time on the host: leave "
+          "it out of the capture"));
     }
   }
   const Status begun = begin(pair, message);
@@ -101,8 +101,9 @@ DeviceFacts DeviceMessages::facts_of(Device& device) {
 
 // ---- Records ----
 
-DeviceMessages::Outgoing& DeviceMessages::send_record(Pair& pair, const Record& record) {
-  while (!pair.sent.empty() && pair.sent.front().message.completion.done) pair.sent.pop_front();
+// Returns the number of the record.
+uint64_t DeviceMessages::send_record(Pair& pair, const Record& record) {
+  for (; !pair.sent.empty() && pair.sent.front().message.completion.done; ++pair.sent_before) pair.sent.pop_front();
   Outgoing& sent = pair.sent.emplace_back();
   sent.record = record;
   sent.message.peer = pair.peer;
@@ -110,7 +111,11 @@ DeviceMessages::Outgoing& DeviceMessages::send_record(Pair& pair, const Record& 
   sent.message.data = reinterpret_cast<std::byte*>(&sent.record);
   sent.message.bytes = sizeof sent.record;
   parts_.messages->start(sent.message);
-  return sent;
+  return pair.sent_before + pair.sent.size() - 1;
+}
+
+bool DeviceMessages::is_sent(const Pair& pair, uint64_t record) {
+  return record < pair.sent_before || pair.sent[record - pair.sent_before].message.completion.done;
 }
 
 // Whether the peer will send a record for what this rank has called, so that no receive stays behind at the end.
@@ -143,7 +148,7 @@ Status DeviceMessages::handle(Pair& pair, const Record& record) {
       if (record.sends > pair.lines[0].matched() || record.receives > pair.lines[1].matched()) break;
       if (record.has_id != 0) FDL_RETURN_IF_ERROR(join(pair, record.id));
       // The lower rank's sends are this rank's receives.
-      return carry_out(pair, record.receives, record.sends, record.by_library != 0);
+      return carry_out(pair, record.receives, record.sends, record.by_library != 0, 0);
     case Kind::data: {
       if (pair.staged_receives.empty()) break;
       Message* const message = pair.staged_receives.front();
@@ -162,9 +167,8 @@ Status DeviceMessages::compare_sizes(const Pair& pair, bool outgoing) const {
   const uint64_t theirs = line.peers[line.matched() - 1].bytes;
   if (own.bytes == theirs) return {};
   const Member& peer = (*parts_.members)[static_cast<std::size_t>(pair.peer)];
-  return Status(Code::mismatch,
-                fmt::format("{}, but {} {} {} bytes; give both sides tensors of one size", describe(own), name_of(peer),
-                            outgoing ? "receives" : "sends", theirs));
+  return Status(Code::mismatch, fmt::format("{}, but {} {} {} bytes; give both sides tensors of one size",
+                                            describe(own), name_of(peer), outgoing ? "receives" : "sends", theirs));
 }
 
 // ---- Groups ----
@@ -244,8 +248,8 @@ Result<bool> DeviceMessages::give_order(Pair& pair) {
     order.has_id = 1;
     order.id = *id;
   }
-  send_record(pair, order);
-  FDL_RETURN_IF_ERROR(carry_out(pair, order.sends, order.receives, order.by_library != 0));
+  const uint64_t record = send_record(pair, order);
+  FDL_RETURN_IF_ERROR(carry_out(pair, order.sends, order.receives, order.by_library != 0, record));
   return true;
 }
 
@@ -260,7 +264,7 @@ Status DeviceMessages::join(Pair& pair, const DeviceLibrary::Id& id) {
 }
 
 // Takes the oldest messages of both directions as one group.
-Status DeviceMessages::carry_out(Pair& pair, std::size_t sends, std::size_t receives, bool library) {
+Status DeviceMessages::carry_out(Pair& pair, std::size_t sends, std::size_t receives, bool library, uint64_t record) {
   std::vector<DeviceLink::Part> group;
   Status staged;
   for (const bool outgoing : {true, false}) {
@@ -279,7 +283,7 @@ Status DeviceMessages::carry_out(Pair& pair, std::size_t sends, std::size_t rece
   }
   if (!library) return staged;
   if (pair.link == nullptr) return Status(Code::internal, "a group of messages comes before the id of its library");
-  pair.link->launch(std::move(group));
+  pair.ordered.push_back({record, std::move(group)});
   return {};
 }
 
@@ -327,6 +331,10 @@ bool DeviceMessages::advance(Pair& pair) {
     moved = true;
   }
   if (pair.link == nullptr) return moved;
+  for (; !pair.ordered.empty() && is_sent(pair, pair.ordered.front().record); moved = true) {
+    pair.link->launch(std::move(pair.ordered.front().group));
+    pair.ordered.pop_front();
+  }
   const auto queued = pair.link->progress();
   if (!queued.ok()) return fail_with(queued.status()), true;
   return moved || *queued;
@@ -346,6 +354,13 @@ void DeviceMessages::end_pair(Pair& pair, const Status& why) {
   }
   rest.insert(rest.end(), pair.staged_receives.begin(), pair.staged_receives.end());
   pair.staged_receives.clear();
+  for (Ordered& one : pair.ordered) {
+    for (DeviceLink::Part& part : one.group) {
+      rest.push_back(part.message);
+      part.message->device->end_event(part.after);
+    }
+  }
+  pair.ordered.clear();
   if (pair.link != nullptr && !pair.link->idle()) {
     pair.link->interrupt(why);
     for (Message* message : pair.link->take_rest()) rest.push_back(message);
@@ -355,11 +370,13 @@ void DeviceMessages::end_pair(Pair& pair, const Status& why) {
 
 // ---- End and queries ----
 
+bool DeviceMessages::is_idle(const Pair& pair) {
+  return pair.lines[0].own.empty() && pair.lines[1].own.empty() && pair.staged_receives.empty() &&
+         pair.ordered.empty() && (pair.link == nullptr || pair.link->idle());
+}
+
 bool DeviceMessages::idle() const {
-  return std::all_of(pairs_.begin(), pairs_.end(), [](const auto& pair) {
-    return pair->lines[0].own.empty() && pair->lines[1].own.empty() && pair->staged_receives.empty() &&
-           (pair->link == nullptr || pair->link->idle());
-  });
+  return std::all_of(pairs_.begin(), pairs_.end(), [](const auto& pair) { return is_idle(*pair); });
 }
 
 // Queued work may still run on the peers' devices. A rank that leaves in good order does not interrupt it.
@@ -389,12 +406,8 @@ DeviceLibrary::Work DeviceMessages::poll_work() {
 }
 
 int DeviceMessages::waiting_for() const {
-  for (const auto& pair : pairs_) {
-    const bool waits = !pair->lines[0].own.empty() || !pair->lines[1].own.empty() || !pair->staged_receives.empty() ||
-                       (pair->link != nullptr && !pair->link->idle());
-    if (waits) return pair->peer;
-  }
-  return -1;
+  const auto waits = std::find_if(pairs_.begin(), pairs_.end(), [](const auto& pair) { return !is_idle(*pair); });
+  return waits == pairs_.end() ? -1 : (*waits)->peer;
 }
 
 std::string DeviceMessages::phase() const {
@@ -403,6 +416,7 @@ std::string DeviceMessages::phase() const {
       if (!line.own.empty()) return describe(*line.own.front().message) + ", between devices";
     }
     if (!pair->staged_receives.empty()) return describe(*pair->staged_receives.front()) + ", through the host";
+    if (!pair->ordered.empty()) return describe(*pair->ordered.front().group.front().message) + ", in a group";
     if (pair->link != nullptr && !pair->link->idle()) {
       return fmt::format("{} by {}", describe(*pair->link->oldest()), library_->name());
     }
@@ -414,6 +428,7 @@ bool DeviceMessages::prepare_to_sleep() {
   slept_links_ = 0;
   for (const auto& pair : pairs_) {
     ++slept_links_;
+    if (!pair->ordered.empty() && is_sent(*pair, pair->ordered.front().record)) return false;
     if (pair->held_since_ns != 0 || (pair->receiving && pair->incoming.completion.done)) return false;
     if (pair->link != nullptr && !pair->link->prepare_to_sleep()) return false;
   }

@@ -1,5 +1,5 @@
-// DeviceMessages runs the point-to-point messages whose two sides lie on devices: by the device library where both ranks
-// can use it, else through the host's memory.
+// DeviceMessages runs the point-to-point messages whose two sides lie on devices: by the device library where both
+// ranks can use it, else through the host's memory.
 #pragma once
 
 #include <cstdint>
@@ -68,13 +68,13 @@ class DeviceMessages final : public Waitable {
   enum class Kind : uint32_t { announce = 1, order = 2, data = 3 };
   struct Record {
     Kind kind{};
-    uint32_t outgoing = 0;  // announce: 1 for a send
-    uint64_t bytes = 0;     // announce
-    uint32_t batch = 0;     // announce; see Message
+    uint32_t outgoing = 0;   // announce: 1 for a send
+    uint64_t bytes = 0;      // announce
+    uint32_t batch = 0;      // announce; see Message
     uint32_t on_device = 0;  // announce
-    DeviceFacts facts;      // announce, on a device
-    uint32_t sends = 0;     // order: messages of the lower rank
-    uint32_t receives = 0;  // order: messages to the lower rank
+    DeviceFacts facts;       // announce, on a device
+    uint32_t sends = 0;      // order: messages of the lower rank
+    uint32_t receives = 0;   // order: messages to the lower rank
     uint32_t by_library = 0;
     uint32_t has_id = 0;
     DeviceLibrary::Id id{};
@@ -100,10 +100,17 @@ class DeviceMessages final : public Waitable {
     std::deque<Announced> peers;
     std::size_t matched() const { return std::min(own.size(), peers.size()); }
   };
+  // The caller may stop to drive once its messages are queued, so a group starts only when the peer can read its order.
+  struct Ordered {
+    uint64_t record = 0;  // the number of the order
+    std::vector<DeviceLink::Part> group;
+  };
   struct Pair {
     int peer = 0;
-    Line lines[2];  // by Message::outgoing
-    std::deque<Outgoing> sent;
+    Line lines[2];              // by Message::outgoing
+    std::deque<Outgoing> sent;  // in the order of their numbers, without the first `sent_before`
+    uint64_t sent_before = 0;
+    std::deque<Ordered> ordered;  // groups of the library that wait until their order has been sent
     bool receiving = false;
     Record record;
     Message incoming;
@@ -131,14 +138,16 @@ class DeviceMessages final : public Waitable {
   bool advance(Pair& pair);
   void receive_record(Pair& pair);
   bool wants_record(const Pair& pair) const;
-  Outgoing& send_record(Pair& pair, const Record& record);
+  uint64_t send_record(Pair& pair, const Record& record);
+  static bool is_sent(const Pair& pair, uint64_t record);
+  static bool is_idle(const Pair& pair);
   Status handle(Pair& pair, const Record& record);
   Status compare_sizes(const Pair& pair, bool outgoing) const;
   bool is_held(Pair& pair);
   Result<bool> give_order(Pair& pair);
   std::size_t prefix_of(Pair& pair, bool outgoing, bool library);
   Status join(Pair& pair, const DeviceLibrary::Id& id);
-  Status carry_out(Pair& pair, std::size_t sends, std::size_t receives, bool library);
+  Status carry_out(Pair& pair, std::size_t sends, std::size_t receives, bool library, uint64_t record);
   Status stage(Pair& pair, const Own& own);
   void end_pair(Pair& pair, const Status& why);
   void drop(Own& own);

@@ -53,7 +53,6 @@ class StagedCollectives final : public Collectives {
   static constexpr std::size_t kSlots = 3;
 
  private:
-
   // A slot of pinned memory; segment s uses slot s % kSlots.
   struct Slot {
     std::byte* memory = nullptr;

@@ -268,8 +268,8 @@ void Machine::wait_idle(std::unique_lock<std::mutex>& lock, Device& device, cons
            });
   });
   if (is_idle) return;
-  std::fprintf(stderr, "fake libcuda: %s waits for device %d, which does not become idle; the driver would hang\n", call,
-               device.index);
+  std::fprintf(stderr, "fake libcuda: %s waits for device %d, which does not become idle; the driver would hang\n",
+               call, device.index);
   std::abort();
 }
 

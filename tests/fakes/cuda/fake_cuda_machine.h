@@ -118,7 +118,7 @@ class Machine {
   Outcome allocate(Device& device, std::size_t bytes, void** memory);
   // Waits for the device, like the driver.
   Outcome free_memory(std::unique_lock<std::mutex>& lock, void* memory, const char* call);
-  Outcome drop_memory(void* memory);                                      // without a wait
+  Outcome drop_memory(void* memory);  // without a wait
   Device* owner_of(const void* memory);
   bool within_allocation(const void* memory, std::size_t bytes);
   Outcome queue(const std::shared_ptr<Stream>& stream, std::function<Outcome()> run,
