@@ -235,6 +235,7 @@ Result<Stream> CudaDevice::make_stream() {
   Stream stream = nullptr;
   FDL_RETURN_IF_ERROR(calls_.status(driver_.cuStreamCreateWithPriority(&stream, kStreamNonBlocking, greatest),
                                     "cuStreamCreateWithPriority"));
+  last_work_.own(stream);
   return stream;
 }
 
