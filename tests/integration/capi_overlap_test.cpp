@@ -366,6 +366,60 @@ fdl_call in_place_sum(const OwnDevice& device, int32_t* memory, void* stream) {
   return call;
 }
 
+// Each rank is the root of a gather and of a scatter. The ranks have different numbers of elements.
+TEST(Together, GathersAndScattersAreOneGroupOfNccl) {
+  for (const long version : {22700L, 23203L}) {  // without and with NCCL's own calls for them
+    fake_nccl_reset();
+    fake_nccl_set("version", version);
+    run_ranks(2, kNccl, [](World& me) {
+      OwnDevice device(me.rank);
+      static std::barrier both(2);
+      const std::size_t counts[] = {3, 40};
+      const auto mine = static_cast<std::size_t>(me.rank);
+      fdl_call warm = in_place_sum(device, device.put(numbers(me.rank, kCount)), device.stream());
+      FDL_ASSERT_OK(fdl_call_ex(me.comm, &warm, nullptr, nullptr));  // the ranks choose NCCL at the first collective
+      int32_t* gathered = device.put(std::vector<int32_t>(43, -1));
+      int32_t* scattered[2];
+      fdl_call calls[4];
+      for (int root = 0; root < 2; ++root) {
+        scattered[root] = device.put(std::vector<int32_t>(counts[mine], -1));
+        fdl_call& gather = calls[2 * root] = in_place_sum(device, gathered, device.stream());
+        gather.collective = FDL_GATHER;
+        gather.input = device.put(numbers(10 * root + me.rank, counts[mine]));
+        fdl_call& scatter = calls[2 * root + 1] = in_place_sum(device, scattered[root], device.stream());
+        scatter.collective = FDL_SCATTER;
+        scatter.input = device.put(numbers(20 + root, 43));
+        for (fdl_call* call : {&gather, &scatter}) {
+          call->root = root;
+          call->counts = counts;
+        }
+      }
+      const fdl_call* pointers[] = {&calls[0], &calls[1], &calls[2], &calls[3]};
+      fdl_handle* handles[4];
+      both.arrive_and_wait();
+      const long groups = fake_nccl_calls("GroupEnd");
+      both.arrive_and_wait();
+      FDL_ASSERT_OK(fdl_call_submit_group(me.comm, pointers, nullptr, 4, handles));
+      for (fdl_handle* handle : handles) {
+        FDL_EXPECT_OK(fdl_wait_handle(handle, -1));
+        fdl_handle_free(handle);
+      }
+      std::vector<int32_t> expected = numbers(10 * me.rank, counts[0]);
+      for (const int32_t value : numbers(10 * me.rank + 1, counts[1])) expected.push_back(value);
+      EXPECT_EQ(device.get(gathered, 43), expected);
+      for (int root = 0; root < 2; ++root) {
+        const std::vector<int32_t> whole = numbers(20 + root, 43);
+        const auto first = whole.begin() + (me.rank == 0 ? 0 : 3);
+        EXPECT_EQ(device.get(scattered[root], counts[mine]),
+                  std::vector<int32_t>(first, first + static_cast<std::ptrdiff_t>(counts[mine])));
+      }
+      both.arrive_and_wait();
+      EXPECT_EQ(fake_nccl_calls("GroupEnd") - groups, 2) << "one on each rank";
+      both.arrive_and_wait();
+    });
+  }
+}
+
 // torch.distributed's coalesced collectives.
 TEST(Together, CollectivesAreOneGroupOfNccl) {
   fake_nccl_reset();

@@ -238,7 +238,7 @@ def check_torch_distributed():
     if hvd.size() > 1:
         exchange_messages()
         batches_are_one_group()
-        coalesced_gathers_and_scatters_are_one_group()
+        other_coalesced_collectives_are_one_group()
         pools_are_registered()
         messages_are_done_on_the_device()
     coalesced_collectives_are_one_group(asynchronous=True)
@@ -294,26 +294,25 @@ def exchange_messages():
         work.wait()
 
 
-def coalesced_gathers_and_scatters_are_one_group():
-    """Collectives of any kind within torch's coalescing manager."""
+def other_coalesced_collectives_are_one_group():
+    """Collectives within torch's coalescing manager for which torch has no call of its own."""
     size, rank = hvd.size(), hvd.rank()
     group = dist.distributed_c10d._get_default_group()
     before = nccl_calls(b"GroupEnd")
-    gathered = [[fake_devices.Tensor(torch.zeros(30)) for _ in range(size)] if root == rank else None
-                for root in range(size)]  # fmt: skip
-    parts = [fake_devices.Tensor(torch.zeros(20)) for _ in range(size)]
-    with dist.distributed_c10d._coalescing_manager(group, torch.device("cuda", 0), async_ops=True) as manager:
-        for root in range(size):
-            dist.gather(mine(30, torch.float32, root), gathered[root], dst=root, async_op=True)
-            given = [mine(20, torch.float32, to) for to in range(size)] if root == rank else None
-            dist.scatter(parts[root], given, src=root, async_op=True)
-    manager.wait()
+    for asynchronous in (True, False):
+        copied, summed = [mine(30, torch.float32, root) for root in range(size)], mine(20, torch.float32)
+        with dist.distributed_c10d._coalescing_manager(group, torch.device("cuda", 0), asynchronous) as manager:
+            for root in range(size):
+                dist.broadcast(copied[root], src=root, async_op=asynchronous)
+            dist.reduce(summed, dst=0, async_op=asynchronous)
+        if asynchronous:
+            manager.wait()
+        for root, one in enumerate(copied):
+            assert torch.equal(one.get(), values(root, 30, torch.float32, root))
+        if rank == 0:
+            assert torch.equal(summed.get(), total(20, torch.float32))
     if "FARANDOLE_NCCL_LIBRARY" in os.environ:
-        assert nccl_calls(b"GroupEnd") - before == 1
-    for source, one in enumerate(gathered[rank]):
-        assert torch.equal(one.get(), values(source, 30, torch.float32, rank))
-    for root, part in enumerate(parts):
-        assert torch.equal(part.get(), values(root, 20, torch.float32, rank))
+        assert nccl_calls(b"GroupEnd") - before == 2
 
 
 def nccl_calls(function):
