@@ -72,15 +72,18 @@ void MemoryCache::give(void* memory, DeviceEvents in_use_until) {
 
 Outcome MemoryCache::reserve(std::size_t bytes, int count) {
   const std::size_t size = size_class(bytes);
-  const MutexLock lock(mutex_);
-  auto& blocks = idle_[size];
-  const auto ready =
-      std::count_if(blocks.begin(), blocks.end(), [](const Idle& block) { return all_reached(block.until); });
-  for (auto i = static_cast<int>(ready); i < count; ++i) {
+  int ready = 0;
+  {
+    const MutexLock lock(mutex_);
+    for (const Idle& block : idle_[size]) ready += all_reached(block.until) ? 1 : 0;
+  }
+  // Without the lock: the driver may wait for the device here, and other threads need the idle blocks meanwhile.
+  for (; ready < count; ++ready) {
     void* memory = nullptr;
     const Outcome outcome = allocate_(size, &memory);
     if (outcome != kSuccess) return outcome;
-    blocks.push_back({memory, {}});
+    const MutexLock lock(mutex_);
+    idle_[size].push_back({memory, {}});
     idle_bytes_ += size;
   }
   return kSuccess;

@@ -337,6 +337,10 @@ typedef enum fdl_device_kind { FDL_DEVICE_CPU = 0, FDL_DEVICE_CUDA = 2 /* DLPack
  * cannot be used; the text gives the reason (no driver, a driver that is too old, a build without CUDA).
  * FDL_INVALID_ARGUMENT: the index does not exist. */
 FDL_API fdl_result fdl_device_open(fdl_world* world, fdl_device_kind kind, int index);
+/* Reserves pinned memory for a message of so many bytes, in case it goes through the host. A driver may wait for all
+ * work on the device to allocate it, and a submitted call can do so in the progress thread, for which other ranks wait.
+ * A lack of memory is no error here. Errors are those of fdl_device_open. */
+FDL_API fdl_result fdl_device_reserve(fdl_world* world, fdl_device_kind kind, int index, size_t bytes);
 
 /* ---- Trust: messages of a program's own that must not be changed on their way, such as code ---- */
 

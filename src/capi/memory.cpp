@@ -1,6 +1,8 @@
 // C API, part memory: allocates memory that all ranks of a host map if they can, and symmetric memory on devices.
 #include <unistd.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstdlib>
 
 #include "capi/objects.h"
@@ -105,5 +107,19 @@ fdl_result fdl_comm_deregister(fdl_comm* comm, void* memory) try {
   if (*forgotten) return FDL_OK;
   return report(Status(Code::timeout, "fdl_comm_deregister: NCCL was busy on the host for " + std::to_string(limit_s) +
                                           " s (nccl_call_timeout_s); the memory is still registered"));
+}
+FDL_REPORT_EXCEPTIONS
+
+fdl_result fdl_device_reserve(fdl_world* world, fdl_device_kind kind, int index, size_t bytes) try {
+  if (world == nullptr || world->runtime == nullptr) {
+    return report(Status(Code::not_initialized, "fdl_device_reserve: the world is NULL: create one first"));
+  }
+  if (auto fault = fault_of_place(kind, index)) return refuse("fdl_device_reserve: " + *fault);
+  if (kind == FDL_DEVICE_CPU) return FDL_OK;
+  const auto used = world->runtime->device(kind, index);
+  if (!used.ok()) return report(used.status().during("fdl_device_reserve"));
+  // One for either direction, of the size that StagedMessages takes.
+  (void)(*used)->device().reserve_pinned(std::bit_ceil(std::max(bytes, std::size_t{4096})), 2);
+  return FDL_OK;
 }
 FDL_REPORT_EXCEPTIONS

@@ -8,6 +8,10 @@
 
 namespace farandole_python {
 
+namespace {
+constexpr std::size_t kMostReserved = std::size_t{4} << 20;
+}  // namespace
+
 std::string Message::title() const {
   const std::string partner = peer == kAnySource ? "any rank" : "rank " + std::to_string(peer);
   return std::string(outgoing ? "send" : "recv") + " of " + std::to_string(bytes) + " bytes " +
@@ -31,6 +35,11 @@ void Mailbox::submit(fdl_world* world, std::shared_ptr<Message> message) {
   if (fdl_handle_create(world, &message->handle) != FDL_OK) {
     refuse(*message, Failure::last());
     return leave();
+  }
+  // The progress thread may have to take the contents through the host. Large contents are left out: they would keep as
+  // much memory pinned, and usually go by NCCL.
+  if (message->on_device() && message->bytes <= kMostReserved) {
+    static_cast<void>(fdl_device_reserve(world, message->device_kind, message->device_index, message->bytes));
   }
   add_event({std::move(message), nullptr, std::nullopt});
 }

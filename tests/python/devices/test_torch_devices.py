@@ -376,8 +376,14 @@ def pools_are_registered():
 def messages_are_done_on_the_device():
     """A work of a message is complete when the device has finished that message, not what follows on the stream."""
     other = 1 - hvd.rank()
+    # A call drops the tensors of those before it, and to free memory waits for the device, which must not be held then.
+    kept = [mine(900, torch.float32), mine(900, torch.float32)]
+    for work in [dist.isend(kept[0], other), dist.irecv(kept[1], other)]:
+        work.wait()
+    kept[1].get()
     for by in (dist.isend, dist.irecv) if hvd.rank() == 0 else (dist.irecv, dist.isend):
         tensor, held = mine(900, torch.float32), Held()
+        kept.append(tensor)
         with held:
             work = by(tensor, other)
             while not work._pendings[0].done():
