@@ -22,6 +22,13 @@ class Calls {
   const std::string name;  // "cuda:0 (NVIDIA H100 80GB HBM3)"
   Context context = nullptr;
 
+  // See Device::stream_id(). The device is current.
+  uint64_t stream_id(void* stream) const {
+    unsigned long long id = 0;
+    if (driver.cuStreamGetId == nullptr || driver.cuStreamGetId(stream, &id) != kSuccess) return 0;
+    return id + 1;
+  }
+
   // OK, or the failure after which the device does no more work.
   Status failure() const;
   // Turns the outcome of a driver call into a status with the driver's own description. Fatal outcomes mark the device

@@ -94,10 +94,18 @@ class CudaDevice final : public Device {
   }
   Result<void*> allocate_pinned(std::size_t bytes) override;
   void release_pinned(void* memory) override { give(pinned_memory_, memory); }
+  Status reserve_pinned(std::size_t bytes, int count) override {
+    FDL_ENTER_RELAXED(scope);
+    return calls_.status(pinned_memory_.reserve(bytes, count), "cuMemHostAlloc");
+  }
 
   Result<Stream> make_stream() override;
   void end_stream(Stream stream) override;
   Result<bool> is_captured(Stream stream) override;
+  uint64_t stream_id(Stream stream) override {
+    const Scope scope(calls_);
+    return scope.outcome() == kSuccess ? calls_.stream_id(stream) : 0;
+  }
   Result<DeviceEvent> make_event() override;
   void end_event(DeviceEvent event) override;
   Status set(DeviceEvent event, Stream stream) override;
@@ -159,14 +167,14 @@ class CudaDevice final : public Device {
                                if (large_memory_.takes(bytes)) return large_memory_.free(memory);
                                (void)driver_.cuMemFree_v2(pointer(memory));
                              },
-                             kMostIdleDeviceBytes};
+                             kMostIdleDeviceBytes, [this](std::size_t bytes) { return large_memory_.takes(bytes); }};
   MemoryCache pinned_memory_{
       [this](std::size_t bytes, void** memory) { return driver_.cuMemHostAlloc(memory, bytes, kHostAllocPortable); },
       [this](void* memory, std::size_t) {
         const RelaxedScope scope(calls_);
         (void)driver_.cuMemFreeHost(memory);
       },
-      kMostIdlePinnedBytes};
+      kMostIdlePinnedBytes, [](std::size_t) { return false; }};
 };
 
 Status CudaDevice::begin() {
@@ -227,6 +235,7 @@ Result<Stream> CudaDevice::make_stream() {
   Stream stream = nullptr;
   FDL_RETURN_IF_ERROR(calls_.status(driver_.cuStreamCreateWithPriority(&stream, kStreamNonBlocking, greatest),
                                     "cuStreamCreateWithPriority"));
+  last_work_.own(stream);
   return stream;
 }
 

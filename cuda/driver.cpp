@@ -32,6 +32,9 @@ Status look_up(void* handle, Driver& driver) {
   if (driver.name == nullptr && missing.empty()) missing = #name;
   FDL_CUDA_FUNCTIONS(ROW)
 #undef ROW
+#define ROW(name, parameters) driver.name = reinterpret_cast<decltype(driver.name)>(::dlsym(handle, #name));
+  FDL_NEWER_CUDA_FUNCTIONS(ROW)
+#undef ROW
   if (missing.empty()) return ok_status();
   if (driver.cuDriverGetVersion == nullptr) {
     return Status(Code::unsupported, fmt::format("cuda: {} is no CUDA driver: it has no {}", driver.library, missing));

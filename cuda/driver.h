@@ -22,6 +22,7 @@ struct Driver {
 
 #define ROW(name, parameters) Outcome(*name) parameters = nullptr;
   FDL_CUDA_FUNCTIONS(ROW)
+  FDL_NEWER_CUDA_FUNCTIONS(ROW)
 #undef ROW
 };
 

@@ -127,4 +127,8 @@ struct Uuid {
   ROW(cuLaunchKernel,                    (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,        \
                                           unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes, \
                                           void* stream, void** parameters, void** extra))
+
+// Functions of newer drivers, which are null where the driver lacks them: from CUDA 12.0 on.
+#define FDL_NEWER_CUDA_FUNCTIONS(ROW)                                                                                  \
+  ROW(cuStreamGetId,                     (void* stream, unsigned long long* id))
 // clang-format on

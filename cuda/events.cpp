@@ -29,20 +29,50 @@ Status LastWork::set_event(Entry& entry) {
   return calls_.status(calls_.driver.cuEventRecord(entry.event->event(), entry.stream), "cuEventRecord");
 }
 
-Status LastWork::note(void* stream) {
-  // Work in a graph is not tracked: its memory belongs to the graph, and to ask for the state of a captured event would
-  // end its capture.
+void LastWork::own(void* stream) {
+  const MutexLock lock(mutex_);
+  entries_.push_back({stream, 0, false, true, false, nullptr});
+}
+
+// Without an event, after a failure of the device, there is no work to wait for. A capture must not be touched.
+void LastWork::mark(Entry& entry) {
+  if (!entry.unmarked || is_captured(entry.stream)) return;
+  entry.unmarked = false;
+  if (!set_event(entry).ok()) entry.event = nullptr;
+}
+
+bool LastWork::is_captured(void* stream) const {
   int captured = kCaptureNone;
   const Outcome asked = calls_.driver.cuStreamIsCapturing(stream, &captured);
-  if (asked == kCaptureImplicit || captured != kCaptureNone) return ok_status();
+  return asked == kCaptureImplicit || captured != kCaptureNone;
+}
+
+Status LastWork::note(void* stream) {
+  {
+    const MutexLock lock(mutex_);
+    const auto known = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+      return entry.stream == stream && entry.own && !entry.ended;
+    });
+    if (known != entries_.end()) {
+      known->unmarked = true;
+      return ok_status();
+    }
+  }
+  // Work in a graph is not tracked: its memory belongs to the graph, and to ask for the state of a captured event would
+  // end its capture.
+  if (is_captured(stream)) return ok_status();
+  const uint64_t id = calls_.stream_id(stream);
   const MutexLock lock(mutex_);
   for (Entry& entry : entries_) {
-    if (entry.stream == stream && !entry.ended) return set_event(entry);
+    if (entry.stream != stream || entry.ended || entry.own) continue;
+    if (entry.id == id) return set_event(entry);
+    entry.ended = true;  // the program has destroyed that stream, whose work may still run
   }
   // Entries of destroyed streams stay until their last work has run.
-  std::erase_if(entries_, [](const Entry& entry) { return entry.ended && entry.event->reached(); });
-  entries_.push_back({stream, false, nullptr});
-  // An entry without an event must not stay: the other functions rely on it.
+  std::erase_if(entries_,
+                [](const Entry& entry) { return entry.ended && (entry.event == nullptr || entry.event->reached()); });
+  entries_.push_back({stream, id, false, false, false, nullptr});
+  // An entry of a foreign stream without an event must not stay: nothing would set one later.
   Status outcome = set_event(entries_.back());
   if (!outcome.ok()) entries_.pop_back();
   return outcome;
@@ -50,14 +80,20 @@ Status LastWork::note(void* stream) {
 
 void LastWork::forget(void* stream) {
   const MutexLock lock(mutex_);
-  for (Entry& entry : entries_) entry.ended |= entry.stream == stream;
+  for (Entry& entry : entries_) {
+    if (entry.stream != stream || entry.ended) continue;
+    mark(entry);
+    entry.ended = true;
+  }
+  std::erase_if(entries_, [](const Entry& entry) { return entry.ended && entry.event == nullptr; });
 }
 
 DeviceEvents LastWork::pending() {
   const MutexLock lock(mutex_);
   DeviceEvents events;
-  for (const Entry& entry : entries_) {
-    if (!entry.event->reached()) events.push_back(entry.event);
+  for (Entry& entry : entries_) {
+    mark(entry);
+    if (entry.event != nullptr && !entry.event->reached()) events.push_back(entry.event);
   }
   return events;
 }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/thread_role.h"
+
 namespace fdl::cuda {
 namespace {
 
@@ -49,7 +51,7 @@ Outcome MemoryCache::take(std::size_t bytes, void** memory) {
     Outcome outcome = allocate_(size, memory);
     // Idle blocks of other sizes may hold the memory that is missing.
     if (outcome == kOutOfMemory && idle_bytes_ > 0) {
-      trim(0);
+      trim(0, true);
       outcome = allocate_(size, memory);
     }
     if (outcome != kSuccess) return outcome;
@@ -65,11 +67,31 @@ void MemoryCache::give(void* memory, DeviceEvents in_use_until) {
   idle_[found->second].push_back({memory, std::move(in_use_until)});
   idle_bytes_ += found->second;
   out_.erase(found);
-  if (idle_bytes_ > most_idle_bytes_) trim(most_idle_bytes_);
+  if (idle_bytes_ > most_idle_bytes_) trim(most_idle_bytes_, !is_library_thread);
 }
 
-void MemoryCache::trim(std::size_t most_bytes) {
+Outcome MemoryCache::reserve(std::size_t bytes, int count) {
+  const std::size_t size = size_class(bytes);
+  int ready = 0;
+  {
+    const MutexLock lock(mutex_);
+    for (const Idle& block : idle_[size]) ready += all_reached(block.until) ? 1 : 0;
+  }
+  // Without the lock: the driver may wait for the device here, and other threads need the idle blocks meanwhile.
+  for (; ready < count; ++ready) {
+    void* memory = nullptr;
+    const Outcome outcome = allocate_(size, &memory);
+    if (outcome != kSuccess) return outcome;
+    const MutexLock lock(mutex_);
+    idle_[size].push_back({memory, {}});
+    idle_bytes_ += size;
+  }
+  return kSuccess;
+}
+
+void MemoryCache::trim(std::size_t most_bytes, bool may_wait) {
   for (auto list = idle_.rbegin(); list != idle_.rend() && idle_bytes_ > most_bytes; ++list) {
+    if (!may_wait && !frees_at_once_(list->first)) continue;
     auto& blocks = list->second;
     for (std::size_t i = blocks.size(); i-- > 0 && idle_bytes_ > most_bytes;) {
       // Blocks in use stay: freeing them would block until the device is idle.

@@ -23,15 +23,23 @@ class MemoryCache {
  public:
   using Allocate = std::function<Outcome(std::size_t bytes, void** memory)>;
   using Free = std::function<void(void* memory, std::size_t bytes)>;  // `bytes` as allocated
+  // Whether memory of this size is freed without a wait for the device. The library's own threads free no other memory
+  // while there is enough: a kernel on the device may wait for a peer that waits for such a thread.
+  using FreesAtOnce = std::function<bool(std::size_t bytes)>;
 
-  MemoryCache(Allocate allocate, Free free, std::size_t most_idle_bytes)
-      : allocate_(std::move(allocate)), free_(std::move(free)), most_idle_bytes_(most_idle_bytes) {}
+  MemoryCache(Allocate allocate, Free free, std::size_t most_idle_bytes, FreesAtOnce frees_at_once)
+      : allocate_(std::move(allocate)),
+        free_(std::move(free)),
+        most_idle_bytes_(most_idle_bytes),
+        frees_at_once_(std::move(frees_at_once)) {}
   ~MemoryCache();
   MemoryCache(const MemoryCache&) = delete;
   MemoryCache& operator=(const MemoryCache&) = delete;
 
   // Hands out memory of at least `bytes`. If the device is out of memory, it frees idle memory and tries again.
   Outcome take(std::size_t bytes, void** memory);
+  // Allocates until so many blocks for `bytes` are idle and not in use.
+  Outcome reserve(std::size_t bytes, int count);
   // Takes back memory that queued work uses until the events are reached.
   void give(void* memory, DeviceEvents in_use_until);
 
@@ -45,12 +53,14 @@ class MemoryCache {
   };
 
   void* take_idle(std::size_t size) FDL_REQUIRES(mutex_);
-  // Frees idle memory that is no longer in use until at most `most_bytes` are kept.
-  void trim(std::size_t most_bytes) FDL_REQUIRES(mutex_);
+  // Frees idle memory that is no longer in use until at most `most_bytes` are kept. `may_wait`: also memory whose
+  // release waits for the device.
+  void trim(std::size_t most_bytes, bool may_wait) FDL_REQUIRES(mutex_);
 
   const Allocate allocate_;
   const Free free_;
   const std::size_t most_idle_bytes_;
+  const FreesAtOnce frees_at_once_;
   mutable Mutex mutex_;
   std::map<void*, std::size_t> out_ FDL_GUARDED_BY(mutex_);               // memory handed out, with its size
   std::map<std::size_t, std::vector<Idle>> idle_ FDL_GUARDED_BY(mutex_);  // by size

@@ -329,13 +329,18 @@ FDL_API void fdl_group_destroy(fdl_group* group);
  * not: what it queues meanwhile runs beside the operation. Only calls of the caller use its stream, which may be
  * destroyed in between: fdl_submit and the wait. Stream 2 (cudaStreamPerThread) is that of the calling thread. With
  * NCCL, ordered calls are queued on the given stream itself, and may be captured into a CUDA graph. Without NCCL (or
- * with FARANDOLE_DEVICE_COLLECTIVES=staged) they go through pinned memory of the host, as messages always do. All ranks
- * give a collective tensors on the same kind of device; the two sides of a message may use different ones. */
+ * with FARANDOLE_DEVICE_COLLECTIVES=staged) they go through pinned memory of the host, as messages do, unless
+ * fdl_call_options says that they are between devices. All ranks give a collective tensors on the same kind of device;
+ * the two sides of a message may use different ones. */
 typedef enum fdl_device_kind { FDL_DEVICE_CPU = 0, FDL_DEVICE_CUDA = 2 /* DLPack's number */ } fdl_device_kind;
 /* Opens a device before its first use, which would open it otherwise. From any thread. FDL_UNSUPPORTED: the device
  * cannot be used; the text gives the reason (no driver, a driver that is too old, a build without CUDA).
  * FDL_INVALID_ARGUMENT: the index does not exist. */
 FDL_API fdl_result fdl_device_open(fdl_world* world, fdl_device_kind kind, int index);
+/* Reserves pinned memory for a message of so many bytes, in case it goes through the host. A driver may wait for all
+ * work on the device to allocate it, and a submitted call can do so in the progress thread, for which other ranks wait.
+ * A lack of memory is no error here. Errors are those of fdl_device_open. */
+FDL_API fdl_result fdl_device_reserve(fdl_world* world, fdl_device_kind kind, int index, size_t bytes);
 
 /* ---- Trust: messages of a program's own that must not be changed on their way, such as code ---- */
 
@@ -413,6 +418,13 @@ typedef struct fdl_call_options {
   /* With a compression: where the call writes, before it has completed, a bound of |result - exact result| over all
    * elements and ranks, the same on every rank; infinite if a value is not finite. NULL: not wanted. */
   double* error_bound;
+  /* 1: of a message whose two sides lie on devices. NCCL then moves it from one device to the other, where both ranks
+   * can use it; else it goes through pinned memory. Both sides say so, and the messages of a communicator say so all,
+   * or none of them. A side may still lie in memory of the CPU. */
+  int between_devices;
+  /* With between_devices: how many such messages with this peer are started at once, to both directions. NCCL then gets
+   * them as one group where the peer starts as many. 0: not said. */
+  int batch;
 } fdl_call_options;
 /* Sets all members to their defaults; options must not be NULL. */
 FDL_API void fdl_call_options_init(fdl_call_options* options);
@@ -548,6 +560,14 @@ typedef struct fdl_call {
 } fdl_call;
 /* Sets all members to their defaults; call must not be NULL. */
 FDL_API void fdl_call_init(fdl_call* call);
+/* Registers memory on a device, such as a segment of a framework's allocator, with NCCL where that runs the
+ * communicator's collectives: NCCL then reads and writes it without copies of its own. Otherwise it does nothing. It is
+ * this rank's own decision, and takes effect with the next collective. FDL_INVALID_ARGUMENT: memory is NULL, bytes is
+ * 0, or the memory is registered already. From any thread. */
+FDL_API fdl_result fdl_comm_register(fdl_comm* comm, fdl_device_kind kind, int index, void* memory, size_t bytes);
+/* Ends the registration, before the memory is freed. All work on it must have run on the device.
+ * FDL_INVALID_ARGUMENT: the memory is not registered. FDL_TIMEOUT: NCCL is busy on the host for too long. */
+FDL_API fdl_result fdl_comm_deregister(fdl_comm* comm, void* memory);
 /* Runs the collective or message. `options` may be NULL. If `request` is NULL it blocks; else it returns at once, and
  * the request gets the outcome. */
 FDL_API fdl_result fdl_call_ex(fdl_comm* comm, const fdl_call* call, const fdl_call_options* options,

@@ -104,7 +104,10 @@ fdl_result report_exception(const std::exception& error) { return report(status_
 
 std::string at_rank(fdl_comm* comm) { return " (rank " + std::to_string(comm->world->runtime->facts().rank) + ")"; }
 
-void* stream_on_any_thread(void* stream) { return is_stream_of_thread(stream) ? nullptr : stream; }
+void* stream_on_any_thread(void* stream) {
+  constexpr std::uintptr_t kStreamOfThread = 2;
+  return reinterpret_cast<std::uintptr_t>(stream) == kStreamOfThread ? nullptr : stream;
+}
 
 // As snprintf: a short target gets a prefix, and the result is the size of the whole text with its final 0.
 std::size_t copy_text(const std::string& text, char* target, std::size_t capacity) {

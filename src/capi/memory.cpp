@@ -1,9 +1,12 @@
 // C API, part memory: allocates memory that all ranks of a host map if they can, and symmetric memory on devices.
 #include <unistd.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstdlib>
 
 #include "capi/objects.h"
+#include "capi/ordered_call.h"
 #include "capi/owners.h"
 
 using namespace fdl;
@@ -78,6 +81,45 @@ fdl_result fdl_device_alloc(fdl_group* group, fdl_device_kind kind, int index, v
   void* const address = taken->memory->get();
   device_allocations().keep(address, std::make_shared<SymmetricHere>(SymmetricHere{taken.take()}));
   *memory = address;
+  return FDL_OK;
+}
+FDL_REPORT_EXCEPTIONS
+
+fdl_result fdl_comm_register(fdl_comm* comm, fdl_device_kind kind, int index, void* memory, size_t bytes) try {
+  Status usable = check(comm);
+  if (!usable.ok()) return report(usable);
+  if (memory == nullptr || bytes == 0) return refuse("fdl_comm_register: memory must not be NULL, nor bytes 0");
+  auto fault = fault_of_place(kind, index);
+  if (kind == FDL_DEVICE_CPU) fault = "only memory on a device is registered";
+  if (fault) return refuse("fdl_comm_register: " + *fault);
+  const auto used = comm->world->runtime->device(kind, index);
+  if (!used.ok()) return report(used.status().during("fdl_comm_register"));
+  return report(comm->comm().register_memory((*used)->device(), memory, bytes));
+}
+FDL_REPORT_EXCEPTIONS
+
+fdl_result fdl_comm_deregister(fdl_comm* comm, void* memory) try {
+  Status usable = check(comm);
+  if (!usable.ok()) return report(usable);
+  const double limit_s = comm->world->runtime->config().nccl_call_timeout_s;
+  const auto forgotten = comm->comm().forget_memory(memory, Deadline::after_seconds(limit_s));
+  if (!forgotten.ok()) return report(forgotten.status().during("fdl_comm_deregister"));
+  if (*forgotten) return FDL_OK;
+  return report(Status(Code::timeout, "fdl_comm_deregister: NCCL was busy on the host for " + std::to_string(limit_s) +
+                                          " s (nccl_call_timeout_s); the memory is still registered"));
+}
+FDL_REPORT_EXCEPTIONS
+
+fdl_result fdl_device_reserve(fdl_world* world, fdl_device_kind kind, int index, size_t bytes) try {
+  if (world == nullptr || world->runtime == nullptr) {
+    return report(Status(Code::not_initialized, "fdl_device_reserve: the world is NULL: create one first"));
+  }
+  if (auto fault = fault_of_place(kind, index)) return refuse("fdl_device_reserve: " + *fault);
+  if (kind == FDL_DEVICE_CPU) return FDL_OK;
+  const auto used = world->runtime->device(kind, index);
+  if (!used.ok()) return report(used.status().during("fdl_device_reserve"));
+  // One for either direction, of the size that StagedMessages takes.
+  (void)(*used)->device().reserve_pinned(std::bit_ceil(std::max(bytes, std::size_t{4096})), 2);
   return FDL_OK;
 }
 FDL_REPORT_EXCEPTIONS

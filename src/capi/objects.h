@@ -45,6 +45,7 @@ struct fdl_comm {
   fdl_world* world = nullptr;
   std::unique_ptr<fdl::OrderedComm> ordered;
   std::vector<std::size_t> even_counts;  // the equal counts of a blocking call
+  std::atomic<bool> uses_device{false};  // a call on a device was made
 
   fdl::Communicator& comm() { return *ordered->comm; }
   // Whether the progress of this communicator belongs to its world: see Runtime::share().

@@ -68,7 +68,7 @@ fdl_result fdl_comm_create(fdl_group* group, fdl_comm** comm) try {
   auto made = group->world->runtime->make_comm(*group->group);
   if (!made.ok()) return report(made.status());
   group->world->hold();  // until fdl_comm_destroy()
-  *comm = new fdl_comm{group->world, made.take(), {}};
+  *comm = new fdl_comm{group->world, made.take(), {}, {}};
   return FDL_OK;
 }
 FDL_REPORT_EXCEPTIONS

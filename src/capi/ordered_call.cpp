@@ -3,11 +3,13 @@
 #include "capi/ordered_call.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <numeric>
 #include <vector>
 
+#include "base/thread_role.h"
 #include "capi/call_checks.h"
 #include "runtime/named/average.h"
 
@@ -66,6 +68,9 @@ void fill(CollectiveSpec& spec, fdl_comm* comm, const fdl_call& call, const fdl_
 template <typename Placed>
 Result<std::shared_ptr<UsedDevice>> place_on_device(fdl_comm* comm, const fdl_call& call, Placed& placed) {
   FDL_ASSIGN_OR_RETURN(auto used, comm->world->runtime->device(call.device_kind, call.device_index));
+  if (!comm->uses_device.load(std::memory_order_relaxed) && !comm->uses_device.exchange(true)) {
+    comm->world->runtime->prepare_staging(*used);
+  }
   placed.device = &used->device();  // it lives as long as the world
   placed.stream = stream_on_any_thread(call.stream);
   return used;
@@ -154,26 +159,40 @@ int64_t begin_of_count(fdl_comm* comm) { return comm->ordered->metrics == nullpt
   return FDL_OK;
 }
 
-fdl_result translate(fdl_comm* comm, const fdl_call& call, const char*& title, Message& message) {
+// `used` takes the device of the buffer; it may be null.
+fdl_result translate(fdl_comm* comm, const fdl_call& call, const fdl_call_options& options,
+                     std::shared_ptr<UsedDevice>* used, const char*& title, Message& message) {
   const bool outgoing = call.collective == FDL_SEND;
   title = outgoing ? "send" : "recv";
   if (auto fault = fault_of_message(call, comm->comm().size()))
     return refuse(std::string(title) + ": " + *fault + at_rank(comm));
+  if (options.batch < 0) {
+    return refuse(std::string(title) + ": fdl_call_options.batch is " + std::to_string(options.batch) +
+                  "; 0 means not said" + at_rank(comm));
+  }
+  message.between_devices = options.between_devices != 0;
+  message.batch = message.between_devices ? static_cast<uint32_t>(options.batch) : 0;
   message.peer = call.root;
   message.outgoing = outgoing;
   // Message has one pointer for both directions; a send only reads through it.
   message.data = static_cast<std::byte*>(outgoing ? const_cast<void*>(call.input) : call.output);
   message.bytes = call.count * fdl_dtype_size(call.dtype);
   if (call.device_kind == FDL_DEVICE_CPU) return FDL_OK;
-  const auto placed = place_on_device(comm, call, message);
-  return placed.ok() ? FDL_OK : report(placed.status().during(title));
+  auto placed = place_on_device(comm, call, message);
+  if (!placed.ok()) return report(placed.status().during(title));
+  // A message through the host needs a block of this size (StagedMessages). A lack of memory is found later.
+  if (!message.between_devices && !is_library_thread) {
+    (void)(*placed)->device().reserve_pinned(std::bit_ceil(std::max(message.bytes, std::size_t{4096})), 1);
+  }
+  if (used != nullptr) *used = placed.take();
+  return FDL_OK;
 }
 
 bool is_message(const fdl_call& call) { return call.collective == FDL_SEND || call.collective == FDL_RECV; }
 
 // Checks a call and translates it into `kept`, which outlives the caller's structures.
 fdl_result translate(fdl_comm* comm, const fdl_call& call, const fdl_call_options& options, OrderedCall& kept) {
-  if (is_message(call)) return translate(comm, call, kept.title, kept.work.emplace<Message>());
+  if (is_message(call)) return translate(comm, call, options, &kept.used, kept.title, kept.work.emplace<Message>());
   return translate(comm, call, options, &kept, kept.title, std::get<Operation>(kept.work));
 }
 
@@ -280,7 +299,7 @@ fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
   if (request != nullptr) return start_request(comm, call, given, request);
   const char* title = nullptr;
   Message message;
-  const fdl_result translated = translate(comm, call, title, message);
+  const fdl_result translated = translate(comm, call, known_options(given), nullptr, title, message);
   if (translated != FDL_OK) return translated;
   if (message.peer == comm->comm().rank() && !comm->comm().has_message_to_self(!message.outgoing)) {
     return refuse(std::string(title) + ": peer " + std::to_string(message.peer) +

@@ -24,8 +24,6 @@ namespace fdl {
 
 // A stream of the device: one made here or a framework's own (CUstream). Null is the default stream.
 using Stream = void*;
-// Whether this is CUDA's handle for the default stream of the calling thread: on each thread it is another stream.
-inline bool is_stream_of_thread(Stream stream) { return reinterpret_cast<std::uintptr_t>(stream) == 2; }
 // A point in a stream that other streams or the host wait for (CUevent).
 using DeviceEvent = void*;
 
@@ -67,12 +65,18 @@ class Device {
   virtual Status note_work(Stream /*stream*/) { return {}; }
   virtual Result<void*> allocate_pinned(std::size_t bytes) = 0;
   virtual void release_pinned(void* memory) = 0;
+  // Makes sure that allocate_pinned() finds `count` idle blocks of this size, because a driver may wait for all work on
+  // the device to allocate one. For the program's threads, before they hand work to the library's.
+  virtual Status reserve_pinned(std::size_t /*bytes*/, int /*count*/) { return {}; }
 
   // ---- streams and events. A stream made here has high priority and does not wait for the default stream. ----
   virtual Result<Stream> make_stream() = 0;
   virtual void end_stream(Stream stream) = 0;
   // Returns whether the stream is being captured into a graph; work queued on it then does not run now.
   virtual Result<bool> is_captured(Stream stream) = 0;
+  // A number that no other stream of the process has had, of a framework's stream too: its handle may be used again for
+  // another one after its end. 0: the driver has no such numbers.
+  virtual uint64_t stream_id(Stream /*stream*/) { return 0; }
   virtual Result<DeviceEvent> make_event() = 0;
   virtual void end_event(DeviceEvent event) = 0;
   // Places the event behind everything that is queued on the stream so far (cudaEventRecord).

@@ -150,6 +150,12 @@ void Communicator::enqueue(Operation& operation) {
       return operation.completion.finish(std::move(refused));
     }
   }
+  if (s.has_new_registrations.load(std::memory_order_acquire) && s.devices != nullptr) [[unlikely]] {
+    if (const Status applied = s.apply_registrations(); !applied.ok()) {
+      s.fail(s.own(applied));
+      return finish_all(operation, status());
+    }
+  }
   if (operation.spec.device != nullptr) s.note_device_work(operation);
   count(s.begun);
   if (s.history != nullptr) {
@@ -167,12 +173,26 @@ void Communicator::enqueue(Operation& operation) {
 void Communicator::start(Message& message) {
   State& s = *state_;
   message.completion = {};
+  // Set before the lock is taken, so that DriverLock locks from this call on.
+  if (message.between_devices && message.device != nullptr) s.on_device.store(true, std::memory_order_relaxed);
   const DriverLock lock(s);
   s.take_interrupt();
   if (s.failed) return message.completion.finish(status());
+  if (s.has_messages.load(std::memory_order_relaxed) && message.between_devices != (s.device_messages != nullptr)) {
+    return message.completion.finish(
+        Status(Code::invalid_argument,
+               "the messages of a communicator are all between devices (between_devices), or none of them is: make "
+               "another communicator for the others"));
+  }
   s.has_messages.store(true, std::memory_order_relaxed);
   if (s.history != nullptr) message.recorded = s.record(message);
-  if (message.device == nullptr) [[likely]] {
+  if (message.between_devices) [[unlikely]] {
+    const Status started = s.start_between_devices(message);
+    if (!started.ok()) {
+      s.fail(started);
+      return message.completion.finish(started);
+    }
+  } else if (message.device == nullptr) [[likely]] {
     s.messages.start(message);
   } else {
     const Status prepared = s.prepare_transfers(*message.device);
@@ -203,10 +223,10 @@ bool Communicator::progress() {
       return true;
     }
   }
-  if (s.parts.transport != nullptr && !driven && (s.has_slept || !s.messages.idle()))
+  if (s.parts.transport != nullptr && !driven && (s.has_slept || s.has_messages_in_flight()))
     moved |= s.parts.transport->progress();
   s.has_slept = false;
-  if (s.messages.idle()) return moved;
+  if (!s.has_messages_in_flight()) return moved;
   if (s.move_messages() || moved) return true;
   // The transport has failed. What a peer sent before it left is still delivered, as with collectives. A message that
   // cannot finish fails alone, because operations between other ranks may not need that peer any more.
@@ -367,7 +387,7 @@ void Communicator::time_out() {
   if (!s.failed) s.fail(timed_out(s.waiting(), s.parts.members));
 }
 
-bool Communicator::idle() const { return state_->oldest == nullptr && state_->messages.idle(); }
+bool Communicator::idle() const { return state_->oldest == nullptr && !state_->has_messages_in_flight(); }
 
 Status Communicator::late_ranks() {
   const DriverLock lock(*state_);
@@ -397,9 +417,11 @@ void Communicator::interrupt(const Status& why) {
 void Communicator::end_device_work() {
   State& s = *state_;
   const MutexLock lock(s.driver_mutex);
-  if (!s.on_device.load(std::memory_order_relaxed) || s.failed || s.devices == nullptr || s.oldest != nullptr) return;
+  if (!s.on_device.load(std::memory_order_relaxed) || s.failed || s.oldest != nullptr) return;
   const Status why = status();
-  if (!why.ok()) s.devices->interrupt(why);
+  if (why.ok()) return;
+  if (s.devices != nullptr) s.devices->interrupt(why);
+  if (s.device_messages != nullptr) s.device_messages->interrupt(why);
 }
 
 std::optional<Communicator::DeviceWork> Communicator::poll_device_work() {
@@ -417,6 +439,7 @@ uint64_t Communicator::begun_on_device() const { return state_->begun_on_device.
 
 std::string Communicator::name_of_device_work(uint64_t number) const {
   const Device* device = state_->known_device.load(std::memory_order_acquire);
+  if (number == 0) return fmt::format("messages on {}", device == nullptr ? "its device" : device->name());
   // The kinds are a ring that holds only the newest kRecentCollectives.
   const bool is_recent = number > 0 && begun_on_device() < number + kRecentCollectives;
   const Collective kind = state_->kinds_on_device[number % kRecentCollectives].load(std::memory_order_relaxed);

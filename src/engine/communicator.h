@@ -69,6 +69,11 @@ struct Message {
   // The device that holds `data`, with the same rules for stream and completion as in CollectiveSpec. Null: CPU memory.
   Device* device = nullptr;
   void* stream = nullptr;
+  // The peer announces its side too, so that the library can move the bytes between two devices. The messages of a
+  // communicator have this flag all, or none of them has it. `batch`: how many of them with this peer the caller starts
+  // at once; the library then gets them as one group. 0: it is not said.
+  bool between_devices = false;
+  uint32_t batch = 0;
   Completion completion;
   // Used by the communicator.
   bool held = false;       // `data` is not filled yet, so this message and those behind it wait
@@ -236,6 +241,11 @@ class Communicator final : public Waitable {
   bool has_failed() const;
   // Whether collectives were started on a device, where they may still run after their operations have completed.
   bool works_on_device() const;
+  // Registers device memory of the caller with the library, if that runs the collectives, until forget_memory() or the
+  // end of the communicator. This rank alone decides. Before forget_memory() all work on the memory must have run, and
+  // after it the memory may be freed; false: the library was busy until the deadline. From any thread.
+  Status register_memory(Device& device, void* memory, std::size_t bytes);
+  Result<bool> forget_memory(void* memory, Deadline deadline);
   // Null if there are none, and once the communicator has failed. A sleep on the communicator includes them.
   ReadinessFlags* readiness_flags();
   // Describes the step in flight: "allreduce by shared memory", "ring, step 9: recv_reduce chunk 3 from rank 2".

@@ -20,6 +20,7 @@ namespace {
 constexpr uint64_t kWakeToken = 0;  // of wake_event; the waitables of watch_parts() have 1, 2, ...
 constexpr uint64_t kDevicesToken = 1000;
 constexpr uint64_t kTransfersToken = 1001;
+constexpr uint64_t kDeviceMessagesToken = 1002;
 
 }  // namespace
 
@@ -69,6 +70,41 @@ Status Communicator::State::prepare_transfers(Device& device) {
   return {};
 }
 
+Status Communicator::State::prepare_device_messages() {
+  if (device_messages != nullptr) return {};
+  FDL_ASSIGN_OR_RETURN(device_messages, DeviceMessages::make({.messages = &messages,
+                                                              .rank = parts.rank,
+                                                              .members = &parts.members,
+                                                              .config = parts.config,
+                                                              .library = parts.device_library,
+                                                              .stage = [this](Message& one) { return stage(one); }}));
+  FDL_RETURN_IF_ERROR(poller.add(device_messages->wake_fd(), kDeviceMessagesToken));
+  waitables.push_back(device_messages.get());
+  return {};
+}
+
+// Starts a message through the memory of the host, at either side.
+Status Communicator::State::stage(Message& message) {
+  if (message.device == nullptr) {
+    messages.start(message);
+    return {};
+  }
+  FDL_RETURN_IF_ERROR(prepare_transfers(*message.device));
+  transfers->start(message);
+  return {};
+}
+
+// Records of messages between devices are told from other messages by their order alone, so these are not mixed.
+Status Communicator::State::start_between_devices(Message& message) {
+  if (Status prepared = prepare_device_messages(); !prepared.ok()) return as_device_failure(prepared);
+  if (message.device != nullptr) {
+    known_device.store(message.device, std::memory_order_release);
+    if (parts.watch && !std::exchange(watched, true)) parts.watch();
+  }
+  device_messages->start(message);
+  return {};
+}
+
 // Makes schedules over a part of the group: the ranks with this local rank on each host (`between`), or the ranks of
 // this host.
 std::unique_ptr<Collectives> Communicator::State::make_side_of_hosts(bool between) {
@@ -92,12 +128,18 @@ std::unique_ptr<Collectives> Communicator::State::make_side_of_hosts(bool betwee
 // Transfers run twice: before the messages, to release those whose bytes have reached the host, and after them, to copy
 // what has arrived to the device.
 bool Communicator::State::move_messages() {
-  if (transfers == nullptr) [[likely]]
+  if (transfers == nullptr && device_messages == nullptr) [[likely]]
     return messages.progress();
-  bool moved = transfers->progress();
+  bool moved = transfers != nullptr && transfers->progress();
   moved |= messages.progress();
-  moved |= transfers->progress();
-  if (!transfers->status().ok()) fail(transfers->status());
+  moved |= device_messages != nullptr && device_messages->progress();
+  moved |= transfers != nullptr && transfers->progress();
+  if (transfers != nullptr && !transfers->status().ok()) fail(transfers->status());
+  if (!failed && device_messages != nullptr && !device_messages->status().ok()) {
+    const Status& why = device_messages->status();
+    const bool is_own = why.code() == Code::internal || why.code() == Code::resource;
+    fail(is_own ? own(why) : Status(why));
+  }
   return moved;
 }
 
@@ -152,6 +194,12 @@ Communicator::DeviceWork Communicator::State::poll_device_work() {
     work.in_flight = queued.in_flight;
     work.passed = queued.passed;
     work.failure = own(devices->status());
+  }
+  if (device_messages != nullptr) {
+    const DeviceLibrary::Work queued = device_messages->poll_work();
+    work.in_flight |= queued.in_flight;
+    work.passed += queued.passed;
+    if (work.failure.ok()) work.failure = own(device_messages->status());
   }
   if (!work.in_flight && oldest != nullptr && oldest->spec.device != nullptr) {
     work.in_flight = work.by_host = true;
@@ -270,6 +318,7 @@ void Communicator::State::fail(const Status& why) {
     final = ended_by;
   }
   if (devices != nullptr) devices->interrupt(final);
+  if (device_messages != nullptr) device_messages->interrupt(final);
   for (const auto& one : parts.preferred) one->interrupt(final);
   scheduled->interrupt(final);
   compressed->interrupt(final);
@@ -297,6 +346,10 @@ void Communicator::State::fail(const Status& why) {
     transfers->fail(final);
     transfers.reset();
   }
+  if (device_messages != nullptr) {
+    device_messages->fail(final);
+    device_messages.reset();
+  }
   while (oldest != nullptr) {
     Operation* operation = oldest;
     oldest = operation->next;
@@ -320,7 +373,9 @@ uint64_t Communicator::State::record(const Message& message) {
 LateRanks Communicator::State::waiting() {
   LateRanks waiting{.operation = operation_name(), .group = parts.id, .phase = phase(), .ranks = {}};
   if (active == nullptr) {
-    if (const int peer = messages.waiting_for(); peer >= 0) waiting.ranks = {peer};
+    int peer = device_messages == nullptr ? -1 : device_messages->waiting_for();
+    if (peer < 0) peer = messages.waiting_for();
+    if (peer >= 0) waiting.ranks = {peer};
     return waiting;
   }
   Collectives* const runner = runner_at_work();
@@ -331,7 +386,7 @@ LateRanks Communicator::State::waiting() {
 }
 
 InFlight Communicator::State::in_flight(int64_t still_since_ns) {
-  const bool any = oldest != nullptr || !messages.idle();
+  const bool any = oldest != nullptr || has_messages_in_flight();
   int64_t waited_ns = still_since_ns == 0 ? -1 : now_ns() - still_since_ns;
   if (oldest != nullptr && oldest->recorded != 0) waited_ns = history->age_ns(oldest->recorded);
   return describe(waiting(), parts.members, any, waited_ns);
@@ -339,6 +394,7 @@ InFlight Communicator::State::in_flight(int64_t still_since_ns) {
 
 std::string Communicator::State::phase() const {
   if (failed) return last_phase;
+  if (active == nullptr && device_messages != nullptr && !device_messages->idle()) return device_messages->phase();
   if (active == nullptr) return messages.phase();
   if (active == scheduled.get()) return scheduled->phase();
   if (active == devices.get()) return devices->phase();

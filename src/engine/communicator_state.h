@@ -12,6 +12,7 @@
 #include "engine/call_facts.h"
 #include "engine/communicator.h"
 #include "engine/device/device_collectives.h"
+#include "engine/device/device_messages.h"
 #include "engine/device/staged_messages.h"
 #include "engine/host/compressed_collectives.h"
 #include "engine/host/messages.h"
@@ -78,9 +79,16 @@ struct Communicator::State {
   Status watch_parts();
   Status prepare_device(Device& device);
   Status prepare_transfers(Device& device);
+  Status prepare_device_messages();
+  Status stage(Message& message);
+  Status start_between_devices(Message& message);
   std::unique_ptr<Collectives> make_side_of_hosts(bool between);
   bool move_messages();
+  bool has_messages_in_flight() const {
+    return !messages.idle() || (device_messages != nullptr && !device_messages->idle());
+  }
   void begin_next();
+  Status apply_registrations();
   void note_device_work(const Operation& operation);
   void note_end_of_device_work(const Operation& operation);
   DeviceWork poll_device_work();
@@ -116,8 +124,9 @@ struct Communicator::State {
   std::unique_ptr<DeviceCollectives> devices;  // from the first collective on a device on
   const Preference preference;
   Messages messages;
-  std::unique_ptr<StagedMessages> transfers;  // from the first message on a device on
-  std::vector<Waitable*> waitables;           // everything whose wake_fd() is in `poller`; empty after a failure
+  std::unique_ptr<StagedMessages> transfers;        // from the first message on a device on
+  std::unique_ptr<DeviceMessages> device_messages;  // from the first message between devices on
+  std::vector<Waitable*> waitables;                 // everything whose wake_fd() is in `poller`; empty after a failure
   Spin spin;
   std::size_t sleeps_announced = 0;  // how many waitables, from the first on, have had prepare_to_sleep() called
   bool has_slept = false;            // a sleep has ended since the transport was last driven
@@ -151,6 +160,17 @@ struct Communicator::State {
   // end_device_work() and poll_device_work() come from other threads. Before that, driving costs one relaxed load.
   std::atomic<bool> on_device{false};
   Mutex driver_mutex;
+
+  // Memory of register_memory(). The driving thread passes it to `devices` before the next collective there.
+  struct Registered {
+    const Device* device = nullptr;
+    void* memory = nullptr;
+    std::size_t bytes = 0;
+    bool applied = false;
+  };
+  Mutex registered_mutex;
+  std::vector<Registered> registered FDL_GUARDED_BY(registered_mutex);
+  std::atomic<bool> has_new_registrations{false};
 
   // Accessed under driver_mutex.
   bool watched = false;  // parts.watch was called, and work was in flight at the last poll

@@ -295,11 +295,14 @@ std::size_t plan_nccl(const CollectiveSpec& spec, Buffers buffers, const NcclPla
   return Planner(spec, buffers, place, scratch, steps).plan();
 }
 
-// Plans of sends and receives are excluded: a rank with none to send would have one group less.
+// An alltoall is excluded: in place it needs a copy, which must not run before the calls of another plan. A gather and
+// a scatter are sends and receives of single ranks, so a rank may have no call of theirs in the group.
 bool is_one_group(const CollectiveSpec& spec, const NcclPlace& place) {
   switch (spec.collective) {
     case Collective::broadcast:
     case Collective::allgather:
+    case Collective::gather:
+    case Collective::scatter:
       return true;
     case Collective::allreduce:
       return nccl_reduction(spec.dtype, spec.reduction.op, spec.deterministic) || folds_everywhere(spec, place.size);

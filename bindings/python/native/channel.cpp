@@ -143,7 +143,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
     }
     world_ = group_->world()->get();
     collectives_ = std::make_unique<CollectiveQueue>(ordered_, *callbacks_);
-    mailbox_ = std::make_unique<Mailbox>(messages_, *callbacks_);
+    mailbox_ = std::make_unique<Mailbox>(messages_, ordered_, *callbacks_);
   }
   ~Channel() {
     if (!is_this_process())
@@ -211,7 +211,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   }
 
   std::shared_ptr<Pending> post(py::object keep, bool outgoing, std::uintptr_t data, std::size_t bytes, int peer,
-                                int tag, int64_t timeout_ns, py::handle at) {
+                                int tag, int64_t timeout_ns, py::handle at, int batch) {
     check_open();
     mailbox_->take_ended();
     auto job = std::make_shared<Kept<Message>>();
@@ -221,6 +221,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
     job->peer = peer;
     job->tag = tag;
     job->timeout_ns = timeout_ns;
+    job->batch = batch;
     const Place place = Place::from_python(at);
     job->device_kind = place.kind;
     job->device_index = place.index;
@@ -230,6 +231,23 @@ class Channel : public std::enable_shared_from_this<Channel> {
     py::gil_scoped_release release;
     mailbox_->submit(world_, std::move(job));
     return pending;
+  }
+
+  // Memory on a CUDA device, such as a segment of torch's allocator, which NCCL then uses without copies of its own.
+  void register_memory(int device, std::uintptr_t memory, std::size_t bytes) {
+    check_open();
+    if (fdl_comm_register(ordered_, FDL_DEVICE_CUDA, device, reinterpret_cast<void*>(memory), bytes) != FDL_OK) {
+      raise_failure(Failure::last());
+    }
+  }
+  void deregister_memory(std::uintptr_t memory) {
+    check_open();
+    fdl_result result;
+    {
+      py::gil_scoped_release release;
+      result = fdl_comm_deregister(ordered_, reinterpret_cast<void*>(memory));
+    }
+    if (result != FDL_OK) raise_failure(Failure::last());
   }
 
   void abort(const std::string& reason) {
@@ -340,14 +358,16 @@ bool Pending::done() const {
 
 void Pending::order_before(std::uintptr_t stream) const {
   check_process();
-  if (job_->handle == nullptr) return;
-  if (fdl_wait_handle_on(job_->handle, 0, reinterpret_cast<void*>(stream)) != FDL_OK) raise_failure(Failure::last());
+  fdl_handle* const handle = job_->device_handle();
+  if (handle == nullptr) return;
+  if (fdl_wait_handle_on(handle, 0, reinterpret_cast<void*>(stream)) != FDL_OK) raise_failure(Failure::last());
 }
 
 bool Pending::done_on_device() const {
   check_process();
   int done = 1;
-  if (job_->handle != nullptr) static_cast<void>(fdl_poll_device(job_->handle, &done));
+  if (!Jobs::is_done(*job_)) return false;
+  if (fdl_handle* const handle = job_->device_handle()) static_cast<void>(fdl_poll_device(handle, &done));
   return done != 0;
 }
 
@@ -466,6 +486,8 @@ void bind_channel(py::module_& module) {
       .def("collect", &Channel::collect)
       .def("launch", &Channel::launch)
       .def("post", &Channel::post)
+      .def("register_memory", &Channel::register_memory)
+      .def("deregister_memory", &Channel::deregister_memory)
       .def("abort", &Channel::abort)
       .def("close", &Channel::close);
 }

@@ -33,6 +33,8 @@ struct Job {
   virtual std::string title() const = 0;
   // Only once done. Empty: it has succeeded.
   virtual std::optional<Failure> outcome() const { return failure; }
+  // Only once done: the handle behind which a stream of the device can be ordered. Null: there is nothing on a device.
+  virtual fdl_handle* device_handle() const { return handle; }
 
   fdl_handle* handle = nullptr;    // done when the operation is; null: it was refused
   std::optional<Failure> failure;  // of a refused operation, or as the kind of job defines it

@@ -8,6 +8,10 @@
 
 namespace farandole_python {
 
+namespace {
+constexpr std::size_t kMostReserved = std::size_t{4} << 20;
+}  // namespace
+
 std::string Message::title() const {
   const std::string partner = peer == kAnySource ? "any rank" : "rank " + std::to_string(peer);
   return std::string(outgoing ? "send" : "recv") + " of " + std::to_string(bytes) + " bytes " +
@@ -32,6 +36,11 @@ void Mailbox::submit(fdl_world* world, std::shared_ptr<Message> message) {
     refuse(*message, Failure::last());
     return leave();
   }
+  // The progress thread may have to take the contents through the host. Large contents are left out: they would keep as
+  // much memory pinned, and usually go by NCCL.
+  if (message->on_device() && message->bytes <= kMostReserved) {
+    static_cast<void>(fdl_device_reserve(world, message->device_kind, message->device_index, message->bytes));
+  }
   add_event({std::move(message), nullptr, std::nullopt});
 }
 
@@ -40,7 +49,11 @@ void Mailbox::complete(void* flight) {
   std::unique_ptr<Flight> done(static_cast<Flight*>(flight));
   std::optional<Failure> failure;
   if (fdl_wait_handle(done->handle, 0) != FDL_OK) failure = Failure::last();
-  fdl_handle_free(done->handle);
+  if (done->on_device && !failure) {
+    done->message->on_stream = done->handle;
+  } else {
+    fdl_handle_free(done->handle);
+  }
   Mailbox* const mailbox = done->mailbox;
   mailbox->add_event({nullptr, std::move(done), std::move(failure)});
 }
@@ -112,7 +125,10 @@ void Mailbox::send(const std::shared_ptr<Message>& message) {
   const Flight part{Flight::Kind::part, message->peer, message, nullptr};
   message->parts = envelope.is_short() ? 1 : 2;
   if (!post(true, &envelope, sizeof envelope, part)) return;
-  if (!envelope.is_short()) post(true, message->data, message->bytes, part);
+  if (envelope.is_short()) return;
+  Flight contents = part;
+  contents.between_devices = envelope.apart != 0;
+  post(true, message->data, message->bytes, std::move(contents));
 }
 
 void Mailbox::receive(const std::shared_ptr<Message>& message) {
@@ -198,7 +214,9 @@ void Mailbox::deliver(const std::shared_ptr<Message>& message, int from) {
   message->source = from;
   if (!envelope.is_short()) {
     message->parts = 1;
-    post(false, message->data, message->bytes, {Flight::Kind::part, from, message, nullptr});
+    Flight part{Flight::Kind::part, from, message, nullptr};
+    part.between_devices = envelope.apart != 0;
+    post(false, message->data, message->bytes, std::move(part));
     return;
   }
   message->take(envelope.contents.data());
@@ -216,8 +234,10 @@ void Mailbox::keep_aside(int peer) {
   else
     kept->contents.resize(kept->envelope.bytes);
   from.aside.push_back(kept);
-  if (!kept->whole)
-    post(false, kept->contents.data(), kept->contents.size(), {Flight::Kind::aside, peer, nullptr, kept});
+  if (kept->whole) return;
+  Flight rest{Flight::Kind::aside, peer, nullptr, kept};
+  rest.between_devices = kept->envelope.apart != 0;
+  post(false, kept->contents.data(), kept->contents.size(), std::move(rest));
 }
 
 // The sender has already sent, and both sides must fail. Therefore a wrong size ends the communicator.
@@ -242,16 +262,25 @@ bool Mailbox::post(bool outgoing, void* data, std::size_t bytes, Flight flight) 
     call.device_kind = flight.message->device_kind;
     call.device_index = flight.message->device_index;
     call.stream = flight.message->stream;
+    flight.on_device = true;
   }
   fdl_call_options options;
   fdl_call_options_init(&options);
   // set_limit() limits receives, which may wait for an envelope that was requested before.
   options.timeout_ns =
       outgoing && flight.message->timeout_ns > 0 ? flight.message->timeout_ns : std::numeric_limits<int64_t>::max();
+  if (flight.between_devices) {
+    options.between_devices = 1;
+    if (flight.message != nullptr) options.batch = flight.message->batch;
+    // The limit of the receives holds for the communicator of the envelopes alone.
+    if (!outgoing && flight.message != nullptr && flight.message->last_moment_ns != 0) {
+      options.timeout_ns = std::max<int64_t>(flight.message->last_moment_ns - clock_ns(), 1);
+    }
+  }
   auto made = std::make_unique<Flight>(std::move(flight));
   made->may_never_come = made->kind == Flight::Kind::envelope && !peers_[static_cast<std::size_t>(made->peer)].left;
   options.may_never_come = made->may_never_come ? 1 : 0;
-  if (fdl_call_submit(comm(), &call, &options, &made->handle) != FDL_OK) {
+  if (fdl_call_submit(made->between_devices ? device_comm_ : comm(), &call, &options, &made->handle) != FDL_OK) {
     fail_all(Failure::last());
     return false;
   }

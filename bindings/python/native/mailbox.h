@@ -9,7 +9,9 @@
 //   envelope arrived, receives match later messages    -> the contents are kept aside, so that later ones can arrive
 //   envelope arrived, no receive waits for that peer   -> it stays, and the sender's long contents wait
 //
-// The contents may be on a device, at either end.
+// Contents that the sender has on a device go over a second communicator, whose messages are all between devices: there
+// NCCL moves them where both sides can use it. Either side may lie on the host. A finished message then has the handle
+// of that call, behind which streams of the device can be ordered.
 //
 // The mailbox is a state machine: a submitted message and a completed call are events, and one thread at a time handles
 // them. A thread that adds an event while another one handles events leaves it to that thread. So the events come
@@ -33,7 +35,7 @@ struct Envelope {
   static constexpr std::size_t kInline = 48;
   uint64_t bytes = 0;
   int32_t tag = 0;
-  uint32_t apart = 0;  // 1: short contents follow too, because the sender has them on a device
+  uint32_t apart = 0;  // 1: the sender has the contents on a device; short ones follow too, over `device_comm`
   std::array<std::byte, kInline> contents{};
 
   bool is_short() const { return bytes <= kInline && apart == 0; }
@@ -42,6 +44,7 @@ static_assert(sizeof(Envelope) == 64);
 
 struct Message : Job {
   std::string title() const override;
+  fdl_handle* device_handle() const override { return on_stream; }
 
   bool outgoing = false;
   std::byte* data = nullptr;
@@ -52,11 +55,15 @@ struct Message : Job {
   fdl_device_kind device_kind = FDL_DEVICE_CPU;  // of the data; `stream` orders their use
   int device_index = 0;
   void* stream = nullptr;
-  std::vector<std::byte> kept;  // once done: contents that the caller must copy to the device
+  std::vector<std::byte> kept;      // once done: contents that the caller must copy to the device
+  fdl_handle* on_stream = nullptr;  // once done: of the call that moved the contents on a device, or null
+
+  ~Message() override { fdl_handle_free(on_stream); }
   // Used by the mailbox only:
   int64_t last_moment_ns = 0;  // 0: none
   Envelope envelope;
   int parts = 0;  // calls in flight
+  int batch = 0;  // messages on devices that the caller starts with this peer at once; 0: not said
 
   bool on_device() const { return device_kind != FDL_DEVICE_CPU; }
   void take(const std::byte* contents);
@@ -65,8 +72,12 @@ struct Message : Job {
 
 class Mailbox final : public Jobs {
  public:
-  Mailbox(fdl_comm* comm, CallbackThread& callbacks)
-      : Jobs(comm, callbacks), rank_(fdl_comm_rank(comm)), peers_(static_cast<std::size_t>(fdl_comm_size(comm))) {}
+  // `device_comm` has no other messages.
+  Mailbox(fdl_comm* comm, fdl_comm* device_comm, CallbackThread& callbacks)
+      : Jobs(comm, callbacks),
+        device_comm_(device_comm),
+        rank_(fdl_comm_rank(comm)),
+        peers_(static_cast<std::size_t>(fdl_comm_size(comm))) {}
   // Calls may be in flight after close(): a receive from any rank requests envelopes of all. Their ends come with the
   // end of the communicator, which must be destroyed first.
   ~Mailbox() override;
@@ -96,6 +107,8 @@ class Mailbox final : public Jobs {
     int peer;
     std::shared_ptr<Message> message;
     std::shared_ptr<Aside> aside;
+    bool between_devices = false;
+    bool on_device = false;
     bool may_never_come = false;
     Mailbox* mailbox = nullptr;
     fdl_handle* handle = nullptr;
@@ -139,6 +152,7 @@ class Mailbox final : public Jobs {
   bool handling_ = false;
 
   // ---- used by the thread that handles events ----
+  fdl_comm* const device_comm_;
   int rank_;
   std::vector<Peer> peers_;
   std::vector<std::shared_ptr<Message>> live_;      // started and not ended

@@ -7,20 +7,11 @@
 
 #include "base/log.h"
 #include "engine/device/device_collectives.h"
+#include "engine/device/device_facts.h"
 #include "engine/device/device_failure.h"
 #include "engine/host/hierarchical_collectives.h"
 
 namespace fdl {
-namespace {
-
-// FNV-1a. Ranks compare host ids by number, because DeviceFacts has a fixed size.
-uint64_t number_of(std::string_view text) {
-  uint64_t state = 0xcbf29ce484222325;
-  for (const char c : text) state = (state ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return state;
-}
-
-}  // namespace
 
 DeviceCollectives::StatusReport DeviceCollectives::StatusReport::of(const Status& status) {
   StatusReport report;
@@ -40,25 +31,9 @@ std::string DeviceCollectives::name_of_member(std::size_t member) const {
                      named.host_name.empty() ? "" : ")");
 }
 
-// Does not load the library if the configuration excludes it.
 DeviceFacts DeviceCollectives::own_facts() {
-  DeviceFacts facts;
-  const std::string& setting = parts_.config->device_collectives;
-  facts.kind = device_.kind();
-  facts.device = device_.identity();
-  facts.host = number_of(members()[static_cast<std::size_t>(parts_.rank)].host_id);
-  facts.required = setting == "nccl" ? 1 : 0;
-  if (setting == "staged" || !parts_.library) return facts;
-  auto found = parts_.library();
-  if (!found.ok()) {
-    log_at(facts.required != 0 ? LogLevel::warning : LogLevel::info, "no library for collectives on devices: {}",
-           found.status().text());
-  } else if (*found != nullptr) {
-    library_ = *found;
-    facts.version = library_->version();
-    facts.shares_devices = library_->shares_devices() ? 1 : 0;
-  }
-  return facts;
+  const Member& me = members()[static_cast<std::size_t>(parts_.rank)];
+  return device_facts(device_, me, *parts_.config, parts_.library, library_);
 }
 
 // Starts an allgather of `bytes` from every rank into `all`, on host memory. One exchange is in flight at a time.
@@ -158,6 +133,9 @@ Status DeviceCollectives::conclude_negotiation() {
   stage_ = Stage::negotiated;
   by_library_ = joined_.get();
   scratch_->belong_to(*library_, *by_library_, !is_hierarchical());
+  for (const auto& [memory, bytes] : std::exchange(early_memory_, {})) {
+    FDL_RETURN_IF_ERROR(library_->enroll(*by_library_, memory, bytes, false));
+  }
   log_at(parts_.rank == 0 ? LogLevel::info : LogLevel::debug,
          "collectives of {} ranks on devices are run by {} on {}{}", members().size(), library_->name(), device_.name(),
          library_is_between() ? ", between hosts"

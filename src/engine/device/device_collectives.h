@@ -58,6 +58,7 @@ class DeviceCollectives final : public Collectives {
 
   std::string_view name() const override { return "devices"; }
   bool can(const CollectiveSpec& spec) const override { return spec.device == &device_; }
+  bool is_on(const Device& device) const { return &device == &device_; }
   bool takes_segments(const CollectiveSpec& spec) const override;
   void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) override;
   bool takes_group(const CollectiveSpec& spec) const override;
@@ -76,6 +77,11 @@ class DeviceCollectives final : public Collectives {
   // get the same refusal. Also unregisters memory that was released on all ranks by then.
   void register_symmetric(const CollectiveSpec& spec, SymmetricAllocation& symmetric_allocation,
                           Completion& completion);
+
+  // Registers memory of the caller with the library, once that runs the collectives, and ends the registration after
+  // the work on the memory has run. False: the library is busy; call again.
+  Status register_memory(void* memory, std::size_t bytes);
+  Result<bool> forget_memory(void* memory);
 
   // Why the collectives have ended, including failures that occurred while nothing was in flight.
   Status status() const;
@@ -186,7 +192,8 @@ class DeviceCollectives final : public Collectives {
   // Allocations that the library has registered, by number. They are destroyed after joined_.
   std::map<int64_t, std::shared_ptr<SymmetricMemory>> registered_;
   int64_t next_number_ = 0;
-  std::unique_ptr<Collectives> side_of_hosts_;  // on host memory; set for a hierarchical backend
+  std::vector<std::pair<void*, std::size_t>> early_memory_;  // of register_memory(), until the ranks have negotiated
+  std::unique_ptr<Collectives> side_of_hosts_;               // on host memory; set for a hierarchical backend
   std::unique_ptr<Collectives> joined_;         // the library's collectives, possibly inside a hierarchical composition
   Collectives* by_library_ = nullptr;           // the library's own collectives: joined_ or a part of it
   std::unique_ptr<DeviceSchedules> schedules_;  // over the channels of joined_, if it has any

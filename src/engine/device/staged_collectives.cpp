@@ -185,9 +185,11 @@ Status StagedCollectives::reserve(Slot& slot, std::size_t segment) {
   if (bytes <= slot.capacity) return {};
   if (slot.memory != nullptr) device_.release_pinned(std::exchange(slot.memory, nullptr));
   slot.capacity = 0;
-  FDL_ASSIGN_OR_RETURN(void* memory, device_.allocate_pinned(bytes));
+  // The usual size, so that the blocks that were reserved for it serve (Devices::prepare_staging()).
+  const std::size_t capacity = std::max(bytes, segment_bytes_);
+  FDL_ASSIGN_OR_RETURN(void* memory, device_.allocate_pinned(capacity));
   slot.memory = static_cast<std::byte*>(memory);
-  slot.capacity = bytes;
+  slot.capacity = capacity;
   return {};
 }
 

@@ -49,9 +49,10 @@ class StagedCollectives final : public Collectives {
   bool prepare_to_sleep() override;
   void finish_sleep() override {}
 
- private:
+  // How many blocks of pinned memory of `segment_bytes` one object uses.
   static constexpr std::size_t kSlots = 3;
 
+ private:
   // A slot of pinned memory; segment s uses slot s % kSlots.
   struct Slot {
     std::byte* memory = nullptr;

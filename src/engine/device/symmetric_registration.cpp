@@ -8,6 +8,22 @@
 
 namespace fdl {
 
+// ---- Memory of the caller, which this rank alone registers ----
+
+Status DeviceCollectives::register_memory(void* memory, std::size_t bytes) {
+  if (by_library_ != nullptr) return library_->enroll(*by_library_, memory, bytes, false);
+  if (stage_ != Stage::negotiated) early_memory_.emplace_back(memory, bytes);
+  return {};
+}
+
+Result<bool> DeviceCollectives::forget_memory(void* memory) {
+  std::erase_if(early_memory_, [&](const auto& one) { return one.first == memory; });
+  if (by_library_ == nullptr || !ended_.ok()) return true;
+  return library_->dismiss(*by_library_, memory);
+}
+
+// ---- Symmetric memory, which all ranks register together ----
+
 // A library gives no guarantee for a collective that mixes memory that it has registered with other memory, or memory
 // that is registered differently. So memory is registered on all ranks, and only if all of them joined one library
 // group.

@@ -13,10 +13,10 @@ Result<std::shared_ptr<DeviceResult>> DeviceResult::make(std::shared_ptr<UsedDev
 }
 
 Status DeviceResult::order_before(Stream stream) {
-  const auto handle = reinterpret_cast<uintptr_t>(stream);
-  // Acquire: the stream's wait was queued by the thread that stored its handle.
-  if (ordered_.load(std::memory_order_acquire) == handle && !is_stream_of_thread(stream)) return {};
-  const CurrentDevice current(used_->device());  // once for both calls
+  const CurrentDevice current(used_->device());  // once for all calls
+  const uint64_t id = used_->device().stream_id(stream);
+  // Acquire: the stream's wait was queued by the thread that stored its number.
+  if (id != 0 && ordered_.load(std::memory_order_acquire) == id) return {};
   FDL_ASSIGN_OR_RETURN(const bool captured, used_->device().is_captured(stream));
   if (captured && !captured_) {
     return Status(Code::unsupported,
@@ -24,7 +24,7 @@ Status DeviceResult::order_before(Stream stream) {
                   "it before the capture begins, or on another stream");
   }
   FDL_RETURN_IF_ERROR(used_->device().wait(stream, finished_));
-  ordered_.store(handle, std::memory_order_release);
+  ordered_.store(id, std::memory_order_release);
   return {};
 }
 

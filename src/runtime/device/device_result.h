@@ -34,9 +34,9 @@ class DeviceResult {
   const std::shared_ptr<UsedDevice> used_;
   const DeviceEvent finished_;
   const bool captured_;
-  // The stream that waits already. The tensors of a bucket are usually waited for one after the other on one stream.
-  static constexpr uintptr_t kNone = ~uintptr_t{0};
-  std::atomic<uintptr_t> ordered_{kNone};
+  // The number of the stream that waits already, or 0. The tensors of a bucket are usually waited for one after the
+  // other on one stream. A handle would not do: it may be that of another stream by then.
+  std::atomic<uint64_t> ordered_{0};
 };
 
 }  // namespace fdl

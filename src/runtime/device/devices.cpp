@@ -1,6 +1,7 @@
 // Devices opens each device once, with the code that the build has for its kind.
 #include "runtime/device/devices.h"
 
+#include "engine/device/staged_collectives.h"
 #include "runtime/lifecycle/assemble.h"
 
 namespace fdl {
@@ -29,7 +30,7 @@ void UsedDevice::give_back(DeviceEvent event) {
 }
 
 Result<std::shared_ptr<DevicePlace>> DevicePlace::make(std::shared_ptr<UsedDevice> used, Stream stream) {
-  const CurrentDevice current(used->device());  // once for both calls
+  const CurrentDevice current(used->device());  // once for all calls
   FDL_ASSIGN_OR_RETURN(const bool captured, used->device().is_captured(stream));
   if (captured) {
     return Status(
@@ -38,7 +39,8 @@ Result<std::shared_ptr<DevicePlace>> DevicePlace::make(std::shared_ptr<UsedDevic
         "calls of an ordered communicator, or submit outside of the capture");
   }
   FDL_ASSIGN_OR_RETURN(const UsedDevice::Recorded submitted, used->record(stream));
-  return std::shared_ptr<DevicePlace>(new DevicePlace(std::move(used), stream, submitted));
+  const uint64_t id = used->device().stream_id(stream);
+  return std::shared_ptr<DevicePlace>(new DevicePlace(std::move(used), stream, id, submitted));
 }
 
 Result<std::shared_ptr<UsedDevice>> Devices::find(int kind, int index) {
@@ -68,6 +70,14 @@ Result<DeviceLibrary*> Devices::library() {
   }
   if (library_->object) return library_->object.get();
   return library_->refusal;
+}
+
+// Without this rank's library all ranks stage. If only another rank lacks it, the first staged collective allocates.
+void Devices::prepare_staging(UsedDevice& used) {
+  const std::string& setting = config_.device_collectives;
+  const bool by_library = (setting == "auto" || setting == "nccl") && library().ok();
+  if (by_library) return;
+  (void)used.device().reserve_pinned(config_.device_staging_bytes, static_cast<int>(StagedCollectives::kSlots));
 }
 
 }  // namespace fdl

@@ -39,7 +39,7 @@ class UsedDevice {
 
 // The device and stream of an operation's tensors, and an event behind the work that the stream had when the operation
 // was submitted. Only the threads that submit and wait use the stream: it may be destroyed after the last of them, and
-// handle 2 is the default stream of the thread that uses it.
+// handle 2 is the default stream of the thread that uses it. Its handle may then be that of another stream.
 class DevicePlace {
  public:
   // UNSUPPORTED while the stream is being captured into a graph.
@@ -50,16 +50,18 @@ class DevicePlace {
 
   const std::shared_ptr<UsedDevice>& used() const { return used_; }
   Stream stream() const { return stream_; }
+  uint64_t stream_id() const { return stream_id_; }  // see Device::stream_id()
   DeviceEvent submitted() const { return submitted_.event; }
   // Of two places on one stream, the one with the higher number was submitted later: its event is behind the other's.
   uint64_t number() const { return submitted_.number; }
 
  private:
-  DevicePlace(std::shared_ptr<UsedDevice> used, Stream stream, UsedDevice::Recorded submitted)
-      : used_(std::move(used)), stream_(stream), submitted_(submitted) {}
+  DevicePlace(std::shared_ptr<UsedDevice> used, Stream stream, uint64_t stream_id, UsedDevice::Recorded submitted)
+      : used_(std::move(used)), stream_(stream), stream_id_(stream_id), submitted_(submitted) {}
 
   std::shared_ptr<UsedDevice> used_;
   Stream stream_;
+  uint64_t stream_id_;
   UsedDevice::Recorded submitted_;
 };
 
@@ -72,6 +74,9 @@ class Devices {
   Result<std::shared_ptr<UsedDevice>> find(int kind, int index);
   // Valid as long as this object.
   Result<DeviceLibrary*> library();
+  // Reserves the pinned memory that one communicator needs to stage collectives, where its ranks may have to. The
+  // program's thread calls it, because the progress thread must not wait for a device. A lack of memory is found later.
+  void prepare_staging(UsedDevice& used);
 
  private:
   template <typename T>

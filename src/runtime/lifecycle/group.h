@@ -43,6 +43,8 @@ class Group final : public Driven {
     int64_t claimed = -1;
     return device_.compare_exchange_strong(claimed, number) || claimed == number;
   }
+  // True once: for the first operation on a device.
+  bool is_first_on_device() { return !uses_device_.load(std::memory_order_relaxed) && !uses_device_.exchange(true); }
   // The group's symmetric memory on that device.
   const std::shared_ptr<SymmetricPlaces>& symmetric_places() const { return symmetric_places_; }
   // The number of the next symmetric allocation: the same on all members, which allocate in the same order.
@@ -58,6 +60,7 @@ class Group final : public Driven {
   NamedOperations named_;
   std::atomic<int> next_number_{0};
   std::atomic<int64_t> device_{-1};  // -1: none claimed yet
+  std::atomic<bool> uses_device_{false};
   const std::shared_ptr<SymmetricPlaces> symmetric_places_ = std::make_shared<SymmetricPlaces>();
   std::atomic<int> next_memory_{0};
 };

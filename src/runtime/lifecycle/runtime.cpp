@@ -362,6 +362,7 @@ Result<std::shared_ptr<DevicePlace>> Runtime::device_place(Group& group, int kin
                                               "' lie on another device than " + std::string(used->device().name()) +
                                               "; a group works on one device a rank: make another group for this one");
   }
+  if (group.is_first_on_device()) prepare_staging(*used);
   return DevicePlace::make(std::move(used), stream);
 }
 

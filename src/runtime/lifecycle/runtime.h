@@ -150,6 +150,7 @@ class Runtime {
 
   // ---- devices; from any thread ----
   Result<std::shared_ptr<UsedDevice>> device(int kind, int index) { return devices_->find(kind, index); }
+  void prepare_staging(UsedDevice& used) { devices_->prepare_staging(used); }
   // Makes the place of an operation of the group on that device that is submitted now.
   Result<std::shared_ptr<DevicePlace>> device_place(Group& group, int kind, int index, Stream stream);
 

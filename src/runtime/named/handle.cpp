@@ -43,10 +43,17 @@ void Handle::finish_one(const Status& status) {
 
 Status Handle::order_streams(std::optional<Stream> stream) {
   if (!status_.ok()) return {};
+  // The outputs of a bucket share its result, and usually the stream.
+  const DeviceResult* last = nullptr;
+  Stream last_stream = nullptr;
   for (Output& output : outputs_) {
     const std::optional<Stream> ordered = stream ? stream : output.stream;
     if (!output.ready || !ordered) continue;
-    FDL_RETURN_IF_ERROR(output.ready->order_before(*ordered));
+    if (output.ready.get() != last || *ordered != last_stream) {
+      FDL_RETURN_IF_ERROR(output.ready->order_before(*ordered));
+      last = output.ready.get();
+      last_stream = *ordered;
+    }
     if (stream && output.memory) output.memory.get_deleter().stream = *stream;
   }
   return {};

@@ -76,12 +76,13 @@ void OrderedCalls::refuse(Call call, const Status& why) {
   for (Call& each : with) conclude(std::move(each), why);
 }
 
-// The collective is queued on its stream, or has failed: the next communicator may launch, and the threads that wait
+// The call is queued on its stream, or has failed: the next communicator may launch, and the threads that wait
 // may order their streams. Without a result, after a failure of the device, the next call fails.
 void OrderedCalls::leave_device(OrderedCall& call) {
   call.ticket.leave();
   if (call.used == nullptr || !call.completion().status.ok() || call.handle->output(0).ready != nullptr) return;
-  const Stream stream = std::get<Operation>(call.work).spec.stream;
+  const auto* message = std::get_if<Message>(&call.work);
+  const Stream stream = message != nullptr ? message->stream : std::get<Operation>(call.work).spec.stream;
   const auto captured = call.used->device().is_captured(stream);
   if (!captured.ok()) return;
   auto result = DeviceResult::make(call.used, stream, *captured);
@@ -144,6 +145,7 @@ bool OrderedCalls::collect() {
   std::size_t kept = 0;
   for (Call& message : messages_) {
     if (message->completion().done) {
+      leave_device(*message);
       done_.push_back(std::move(message));
     } else {
       std::swap(messages_[kept++], message);

@@ -40,7 +40,7 @@ struct OrderedCall {
   int64_t began_ns = 0;                            // for the metrics; 0: not counted
   bool may_never_come = false;                     // its failure is not reported to the coordinator
   UnfinishedOperation handle;                      // of a submitted call
-  std::shared_ptr<UsedDevice> used;                // the device of a collective's buffers; null: the CPU
+  std::shared_ptr<UsedDevice> used;                // the device of the call's buffers; null: the CPU
   std::vector<std::unique_ptr<OrderedCall>> with;  // collectives that are launched together with it, behind it
   // Set by OrderedCalls: the end of timeout_ns, and the turn of a collective on a device.
   Deadline due = Deadline::never();

@@ -250,7 +250,7 @@ EXPORT Outcome cuCtxSynchronize(void) {
   ENTER(call);
   TRY(call.context());
   TRY(call.unsafe());
-  call.machine.wait_idle(call.lock, *current_device());
+  call.machine.wait_idle(call.lock, *current_device(), __func__);
   return current_device()->fallen;
 }
 
@@ -269,7 +269,7 @@ EXPORT Outcome cuMemAlloc_v2(Pointer* memory, std::size_t bytes) {
 EXPORT Outcome cuMemFree_v2(Pointer memory) {
   ENTER(call);
   TRY(call.unsafe());
-  return call.machine.free_memory(call.lock, address(memory));
+  return call.machine.free_memory(call.lock, address(memory), __func__);
 }
 
 // Memory of a pool is there at once if the stream is idle, and is freed in the stream's order, without a wait.
@@ -307,10 +307,12 @@ EXPORT Outcome cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   return kSuccess;
 }
 
+// As an allocation of pinned memory may in the driver, it waits for the device.
 EXPORT Outcome cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
   ENTER(call);
   TRY(call.context());
   TRY(call.unsafe());
+  call.machine.wait_idle(call.lock, *current_device(), __func__);
   void* start = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED) return kOutOfMemory;
   call.machine.pinned[static_cast<std::byte*>(start)] = bytes;
@@ -324,7 +326,7 @@ EXPORT Outcome cuMemFreeHost(void* memory) {
   if (current_device() == nullptr) return kInvalidContext;
   TRY(call.unsafe());
   if (!call.machine.pinned.contains(static_cast<std::byte*>(memory))) return kInvalidValue;
-  call.machine.wait_idle(call.lock, *current_device());
+  call.machine.wait_idle(call.lock, *current_device(), __func__);
   const auto found = call.machine.pinned.find(static_cast<std::byte*>(memory));
   call.machine.pinned_bytes -= found->second;
   ::munmap(memory, found->second);
@@ -387,10 +389,12 @@ EXPORT Outcome cuMemsetD8Async(Pointer target, unsigned char value, std::size_t 
 
 // ---- Modules: images are checked, and the kernels are built in ----
 
+// As the first load of a module may in the driver, it waits for the device.
 EXPORT Outcome cuModuleLoadData(Module* module, const void* image) {
   ENTER(call);
   TRY(call.context());
   TRY(call.unsafe());
+  call.machine.wait_idle(call.lock, *current_device(), __func__);
   if (call.machine.refused_module != 0) return call.machine.refused_module;
   if (image == nullptr) return kInvalidImage;
   TRY(check_image(image, call.machine.capability, call.machine.driver_version));

@@ -21,6 +21,7 @@ using namespace fake;
 extern "C" {
 #define ROW(name, parameters) FAKE_EXPORT Outcome name parameters;
 FDL_CUDA_FUNCTIONS(ROW)
+FDL_NEWER_CUDA_FUNCTIONS(ROW)
 #undef ROW
 }
 
@@ -89,6 +90,7 @@ struct Call {
     if (stream == nullptr) {
       stream = std::make_shared<Stream>();
       stream->device = current_device();
+      stream->id = ++machine.streams_made;
       machine.streams[stream.get()] = stream;
     }
     return stream;

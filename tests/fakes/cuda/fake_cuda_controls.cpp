@@ -35,7 +35,7 @@ EXPORT void* fake_cuda_new(int device, size_t bytes) {
 
 EXPORT void fake_cuda_delete(void* memory) {
   Call call("fake_cuda_delete");
-  (void)call.machine.free_memory(call.lock, memory);
+  (void)call.machine.free_memory(call.lock, memory, __func__);
 }
 
 EXPORT size_t fake_cuda_device_bytes(void) {

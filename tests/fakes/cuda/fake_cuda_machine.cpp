@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -19,6 +20,8 @@ using namespace fdl::cuda;
 
 constexpr std::size_t kRange = std::size_t{32} << 30;
 constexpr std::size_t kPage = 4096;
+// Longer than any test holds a device, and shorter than the limit of a test.
+constexpr std::chrono::seconds kMostWait{45};
 
 long number_in(const char* variable, long otherwise) {
   const char* text = std::getenv(variable);
@@ -53,6 +56,7 @@ void Machine::read_environment() {
     device->base = static_cast<std::byte*>(range);
     device->default_stream = std::make_shared<Stream>();
     device->default_stream->device = device.get();
+    device->default_stream->id = ++streams_made;
     devices.push_back(std::move(device));
   }
 }
@@ -120,10 +124,10 @@ Outcome Machine::allocate(Device& device, std::size_t bytes, void** memory) {
   return kSuccess;
 }
 
-Outcome Machine::free_memory(std::unique_lock<std::mutex>& lock, void* memory) {
+Outcome Machine::free_memory(std::unique_lock<std::mutex>& lock, void* memory, const char* call) {
   Device* const device = owner_of(memory);
   if (device == nullptr || !device->live.contains(static_cast<std::byte*>(memory))) return kInvalidValue;
-  wait_idle(lock, *device);
+  wait_idle(lock, *device, call);
   return drop_memory(memory);
 }
 
@@ -235,6 +239,7 @@ void Machine::end(void* handle) {
   const auto found = streams.find(handle);
   const std::shared_ptr<Stream> stream = found->second;
   streams.erase(found);
+  free_handles.push_back(handle);
   stream->closing = true;
   if (stream->started) ending.insert(stream);
   changed.notify_all();
@@ -252,8 +257,8 @@ void Machine::fall(Device& device, Outcome code) {
   changed.notify_all();
 }
 
-void Machine::wait_idle(std::unique_lock<std::mutex>& lock, Device& device) {
-  changed.wait(lock, [&] {
+void Machine::wait_idle(std::unique_lock<std::mutex>& lock, Device& device, const char* call) {
+  const bool is_idle = changed.wait_for(lock, kMostWait, [&] {
     if (device.fallen != 0) return true;
     const auto idle = [](const Stream& stream) { return stream.queue.empty() && !stream.running; };
     const bool ended = std::none_of(ending.begin(), ending.end(),
@@ -262,6 +267,10 @@ void Machine::wait_idle(std::unique_lock<std::mutex>& lock, Device& device) {
              return entry.second->device != &device || idle(*entry.second);
            });
   });
+  if (is_idle) return;
+  std::fprintf(stderr, "fake libcuda: %s waits for device %d, which does not become idle; the driver would hang\n",
+               call, device.index);
+  std::abort();
 }
 
 }  // namespace fake

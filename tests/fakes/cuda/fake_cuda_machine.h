@@ -43,6 +43,7 @@ struct Device;
 
 struct Stream {
   Device* device = nullptr;
+  unsigned long long id = 0;
   bool blocking = true;  // waits for the default stream, which in turn waits for it
   bool started = false;
   bool running = false;
@@ -97,6 +98,8 @@ class Machine {
   Outcome refused_module = 0;
   std::vector<std::unique_ptr<Device>> devices;
   std::map<void*, std::shared_ptr<Stream>> streams;
+  unsigned long long streams_made = 0;
+  std::vector<void*> free_handles;  // of destroyed streams; the last one is used first, as the driver often does
   std::set<std::shared_ptr<Stream>> ending;  // destroyed streams with work that still runs
   std::map<void*, std::unique_ptr<Event>> events;
   std::map<std::byte*, std::size_t> pinned;
@@ -113,8 +116,9 @@ class Machine {
 
   // Call the following with the mutex held.
   Outcome allocate(Device& device, std::size_t bytes, void** memory);
-  Outcome free_memory(std::unique_lock<std::mutex>& lock, void* memory);  // waits for the device, like the driver
-  Outcome drop_memory(void* memory);                                      // without a wait
+  // Waits for the device, like the driver.
+  Outcome free_memory(std::unique_lock<std::mutex>& lock, void* memory, const char* call);
+  Outcome drop_memory(void* memory);  // without a wait
   Device* owner_of(const void* memory);
   bool within_allocation(const void* memory, std::size_t bytes);
   Outcome queue(const std::shared_ptr<Stream>& stream, std::function<Outcome()> run,
@@ -123,7 +127,9 @@ class Machine {
   bool waits_for_capture(const Stream& stream) const;
   void end(void* handle);
   void fall(Device& device, Outcome code);
-  void wait_idle(std::unique_lock<std::mutex>& lock, Device& device);
+  // For calls that wait for the device in the driver. A device that does not become idle, because its work waits for a
+  // peer that waits for this call, would hang the program; here it ends with the call's name.
+  void wait_idle(std::unique_lock<std::mutex>& lock, Device& device, const char* call);
 
   // Device memory is accessible to this process between these two calls. They nest, and any thread may call.
   void open_memory();

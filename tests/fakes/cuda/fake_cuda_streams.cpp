@@ -47,8 +47,20 @@ EXPORT Outcome cuStreamCreateWithPriority(void** handle, unsigned flags, int) {
   auto stream = std::make_shared<fake::Stream>();
   stream->device = current_device();
   stream->blocking = (flags & kStreamNonBlocking) == 0;
-  *handle = stream.get();
+  stream->id = ++call.machine.streams_made;
+  auto& free_handles = call.machine.free_handles;
+  if (free_handles.empty()) free_handles.push_back(new char);
+  *handle = free_handles.back();
+  free_handles.pop_back();
   call.machine.streams[*handle] = std::move(stream);
+  return kSuccess;
+}
+
+EXPORT Outcome cuStreamGetId(void* handle, unsigned long long* id) {
+  ENTER(call);
+  std::shared_ptr<fake::Stream> stream;
+  TRY(call.find(handle, &stream));
+  *id = stream->id;
   return kSuccess;
 }
 

@@ -6,13 +6,15 @@ import ctypes
 import os
 import sys
 import time
+import types
 
 import fake_devices
+import farandole
 import farandole.torch as hvd
 import pytest
 import torch
 import torch.distributed as dist
-from farandole.torch.distributed.devices import MessageWork
+from farandole.torch.distributed.devices import DeviceWork
 from farandole.torch.gradient_reduction import GradientReductions
 from launch import checks_of, require
 from test_devices import ENVIRONMENTS
@@ -235,6 +237,10 @@ def check_torch_distributed():
     assert torch.equal(part.get(), total(4 * hvd.size(), torch.float32)[hvd.rank() * 4 : hvd.rank() * 4 + 4])
     if hvd.size() > 1:
         exchange_messages()
+        batches_are_one_group()
+        other_coalesced_collectives_are_one_group()
+        pools_are_registered()
+        messages_are_done_on_the_device()
     coalesced_collectives_are_one_group(asynchronous=True)
     coalesced_collectives_are_one_group(asynchronous=False)
     dist.barrier()
@@ -251,7 +257,10 @@ def check_remaining_copies_follow_the_groups_stream():
     )
     fake_devices.driver().fake_cuda_hold()
     copy_on(stream, between, given)
-    work = MessageWork((), [target], lambda: copy_on(waiting, target, between), None, stream, (given, [between]))
+    pending = types.SimpleNamespace(
+        wait=lambda: None, order_before=lambda now: fake_devices.Stream("cuda:0", now).wait_stream(stream)
+    )
+    work = DeviceWork((pending,), [target], lambda: copy_on(waiting, target, between), None, stream, (given, [between]))
     with fake_devices.on_stream(waiting):
         work.wait()
     fake_devices.driver().fake_cuda_go_on()
@@ -283,6 +292,106 @@ def exchange_messages():
         assert torch.equal(late.get(), values(other, 700, torch.float32, tag))
     for work in works:
         work.wait()
+
+
+def other_coalesced_collectives_are_one_group():
+    """Collectives within torch's coalescing manager for which torch has no call of its own."""
+    size, rank = hvd.size(), hvd.rank()
+    group = dist.distributed_c10d._get_default_group()
+    before = nccl_calls(b"GroupEnd")
+    for asynchronous in (True, False):
+        copied, summed = [mine(30, torch.float32, root) for root in range(size)], mine(20, torch.float32)
+        with dist.distributed_c10d._coalescing_manager(group, torch.device("cuda", 0), asynchronous) as manager:
+            for root in range(size):
+                dist.broadcast(copied[root], src=root, async_op=asynchronous)
+            dist.reduce(summed, dst=0, async_op=asynchronous)
+        if asynchronous:
+            manager.wait()
+        for root, one in enumerate(copied):
+            assert torch.equal(one.get(), values(root, 30, torch.float32, root))
+        if rank == 0:
+            assert torch.equal(summed.get(), total(20, torch.float32))
+    if "FARANDOLE_NCCL_LIBRARY" in os.environ:
+        assert nccl_calls(b"GroupEnd") - before == 2
+
+
+def nccl_calls(function):
+    by_nccl = "FARANDOLE_NCCL_LIBRARY" in os.environ
+    return fake_devices.nccl().fake_nccl_calls(function) if by_nccl else 0
+
+
+def batches_are_one_group():
+    """torch.distributed.batch_isend_irecv: NCCL gets the messages of both directions as one group."""
+    other = 1 - hvd.rank()
+    before, pinned = {}, fake_devices.driver().fake_cuda_calls(b"cuMemHostAlloc")
+    for step in range(4):
+        given = [mine(count, torch.float32, step) for count in (1, 5000)]
+        got = [fake_devices.Tensor(torch.zeros(count)) for count in (1, 5000)]
+        operations = [dist.P2POp(dist.isend, one, other) for one in given]
+        for work in dist.batch_isend_irecv([*operations, *(dist.P2POp(dist.irecv, one, other) for one in got)]):
+            work.wait()
+        for one in got:
+            assert torch.equal(one.get(), values(other, one.numel(), torch.float32, step))
+        if step == 0:  # the two ranks have joined
+            before = {name: nccl_calls(name) for name in (b"GroupEnd", b"Send", b"Recv")}
+    if "FARANDOLE_NCCL_LIBRARY" in os.environ:
+        assert {name: nccl_calls(name) - count for name, count in before.items()} == {
+            b"GroupEnd": 3, b"Send": 6, b"Recv": 6}  # fmt: skip
+        assert fake_devices.driver().fake_cuda_calls(b"cuMemHostAlloc") == pinned
+
+
+class Pool:
+    """torch.cuda.MemPool with one segment."""
+
+    id = (0, 7)
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def snapshot(self):
+        return [{"device": 0, "address": self.tensor.data_ptr(), "total_size": self.tensor.nbytes}]
+
+
+def pools_are_registered():
+    group = dist.distributed_c10d._get_default_group()
+    backend, tensor = group._get_backend(torch.device("cuda")), mine(5000, torch.float32)
+    pool, made = Pool(tensor), nccl_calls(b"CommRegister")
+    backend.register_mem_pool(pool)
+    dist.all_reduce(tensor)
+    assert torch.equal(tensor.get(), total(5000, torch.float32))
+    if "FARANDOLE_NCCL_LIBRARY" in os.environ:
+        assert nccl_calls(b"CommRegister") == made + 1
+    with pytest.raises(farandole.InvalidArgumentError, match="registered already"):
+        backend.register_mem_pool(pool)
+    dropped = nccl_calls(b"CommDeregister")
+    backend.deregister_mem_pool(pool)
+    if "FARANDOLE_NCCL_LIBRARY" in os.environ:
+        assert nccl_calls(b"CommDeregister") == dropped + 1
+    with pytest.raises(farandole.InvalidArgumentError, match="not registered"):
+        backend.deregister_mem_pool(pool)
+    with pytest.raises(farandole.UnsupportedError, match="allocate together"):
+        backend.register_mem_pool(pool, symm=True)
+
+
+def messages_are_done_on_the_device():
+    """A work of a message is complete when the device has finished that message, not what follows on the stream."""
+    other = 1 - hvd.rank()
+    # A call drops the tensors of those before it, and to free memory waits for the device, which must not be held then.
+    kept = [mine(900, torch.float32), mine(900, torch.float32)]
+    for work in [dist.isend(kept[0], other), dist.irecv(kept[1], other)]:
+        work.wait()
+    kept[1].get()
+    for by in (dist.isend, dist.irecv) if hvd.rank() == 0 else (dist.irecv, dist.isend):
+        tensor, held = mine(900, torch.float32), Held()
+        kept.append(tensor)
+        with held:
+            work = by(tensor, other)
+            while not work._pendings[0].done():
+                time.sleep(0.001)
+            assert not (held.holds and work.is_completed())
+        work.wait()
+        tensor.get()
+        assert work.is_completed() and work.is_success()
 
 
 @pytest.fixture(scope="module")

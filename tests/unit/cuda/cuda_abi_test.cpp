@@ -25,6 +25,9 @@ TEST(CudaAbi, HasEachFunctionAsTheHeaderDeclaresItUnderTheNameThatIsLookedUp) {
 #define ROW(name, parameters) \
   compare(#name, FDL_TEXT_OF(name), SameFunction<Outcome parameters, std::remove_pointer_t<decltype(&::name)>>::value);
   FDL_CUDA_FUNCTIONS(ROW)
+#if CUDA_VERSION >= 12000
+  FDL_NEWER_CUDA_FUNCTIONS(ROW)
+#endif
 #undef ROW
 }
 

@@ -21,6 +21,7 @@
 #include "tests/fakes/cuda/fake_cuda.h"
 
 extern "C" int cuStreamSynchronize(void* stream);
+extern "C" int cuStreamCreate(void** stream, unsigned flags);
 extern "C" int cuStreamDestroy_v2(void* stream);
 extern "C" int cuCtxGetCurrent(void** context);
 extern "C" int cuThreadExchangeStreamCaptureMode(int* mode);
@@ -235,6 +236,77 @@ TEST_F(CudaTest, FreesLargeMemoryWhileTheDeviceIsBusy) {
     EXPECT_EQ(fake_cuda_device_bytes(), 0u);
   }
   fake_cuda_pools(1);
+}
+
+// Such a thread drives all communicators of the world, also the one for which the device waits.
+TEST_F(CudaTest, AThreadOfTheLibraryFreesNoSmallMemory) {
+  const auto release_much = [&] {
+    std::vector<void*> all;
+    for (int i = 0; i < 20; ++i) all.push_back(*device_->allocate(std::size_t{20} << 20));
+    for (void* memory : all) device_->release(memory);
+  };
+  const std::size_t before = fake_cuda_calls("cuMemFree_v2");
+  std::async(std::launch::async, [&] {
+    is_library_thread = true;
+    release_much();
+  }).get();
+  EXPECT_EQ(fake_cuda_calls("cuMemFree_v2"), before);
+  EXPECT_EQ(fake_cuda_device_bytes(), std::size_t{400} << 20);
+  release_much();
+  EXPECT_LE(fake_cuda_device_bytes(), std::size_t{256} << 20) << "a thread of the program does";
+}
+
+// The fake waits for the device in each allocation of pinned memory, as the driver may.
+TEST_F(CudaTest, ReservedPinnedMemoryNeedsNoCall) {
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  EXPECT_DONE(device_->reserve_pinned(kBytes, 3));
+  EXPECT_DONE(device_->reserve_pinned(kBytes, 3));
+  const std::size_t before = fake_cuda_calls("cuMemHostAlloc");
+  const Stream own = stream();
+  fake_cuda_hold();
+  EXPECT_DONE(device_->fill_zero(own, on_device<int>({1}), 4));
+  std::vector<void*> taken;
+  for (int i = 0; i < 3; ++i) taken.push_back(*device_->allocate_pinned(kBytes));
+  EXPECT_EQ(fake_cuda_calls("cuMemHostAlloc"), before);
+  auto further = std::async(std::launch::async, [&] { return *device_->allocate_pinned(kBytes); });
+  EXPECT_EQ(further.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout) << "it waits for the device";
+  fake_cuda_go_on();
+  taken.push_back(further.get());
+  for (void* memory : taken) device_->release_pinned(memory);
+}
+
+TEST_F(CudaTest, StreamsHaveNumbersThatAreNotUsedAgain) {
+  const Stream first = *device_->make_stream();
+  const uint64_t id = device_->stream_id(first);
+  EXPECT_NE(id, 0u);
+  EXPECT_EQ(device_->stream_id(first), id);
+  EXPECT_NE(device_->stream_id(nullptr), id);
+  device_->end_stream(first);
+  const Stream second = *device_->make_stream();
+  EXPECT_EQ(second, first) << "the fake uses the handle again";
+  EXPECT_NE(device_->stream_id(second), id);
+  device_->end_stream(second);
+}
+
+// Memory that work of the old stream uses is not handed out, although the new stream has its handle.
+TEST_F(CudaTest, ReleasedMemoryWaitsForAForeignStreamWhoseHandleIsUsedAgain) {
+  void* foreign = nullptr;
+  const CurrentDevice current(*device_);
+  ASSERT_EQ(cuStreamCreate(&foreign, 1), 0);
+  void* const memory = *device_->allocate(5000);
+  fake_cuda_hold();
+  EXPECT_DONE(device_->fill_zero(foreign, memory, 5000));
+  ASSERT_EQ(cuStreamDestroy_v2(foreign), 0);
+  void* next = nullptr;
+  ASSERT_EQ(cuStreamCreate(&next, 1), 0);
+  ASSERT_EQ(next, foreign);
+  EXPECT_DONE(device_->note_work(next));
+  device_->release(memory);
+  void* const other = *device_->allocate(5000);
+  EXPECT_NE(other, memory);
+  fake_cuda_go_on();
+  device_->release(other);
+  ASSERT_EQ(cuStreamDestroy_v2(next), 0);
 }
 
 TEST_F(CudaTest, LargeMemoryIsReusedAndReportsAShortage) {

@@ -127,7 +127,8 @@ TEST_F(Nccl, DoesNotMergePlansWithTwoGroupsOrMessages) {
   EXPECT_FALSE(is_one_group({.count = 1 << 20, .deterministic = true}, place));
   EXPECT_FALSE(is_one_group({.collective = Collective::reduce_scatter, .reduction = {Op::max}, .counts = even}, place));
   EXPECT_FALSE(is_one_group({.collective = Collective::alltoall, .counts = even, .recv_counts = even}, place));
-  EXPECT_FALSE(is_one_group({.collective = Collective::gather, .counts = even}, place));
+  EXPECT_TRUE(is_one_group({.collective = Collective::gather, .counts = even}, place));
+  EXPECT_TRUE(is_one_group({.collective = Collective::scatter, .counts = even}, place));
   EXPECT_FALSE(is_one_group({.collective = Collective::barrier}, place));
 }
 

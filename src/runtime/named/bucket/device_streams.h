@@ -20,7 +20,7 @@ inline Status begin_after_tensors(DeviceWork& device, const Entries& entries) {
     const DevicePlace& place = *entry->place;
     const auto known = std::ranges::find_if(last, [&](const DevicePlace* other) {
       // Submissions on a stream of the calling thread may be of different threads.
-      return other == &place || (other->stream() == place.stream() && !is_stream_of_thread(place.stream()));
+      return other == &place || (other->stream_id() == place.stream_id() && place.stream_id() != 0);
     });
     if (known == last.end()) {
       last.push_back(&place);

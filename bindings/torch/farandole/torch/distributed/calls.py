@@ -85,15 +85,24 @@ class Calls:
             afterwards()
         return _DONE
 
-    def _run_each(self, opts, calls):
-        """Runs several collectives and returns one Work for them. Those on devices are launched together."""
+    def _begin_each(self):
+        """Keeps collectives on devices back until _launch_each()."""
         self._blocking = []
         self._channel.collect()
+
+    def _launch_each(self):
+        """Launches them as one group. Returns (pending, function to call afterwards) of those that are to block."""
+        blocking, self._blocking = self._blocking, None
+        self._channel.launch()
+        return blocking or []
+
+    def _run_each(self, opts, calls):
+        """Runs several collectives and returns one Work for them. Those on devices are launched together."""
+        self._begin_each()
         try:
             works = [call() for call in calls]
         finally:
-            blocking, self._blocking = self._blocking, None
-            self._channel.launch()
+            blocking = self._launch_each()
         if getattr(opts, "asyncOp", True):
             return together(works)
         try:

@@ -1,4 +1,4 @@
-"""Collectives on tensors of CUDA devices.
+"""Operations on tensors of CUDA devices.
 
 Each process group has its own stream on each device, as torch's NCCL backend has, so that collectives overlap with the
 caller's computation.
@@ -8,6 +8,8 @@ caller's computation.
                 host waits only until the collective is queued
     completed   the device has finished the collective
     blocking    the collective is queued on the caller's current stream
+
+Messages follow the same rules. They go from device to device by NCCL where both ranks can use it.
 """
 
 import torch
@@ -72,16 +74,13 @@ class DeviceWork(Work):
         self._keep = keep if finish is not None else ()
 
     def is_completed(self):
-        """Whether the device has finished the collective, or it has failed. Does not block."""
+        """Whether the device has finished the operation, or it has failed. Does not block."""
         return all(one.done_on_device() for one in self._pendings)
-
-    def _order(self, now):
-        for one in self._pendings:
-            one.order_before(now.cuda_stream)
 
     def _arrive(self):
         now = torch.cuda.current_stream(self._stream.device)
-        self._order(now)
+        for one in self._pendings:
+            one.order_before(now.cuda_stream)
         # The rest is copied on this stream, and its memory may belong to another stream.
         for tensor in _tensors_of(self._keep):
             tensor.record_stream(now)
@@ -89,13 +88,3 @@ class DeviceWork(Work):
 
     def _new_future(self):
         return device_future(self, self._stream.device)
-
-
-class MessageWork(DeviceWork):
-    """The DeviceWork of a message, which goes through the host: the stream waits for the group's."""
-
-    def is_completed(self):
-        return all(one.done() for one in self._pendings)
-
-    def _order(self, now):
-        now.wait_stream(self._stream)

@@ -1,5 +1,6 @@
 """The process group: the methods that c10d calls, its messages, its subgroups and its end. See also collectives.py."""
 
+import contextlib
 import functools
 import itertools
 
@@ -7,10 +8,10 @@ import torch
 import torch.distributed as dist
 
 from ... import _native, errors
-from . import operands
+from . import batches, operands
 from .calls import only
 from .collectives import Collectives
-from .devices import MessageWork, place_on
+from .devices import DeviceWork, place_on
 from .dispatched import dispatched, dispatcher_for
 from .work import Work, as_torch, together
 from .world import World
@@ -43,10 +44,13 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
         self._channel = _native.Channel(self._group)
         self._name, self._desc = name, "undefined"
         self._batch = None
+        self._peers_of_batch = {}
+        self._registered = {}  # addresses of segments by the pool's id
         self._barriers = itertools.count()
         self._splits = itertools.count()
         self.set_timeout(timeout)
         self._dispatcher = dispatcher_for(self, self._own_device_types())
+        batches.install(ProcessGroup)
         world.add(self)
 
     # ---- Properties ----
@@ -130,10 +134,21 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
 
     def _start_coalescing(self, device=None):
         self._batch = []
+        self._begin_each()
 
     def _end_coalescing(self, device=None):
-        works, self._batch = self._batch, None
-        return together(works or [])
+        works, self._batch = self._batch or [], None
+        blocking = self._launch_each()
+        return together([*works, *(Work((pending,), [], afterwards) for pending, afterwards in blocking)])
+
+    @contextlib.contextmanager
+    def batched(self, peers):
+        """Messages on devices that are started inside are one batch. `peers`: how many there are with each rank."""
+        self._peers_of_batch = peers
+        try:
+            yield
+        finally:
+            self._peers_of_batch = {}
 
     def _message(self, outgoing, tensors, peer, tag):
         tensor = only(tensors, "send" if outgoing else "recv")
@@ -144,14 +159,22 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
         place = stream and place_on(stream, plain)
         try:
             pending = self._channel.post(
-                plain, outgoing, plain.data_ptr(), plain.nbytes, peer, tag, self._timeout_ns, place
+                plain,
+                outgoing,
+                plain.data_ptr(),
+                plain.nbytes,
+                peer,
+                tag,
+                self._timeout_ns,
+                place,
+                self._peers_of_batch.get(peer, 0),
             )
         except errors.Error as error:
             raise as_torch(error) from None
         if stream is None:
             return self._keep_batch(Work((pending,), [tensor], afterwards))
         finish = None if outgoing else functools.partial(_take_kept, pending, plain, afterwards)
-        return self._keep_batch(MessageWork((pending,), [tensor], finish, None, stream, plain))
+        return self._keep_batch(DeviceWork((pending,), [tensor], finish, None, stream, plain))
 
     def send(self, tensors, peer, tag=0):
         """Starts sending a list of one tensor to rank `peer` of the group, and returns its Work."""
@@ -173,6 +196,39 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
 
         monitored_barrier(self._store, self._rank, self._size, timeout or self._timeout, wait_all_ranks,
                           next(self._barriers))  # fmt: skip
+
+    # ---- Memory ----
+
+    def register_mem_pool(self, pool, symm=False):
+        """Registers the segments that a torch.cuda.MemPool has now with NCCL, which then needs no copies of its own.
+
+        Each rank decides for itself. Call deregister_mem_pool before the pool frees its memory.
+        """
+        if symm:
+            raise as_torch(
+                errors.UnsupportedError(
+                    "register_mem_pool: symmetric windows need memory that all ranks allocate together: "
+                    "farandole.torch.empty(..., process_set=...)"
+                )
+            )
+        segments = [(one["device"], one["address"], one["total_size"]) for one in pool.snapshot()]
+        try:
+            for device, address, size in segments:
+                self._channel.register_memory(device, address, size)
+                self._registered.setdefault(pool.id, []).append(address)
+        except errors.Error as error:
+            raise as_torch(error) from None
+
+    def deregister_mem_pool(self, pool):
+        """Ends the registration of the pool's segments. The device must have finished all work on them."""
+        addresses = self._registered.pop(pool.id, None)
+        if addresses is None:
+            raise as_torch(errors.InvalidArgumentError("deregister_mem_pool: the pool is not registered"))
+        try:
+            for address in addresses:
+                self._channel.deregister_memory(address)
+        except errors.Error as error:
+            raise as_torch(error) from None
 
     # ---- Subgroups and end ----
 

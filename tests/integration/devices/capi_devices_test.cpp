@@ -71,6 +71,24 @@ class Standstill {
   void go_on() { fake_cuda_go_on(); }
 };
 
+// The first messages open the device and allocate pinned memory, for which the driver waits for the device; later ones
+// use it again. Rank 0 sends, rank 1 receives; `device` is null on the rank whose side lies on the host.
+void warm_up(World& me, OwnDevice* device, std::size_t count) {
+  std::vector<int32_t> values = numbers(0, count);
+  for (int i = 0; i < 2; ++i) {
+    const fdl_collective kind = me.rank == 0 ? FDL_SEND : FDL_RECV;
+    if (device != nullptr) {
+      const fdl_call call = device->message(kind, device->put(values), count, 1 - me.rank);
+      FDL_ASSERT_OK(fdl_call_ex(me.comm, &call, nullptr, nullptr));
+      device->synchronize();
+    } else if (me.rank == 0) {
+      FDL_ASSERT_OK(fdl_send(me.comm, values.data(), count, FDL_INT32, 1));
+    } else {
+      FDL_ASSERT_OK(fdl_recv(me.comm, values.data(), count, FDL_INT32, 0));
+    }
+  }
+}
+
 bool is_done(fdl_request* request) {
   int done = 0;
   for (int i = 0; i < 50; ++i) FDL_EXPECT_OK(fdl_test(request, &done));
@@ -82,6 +100,7 @@ TEST(DeviceMessages, SendReadsWhatTheStreamHasWrittenBefore) {
   run_ranks(2, kStaged, [](World& me) {
     constexpr std::size_t kCount = 300;
     OwnDevice device(me.rank);
+    warm_up(me, me.rank == 0 ? &device : nullptr, kCount);
     if (me.rank == 0) {
       int32_t* memory = device.put(numbers(1, kCount));
       const int32_t* newer = device.put(numbers(2, kCount));
@@ -112,12 +131,14 @@ TEST(DeviceMessages, ReceiveRunsBetweenEarlierAndLaterStreamWork) {
     constexpr std::size_t kCount = 300;
     std::vector<int32_t> values = numbers(5, kCount);
     if (me.rank == 0) {
+      warm_up(me, nullptr, kCount);
       fdl_request* request = nullptr;
       FDL_ASSERT_OK(fdl_isend(me.comm, values.data(), kCount, FDL_INT32, 1, &request));
       FDL_ASSERT_OK(fdl_wait(request));
       return;
     }
     OwnDevice device(me.rank);
+    warm_up(me, &device, kCount);
     int32_t* memory = device.put(numbers(1, kCount));
     int32_t* before = device.put(std::vector<int32_t>(kCount, -1));
     int32_t* after = device.put(std::vector<int32_t>(kCount, -1));

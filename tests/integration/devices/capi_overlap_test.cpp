@@ -121,6 +121,67 @@ TEST_P(Overlap, TheCallersStreamComputesDuringTheCollective) {
   });
 }
 
+// A stream is destroyed between two waits, and the next one has its handle: it has to wait as well.
+TEST_P(Overlap, ANewStreamWithTheHandleOfADestroyedOneWaitsToo) {
+  std::barrier both(2);
+  run_ranks(2, GetParam(), [&](World& me) {
+    Tensors tensors(me);
+    auto& [device, memory, other] = tensors;
+    std::optional<Gate> gate;
+    if (me.rank == 1) gate.emplace(device);
+    fdl_handle* handle = submit(me, sum_of(device, "gradient", memory, device.stream()));
+    if (me.rank == 0 && GetParam() == kNccl) {
+      wait_until_done(handle);
+      void* const shortlived = device.device().make_stream().take();
+      FDL_EXPECT_OK(fdl_wait_handle_on(handle, -1, shortlived));
+      device.device().end_stream(shortlived);
+      void* const next = device.device().make_stream().take();
+      EXPECT_EQ(next, shortlived) << "the fake uses the handle again";
+      FDL_EXPECT_OK(fdl_wait_handle_on(handle, -1, next));
+      EXPECT_TRUE(device.device().copy(next, other, memory, kCount * sizeof(int32_t)).ok());
+      both.arrive_and_wait();
+      device.synchronize(next);
+      device.device().end_stream(next);
+    } else {
+      both.arrive_and_wait();
+      gate.reset();
+      FDL_EXPECT_OK(fdl_wait_handle(handle, -1));
+      device.queue_copy(other, memory, kCount);
+    }
+    EXPECT_EQ(device.get(other, kCount), total(kCount));
+    fdl_handle_free(handle);
+  });
+}
+
+// The same for submissions: the work of the destroyed stream still runs, and the operation waits for it too.
+TEST_P(Overlap, WorkOfADestroyedStreamPrecedesTheOperation) {
+  run_ranks(2, GetParam(), [&](World& me) {
+    Tensors tensors(me);
+    auto& [device, memory, other] = tensors;
+    const int32_t* values = device.put(numbers(me.rank + 4, kCount));
+    fake_cuda_delay_us(20'000);
+    void* const shortlived = device.device().make_stream().take();
+    EXPECT_TRUE(device.device().copy(shortlived, memory, values, kCount * sizeof(int32_t)).ok());
+    fdl_operation operations[] = {sum_of(device, "of the old stream", memory, shortlived),
+                                  sum_of(device, "of the new stream", other, nullptr)};
+    fdl_handle* old = submit(me, operations[0]);
+    device.device().end_stream(shortlived);
+    void* const next = device.device().make_stream().take();
+    operations[1].input.stream = next;
+    fdl_handle* young = submit(me, operations[1]);
+    FDL_EXPECT_OK(fdl_wait_handle_on(old, -1, device.stream()));
+    FDL_EXPECT_OK(fdl_wait_handle_on(young, -1, next));
+    std::vector<int32_t> sums = numbers(4, kCount);
+    for (std::size_t i = 0; i < kCount; ++i) sums[i] += numbers(5, kCount)[i];
+    EXPECT_EQ(device.get(memory, kCount), sums);
+    fdl_handle_free(old);
+    fdl_handle_free(young);
+    device.synchronize(next);
+    device.device().end_stream(next);
+  });
+  fake_cuda_delay_us(0);
+}
+
 // The stream of the tensors is gone when the collective ends; another stream uses the results.
 TEST_P(Overlap, TheTensorsStreamMayBeDestroyedBeforeTheEnd) {
   std::barrier both(2);
@@ -303,6 +364,60 @@ fdl_call in_place_sum(const OwnDevice& device, int32_t* memory, void* stream) {
   call.device_index = device.index();
   call.stream = stream;
   return call;
+}
+
+// Each rank is the root of a gather and of a scatter. The ranks have different numbers of elements.
+TEST(Together, GathersAndScattersAreOneGroupOfNccl) {
+  for (const long version : {22700L, 23203L}) {  // without and with NCCL's own calls for them
+    fake_nccl_reset();
+    fake_nccl_set("version", version);
+    run_ranks(2, kNccl, [](World& me) {
+      OwnDevice device(me.rank);
+      static std::barrier both(2);
+      const std::size_t counts[] = {3, 40};
+      const auto mine = static_cast<std::size_t>(me.rank);
+      fdl_call warm = in_place_sum(device, device.put(numbers(me.rank, kCount)), device.stream());
+      FDL_ASSERT_OK(fdl_call_ex(me.comm, &warm, nullptr, nullptr));  // the ranks choose NCCL at the first collective
+      int32_t* gathered = device.put(std::vector<int32_t>(43, -1));
+      int32_t* scattered[2];
+      fdl_call calls[4];
+      for (int root = 0; root < 2; ++root) {
+        scattered[root] = device.put(std::vector<int32_t>(counts[mine], -1));
+        fdl_call& gather = calls[2 * root] = in_place_sum(device, gathered, device.stream());
+        gather.collective = FDL_GATHER;
+        gather.input = device.put(numbers(10 * root + me.rank, counts[mine]));
+        fdl_call& scatter = calls[2 * root + 1] = in_place_sum(device, scattered[root], device.stream());
+        scatter.collective = FDL_SCATTER;
+        scatter.input = device.put(numbers(20 + root, 43));
+        for (fdl_call* call : {&gather, &scatter}) {
+          call->root = root;
+          call->counts = counts;
+        }
+      }
+      const fdl_call* pointers[] = {&calls[0], &calls[1], &calls[2], &calls[3]};
+      fdl_handle* handles[4];
+      both.arrive_and_wait();
+      const long groups = fake_nccl_calls("GroupEnd");
+      both.arrive_and_wait();
+      FDL_ASSERT_OK(fdl_call_submit_group(me.comm, pointers, nullptr, 4, handles));
+      for (fdl_handle* handle : handles) {
+        FDL_EXPECT_OK(fdl_wait_handle(handle, -1));
+        fdl_handle_free(handle);
+      }
+      std::vector<int32_t> expected = numbers(10 * me.rank, counts[0]);
+      for (const int32_t value : numbers(10 * me.rank + 1, counts[1])) expected.push_back(value);
+      EXPECT_EQ(device.get(gathered, 43), expected);
+      for (int root = 0; root < 2; ++root) {
+        const std::vector<int32_t> whole = numbers(20 + root, 43);
+        const auto first = whole.begin() + (me.rank == 0 ? 0 : 3);
+        EXPECT_EQ(device.get(scattered[root], counts[mine]),
+                  std::vector<int32_t>(first, first + static_cast<std::ptrdiff_t>(counts[mine])));
+      }
+      both.arrive_and_wait();
+      EXPECT_EQ(fake_nccl_calls("GroupEnd") - groups, 2) << "one on each rank";
+      both.arrive_and_wait();
+    });
+  }
 }
 
 // torch.distributed's coalesced collectives.
