@@ -309,8 +309,7 @@ void CoordinatorServer::deliver() {
     if (outgoing.empty() && hang_ups.empty()) return;
     // Each connection is flushed once a round, with all of its messages: one system call for many small ones.
     std::vector<Peer> reached;
-    const CoordinatorMessage* last = nullptr;
-    std::string encoded;  // of `last`: messages to many peers follow one another
+    MessageEncoder encoder;
     for (const JobMembership::Outgoing& one : outgoing) {
       if (one.peer == JobMembership::kOwnPeer) {
         note_own(*one.message);
@@ -318,8 +317,7 @@ void CoordinatorServer::deliver() {
       }
       const auto found = connections_.find(one.peer);
       if (found == connections_.end()) continue;
-      if (std::exchange(last, one.message.get()) != one.message.get()) encoded = encode(*one.message);
-      found->second.socket->send_encoded(encoded);
+      found->second.socket->send_encoded(encoder.encode(one.message));
       if (!std::exchange(found->second.has_output, true)) reached.push_back(one.peer);
     }
     for (const Peer peer : reached) {

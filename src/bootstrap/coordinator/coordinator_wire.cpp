@@ -319,6 +319,20 @@ Result<CoordinatorMessage> decode(std::string_view payload) {
                                  budget.text_of(member->recovery()), budget.text_of(member->salt())});
     }
   }
+// A message without another reference goes to one peer, and is not kept.
+const std::string& MessageEncoder::encode(const std::shared_ptr<const CoordinatorMessage>& message) {
+  if (message.use_count() == 1) {
+    ++encoded_;
+    return single_ = fdl::encode(*message);
+  }
+  const auto [known, is_new] = shared_.try_emplace(message);
+  if (is_new) {
+    ++encoded_;
+    known->second = fdl::encode(*message);
+  }
+  return known->second;
+}
+
   if (const coordinator_wire::RankState* state = wire.state(); state != nullptr) {
     RankState& decoded = message.state.emplace();
     decoded.operations = decode_waits(state->operations(), budget);

@@ -7,9 +7,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/bytes.h"
@@ -120,6 +122,21 @@ struct CoordinatorMessage {
 };
 
 std::string encode(const CoordinatorMessage& message);
+
+// MessageEncoder encodes the messages of one round. One that goes to many peers is encoded once, in whatever order they
+// come.
+class MessageEncoder {
+ public:
+  // Valid until the next call, or as long as this object if the caller keeps other references to the message.
+  const std::string& encode(const std::shared_ptr<const CoordinatorMessage>& message);
+  std::size_t encoded() const { return encoded_; }  // how many were
+
+ private:
+  std::unordered_map<std::shared_ptr<const CoordinatorMessage>, std::string> shared_;
+  std::string single_;
+  std::size_t encoded_ = 0;
+};
+
 // Decodes a payload. The buffer is verified before any field is read; bytes that are not a message are an error.
 Result<CoordinatorMessage> decode(std::string_view payload);
 
