@@ -108,7 +108,11 @@ void ClientProtocol::handle_event(CoordinatorMessage message) {
                  .waiting = message.value == kWaiting});
       break;
     case Kind::state_query:
-      add_event({.kind = CoordinatorEvent::Kind::state_query, .comm = {}, .why = {}, .query = message.id});
+      add_event({.kind = CoordinatorEvent::Kind::state_query,
+                 .comm = {},
+                 .why = {},
+                 .query = message.id,
+                 .with_stacks = message.number == 1});
       break;
     case Kind::relayed_sends_query:
       add_event({.kind = CoordinatorEvent::Kind::sends_query,

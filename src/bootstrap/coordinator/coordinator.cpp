@@ -288,7 +288,9 @@ void CoordinatorServer::receive(Peer peer, Connection& connection) {
 // Returns false if the message violates the protocol.
 bool CoordinatorServer::handle(Peer peer, Connection& connection, CoordinatorMessage message) {
   if (connection.is_member) return membership_.receive(peer, std::move(message), now_ns()).ok();
-  if (message.kind == CoordinatorMessage::Kind::job_query) return membership_.query_job(peer, now_ns()).ok();
+  if (message.kind == CoordinatorMessage::Kind::job_query) {
+    return membership_.query_job(peer, now_ns(), message.number == 1).ok();
+  }
   if (connection.may_only_query) return false;
   // The first message is the hello, and there is no second one.
   if (message.kind != CoordinatorMessage::Kind::hello || message.members.size() != 1) return false;
