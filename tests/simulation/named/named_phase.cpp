@@ -76,7 +76,9 @@ void add_surprises(NamedPhase& phase, Dice& dice, int ranks) {
     // Ranks that are in other groups too would wait there for longer than the limit.
     const auto is_elsewhere = [&](const NamedTensor& tensor) { return tensor.group != phase.tensors.front().group; };
     const bool is_alone = phase.is_of_all && std::ranges::none_of(phase.tensors, is_elsewhere);
-    if (surprise.kind == Surprise::Kind::overdue && !is_alone) continue;
+    // After another one the ranks are apart by more than the limit.
+    const auto is_overdue = [](const Surprise& one) { return one.kind == Surprise::Kind::overdue; };
+    if (is_overdue(surprise) && (!is_alone || std::ranges::any_of(phase.surprises, is_overdue))) continue;
     if (phase.find(surprise.kind, surprise.round) == nullptr) phase.surprises.push_back(surprise);
   }
 }

@@ -51,6 +51,8 @@ TEST_F(SurvivorCallsTest, ARankIsCalledAgainAfterAPauseThatDoubles) {
 }
 
 TEST_F(SurvivorCallsTest, ARankThatRefusesHasEnded) {
+  ASSERT_THAT(calls_.wanted(), Contains(0));
+  ASSERT_TRUE(calls_.has_unsent());
   calls_.begin(0, 0);
   EXPECT_FALSE(calls_.has_refusals());
   EXPECT_EQ(calls_.failed(0, true, 0), SurvivorCalls::Loss::ended);
