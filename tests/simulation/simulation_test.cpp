@@ -91,9 +91,9 @@ void run_jobs(Job::Program program, uint64_t usual) {
     std::printf("  %8lld  %s\n", static_cast<long long>(count), what.c_str());
 }
 
-TEST(SimulatedJobs, KeepWhatMustHoldWhateverHappens) { run_jobs(Job::Program::ordered, 2400); }
+TEST(SimulatedJobs, KeepWhatMustHoldWhateverHappens) { run_jobs(Job::Program::ordered, 1600); }
 
-TEST(SimulatedNamedJobs, KeepWhatMustHoldWhateverHappens) { run_jobs(Job::Program::named, 600); }
+TEST(SimulatedNamedJobs, KeepWhatMustHoldWhateverHappens) { run_jobs(Job::Program::named, 300); }
 
 }  // namespace
 }  // namespace fdl::simulation

@@ -45,7 +45,7 @@ size_t read_stacks(char* text, size_t capacity, void*) try {
   if (Py_IsInitialized() == 0) return 0;
   py::gil_scoped_acquire acquire;
   try {
-    const auto all = py::module_::import("farandole.stacks").attr("of_threads")().cast<std::string>();
+    const auto all = py::module_::import("farandole.errors").attr("stacks_of_threads")().cast<std::string>();
     const size_t bytes = std::min(all.size(), capacity);
     std::memcpy(text, all.data(), bytes);
     return bytes;
