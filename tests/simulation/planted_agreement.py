@@ -12,13 +12,6 @@ OPERATIONS = NAMED + "named_operations.cpp"
 # What is wrong, the file, the words that stand there, and those that are planted.
 FAULTS = [
     (
-        "a request is not dropped that a plan answered while it was on its way",
-        ROOT_SESSION,
-        "  std::erase_if(requests, [&](const Request* request) {"
-        " return cache.is_answered(*request, message.acknowledged); });\n",
-        "",
-    ),
-    (
         "the root keeps the requests that the ranks submit to the order that it locks",
         ROOT_SESSION,
         "  negotiator.drop_pending();\n",
