@@ -1,22 +1,35 @@
 #!/usr/bin/env bash
-# Runs whole jobs in simulated time: bash tests/simulate.sh --seeds 1000000 [--first 1]. A seed that fails prints its
-# story; --seed N prints that of one seed. With --planted it plants faults in a copy of the protocol, one at a time, and
-# prints how many jobs it takes to see each of them: bash tests/simulate.sh --planted [--seeds 20000].
+# Runs whole jobs in simulated time, with collectives of communicators and then with named operations of groups:
+# bash tests/simulate.sh --seeds 1000000 [--first 1]. A seed that fails prints its story; --seed N prints those of one
+# seed, and --jobs ordered or --jobs named runs one of the two kinds. With --planted it plants faults in a copy of the
+# protocol, one at a time, and prints how many jobs it takes to see each of them:
+# bash tests/simulate.sh --planted [--seeds 20000].
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seeds=
 first=1
 planted=0
+jobs=all
 while [ $# -gt 0 ]; do
   case "$1" in
     --seeds) seeds=$2; shift 2 ;;
     --first) first=$2; shift 2 ;;
     --seed) export SIMULATION_SEED=$2; shift 2 ;;
+    --jobs) jobs=$2; shift 2 ;;
     --planted) planted=1; shift ;;
-    *) echo "usage: bash tests/simulate.sh [--seeds N] [--first N] [--seed N] [--planted]" >&2; exit 2 ;;
+    *)
+      echo "usage: bash tests/simulate.sh [--seeds N] [--first N] [--seed N] [--jobs ordered|named] [--planted]" >&2
+      exit 2
+      ;;
   esac
 done
 if [ ! -e build/build.ninja ]; then cmake -G Ninja -S . -B build -DFARANDOLE_TESTS=ON -DFARANDOLE_WERROR=ON; fi
 cmake --build build --target simulation_test
 if [ $planted = 1 ]; then exec python3 tests/simulation/planted_faults.py --seeds "${seeds:-20000}"; fi
-SIMULATION_SEEDS=${seeds:-100000} SIMULATION_FIRST_SEED=$first exec build/bin/simulation_test "--gtest_filter=*WhateverHappens"
+case "$jobs" in
+  all) tests='*WhateverHappens' ;;
+  ordered) tests='SimulatedJobs.*WhateverHappens' ;;
+  named) tests='SimulatedNamedJobs.*WhateverHappens' ;;
+  *) echo "tests/simulate.sh: --jobs is ordered or named, not '$jobs'" >&2; exit 2 ;;
+esac
+SIMULATION_SEEDS=${seeds:-100000} SIMULATION_FIRST_SEED=$first exec build/bin/simulation_test "--gtest_filter=$tests"

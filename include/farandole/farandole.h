@@ -219,6 +219,11 @@ typedef struct fdl_world_options {
    * the library. */
   void (*stalled)(const char* text, void* context);
   void* stalled_context;
+  /* May be NULL. `farandole where --stacks` asks for it: it writes the stacks of this process's threads to `text`, as
+   * lines, and returns their bytes, at most `capacity`. It is called in a thread of its own, may wait, and must not call
+   * the library. An answer after half a second comes too late. fdl_world_destroy waits for its return. */
+  size_t (*stacks)(char* text, size_t capacity, void* context);
+  void* stacks_context;
 } fdl_world_options;
 
 /* Sets all members to their defaults; options must not be NULL. */

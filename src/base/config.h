@@ -2,6 +2,7 @@
 // only access to environment variables.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 // Each row is one setting: name, type, default as text, aliases (HOROVOD_ variables of the same meaning,
@@ -222,6 +224,13 @@ struct Config {
   // unknown FARANDOLE_ variable is only logged, because a newer launcher may have set it.
   static Result<Config> read(const Environment& environment, const std::map<std::string, std::string>& options = {});
 };
+
+// How often a rank that waits in vain probes the others, of a setting of suspect_after_s: with 0 it would probe without
+// a pause.
+inline int64_t usual_probe_interval_ns(double suspect_after_s) {
+  constexpr int64_t kLeast_ns = 1'000'000;
+  return std::max(seconds_to_ns(suspect_after_s), kLeast_ns);
+}
 
 // Parses a size: "64K" is 65536. K, M and G are powers of 1024; a suffix B or iB is allowed. The command line uses it
 // too.

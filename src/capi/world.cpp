@@ -57,6 +57,12 @@ Result<std::string> share_word(int (*share)(char*, std::size_t, void*), void* co
   return std::string(text.data());
 }
 
+std::string read_stacks(decltype(fdl_world_options::stacks) function, void* context) {
+  std::string text(RankState::kMostStacks, '\0');
+  text.resize(std::min(function(text.data(), text.size(), context), text.size()));
+  return text;
+}
+
 // Members behind the caller's struct_size keep their defaults. The bounds refuse a structure that was not initialized.
 Result<RuntimeOptions> translate(const fdl_world_options* given) {
   RuntimeOptions options;
@@ -85,6 +91,11 @@ Result<RuntimeOptions> translate(const fdl_world_options* given) {
   if (known.stalled != nullptr) {
     options.stalled = [function = known.stalled, context = known.stalled_context](const std::string& text) {
       function(text.c_str(), context);
+    };
+  }
+  if (known.stacks != nullptr) {
+    options.stacks = [function = known.stacks, context = known.stacks_context] {
+      return read_stacks(function, context);
     };
   }
   if (known.share != nullptr && known.rank < 0) {

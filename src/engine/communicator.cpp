@@ -307,7 +307,7 @@ template <typename Ready>
 void Communicator::drive_until(const Ready& ready, Deadline deadline) {
   State& s = *state_;
   const int64_t spin_ns = s.parts.config->spin_us * 1000;
-  const int64_t suspect_ns = std::max<int64_t>(seconds_to_ns(s.parts.config->suspect_after_s), 1'000'000);
+  const int64_t suspect_ns = usual_probe_interval_ns(s.parts.config->suspect_after_s);
   const auto activity = [&] {
     PeerActivity peers = peer_activity();
     // A program with Parts::waiting spins for long and may run beside ranks that know nothing of farandole.

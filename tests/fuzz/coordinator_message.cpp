@@ -36,6 +36,11 @@ bool run(ConstBytes input) {
       }
     }
   }
+  if (message->state) {
+    FDL_CHECK(message->state->agreements.size() <= RankState::kMostWaits);
+    for (const RankState::Agreement& one : message->state->agreements) bytes += one.group.size() + one.text.size();
+    bytes += message->state->stacks.size();
+  }
   for (const std::string& value : message->values) bytes += value.size();
   bytes += bytes_of(message->hosts);
   if (message->table) {

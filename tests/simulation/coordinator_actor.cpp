@@ -76,11 +76,12 @@ bool CoordinatorActor::handle(Peer peer, Client& client, const std::string& byte
 // Groups the messages of a round by connection, in the order of the first message to each. False: there are none.
 bool CoordinatorActor::queue_batches() {
   const auto outgoing = membership_.take_outgoing();
+  MessageEncoder encoder;
   hang_ups_ = membership_.take_hang_ups();
   for (const JobMembership::Outgoing& one : outgoing) {
     auto batch = std::ranges::find(batches_, one.peer, &Batch::peer);
     if (batch == batches_.end()) batch = batches_.insert(batches_.end(), {one.peer, {}});
-    batch->messages.push_back(encode(*one.message));
+    batch->messages.push_back(encoder.encode(one.message));
   }
   if (batches_.empty() && !hang_ups_.empty()) batches_.push_back({0, {}});
   return !batches_.empty();

@@ -41,7 +41,8 @@ class Job::Launcher final : public Actor {
   Job& job_;
 };
 
-Job::Job(uint64_t seed) : simulation_(seed), network_(simulation_, network_of(simulation_)) {
+Job::Job(uint64_t seed, Program program)
+    : program_(program), simulation_(seed), network_(simulation_, network_of(simulation_)) {
   if (simulation_.percent(25)) {
     make_elastic();
   } else {
@@ -57,6 +58,7 @@ void Job::make_fixed() {
       {Rank::AfterFailure::exit, Rank::AfterFailure::shut_down, Rank::AfterFailure::recover});
   auto world = std::make_unique<World>();
   world->name = "the first world";
+  world->has_groups = program_ == Program::named;
   world->is_served_by_rank_0 = !has_launcher;
   world->plan = static_cast<uint64_t>(simulation_.between(0, 1'000'000));
   for (int number = 0; number < size; ++number) {
@@ -110,6 +112,7 @@ Rank& Job::start_worker(int worker, ElasticLauncher& launcher) {
 World& Job::add_generation(int generation, const std::vector<Rank*>& members, Process& process) {
   auto world = std::make_unique<World>();
   world->name = fmt::format("generation {}", generation);
+  world->has_groups = program_ == Program::named;
   world->plan = static_cast<uint64_t>(generation);
   world->members = members;
   World& added = *(worlds_[world->name] = std::move(world));
@@ -150,18 +153,25 @@ World& Job::world_of(uint64_t round, const std::vector<int>& members) {
   if (world) return *world;
   world = std::make_unique<World>();
   world->name = name;
+  world->has_groups = program_ == Program::named;
   world->is_served_by_rank_0 = true;
   world->plan = round;
   for (const int number : members) world->members.push_back(&rank(number));
   return *world;
 }
 
+GroupRecord& Job::group_record(const World& world, const std::string& id, const std::vector<int>& members) {
+  std::unique_ptr<GroupRecord>& record = records_[world.name + " / " + id];
+  if (record) return *record;
+  record = std::make_unique<GroupRecord>(members.size());
+  record->world = world.name;
+  record->members = members;
+  return *record;
+}
+
 int Job::index_of(const CoordinatorActor& coordinator) const {
   const auto found = std::ranges::find(coordinators_, &coordinator, &std::unique_ptr<CoordinatorActor>::get);
   return static_cast<int>(found - coordinators_.begin());
-}
-CoordinatorActor* Job::coordinator_at(const std::string& index) const {
-  return coordinators_[static_cast<std::size_t>(std::stoi(index))].get();
 }
 
 // ---- Faults ----

@@ -35,7 +35,9 @@ struct Fault {
 
 class Job {
  public:
-  explicit Job(uint64_t seed);
+  // What its worlds run: collectives of communicators, or named operations of groups too.
+  enum class Program { ordered, named };
+  explicit Job(uint64_t seed, Program program = Program::ordered);
   ~Job();
 
   Simulation& simulation() { return simulation_; }
@@ -52,8 +54,10 @@ class Job {
   World& world(const std::string& name) { return *worlds_.at(name); }
   Rank& start_worker(int worker, ElasticLauncher& launcher);
   World& add_generation(int generation, const std::vector<Rank*>& members, Process& process);
+  GroupRecord& group_record(const World& world, const std::string& id, const std::vector<int>& members);
+  // checks_named.cpp: what a root reports now.
+  void check_stall(const GroupRecord& record, const std::string& text);
   int index_of(const CoordinatorActor& coordinator) const;
-  CoordinatorActor* coordinator_at(const std::string& index) const;
 
  private:
   class Launcher;
@@ -75,15 +79,23 @@ class Job {
   void check_recovery();
   void check_elastic();
   void check_nothing_left();
+
+  // checks_named.cpp
+  void check_named();
+  void check_endings(const GroupRecord& record);
+  void check_order(const GroupRecord& record);
+  void check_stall_texts();
   bool is_harmless() const;
   bool may_be_lost(const Rank& named, const Rank& speaker, const World& world) const;
   bool is_unhurt(const Process& process) const;
   bool was_cut_off(int host) const;
   bool has_jumped(int host) const;
 
+  const Program program_;
   Simulation simulation_;
   Network network_;
   std::deque<Process*> victims_;
+  std::map<std::string, std::unique_ptr<GroupRecord>> records_;  // by world and id
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::unique_ptr<Launcher> launcher_;
   std::unique_ptr<ElasticLauncher> elastic_;

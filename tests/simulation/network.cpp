@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "tests/simulation/named/simulated_clock.h"
+
 namespace fdl::simulation {
 
 // ---- An actor ----
@@ -32,6 +34,7 @@ void Actor::run() {
   if (!process_.is_alive) return;
   if (process_.paused_until > simulation().now()) return wake_at(process_.paused_until);
   network_.settle(process_);
+  const SimulatedClock shows(clock());
   turn();
 }
 

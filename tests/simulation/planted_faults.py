@@ -1,30 +1,34 @@
 """Plants faults in the control plane, one at a time, and counts how many simulated jobs it takes until one is seen.
 
 `bash tests/simulate.sh --planted` runs it. A fault is a change of some words in a copy of one source, which is compiled
-and linked before the others; of a header, all sources of the protocol are compiled. A fault that no job shows fails the
-run: the simulation has lost a check, or an event.
+and linked before the others; of a header, all sources that include it are compiled. A fault that no job shows fails the
+run: the simulation has lost a check, or an event. Those of the agreement are in planted_agreement.py.
 """
 
 import argparse
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import planted_agreement
+
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build"
+BUILD = ROOT / os.environ.get("SIMULATION_BUILD", "build")
 COPY = BUILD / "planted"
 COORDINATOR = "src/bootstrap/coordinator/"
 CLIENT = "src/bootstrap/client/client_protocol.cpp"
 SURVIVORS = "src/bootstrap/recovery/survivors.cpp"
+SURVIVOR_CALLS = "src/bootstrap/recovery/survivor_calls.cpp"
 FAILURES = COORDINATOR + "job_membership_failures.cpp"
 DEPARTURES = COORDINATOR + "job_membership_departures.cpp"
 MEMBERSHIP = COORDINATOR + "job_membership.cpp"
 
 # What is wrong, the file, the words that stand there, and those that are planted.
-FAULTS = [
+CONTROL_PLANE = [
     (
         "the rank that serves the coordinator gets its messages first",
         MEMBERSHIP,
@@ -176,14 +180,28 @@ FAULTS = [
         "  if (message.gone.contains(options_.me)) return fail(excluded());\n  add_gone",
         "  add_gone",
     ),
+    (
+        "a rank that cannot be reached is never lost",
+        SURVIVOR_CALLS,
+        "now_ns - peer.unreached_since_ns >= lost_after_ns_;",
+        "now_ns - peer.unreached_since_ns < 0;",
+    ),
+    (
+        "the address of the next world is not sent again over another connection",
+        SURVIVOR_CALLS,
+        "  if (survivors_.has_decided() && address()) first.push_back(address_for(rank));\n",
+        "",
+    ),
 ]
+FAULTS = CONTROL_PLANE + planted_agreement.FAULTS
 
 
 def run(command: list[str], **more: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, text=True, capture_output=True, check=False, **more)
 
 
-# The protocol: each of these sources is an object of its own here, and linked before the libraries.
+# The protocol: each of these sources is an object of its own here, and linked before the libraries. Functions of a
+# library that call each other are compiled for each other, so those that call a changed one are in the list too.
 PROTOCOL = [
     CLIENT,
     MEMBERSHIP,
@@ -192,11 +210,30 @@ PROTOCOL = [
     COORDINATOR + "job_membership_queries.cpp",
     "src/bootstrap/rendezvous/store.cpp",
     SURVIVORS,
+    SURVIVOR_CALLS,
+]
+AGREEMENT = [
+    *[f"src/agree/negotiation/{one}.cpp" for one in ("negotiator", "rules", "stall", "waiting")],
+    "src/agree/order/locked_order.cpp",
+    planted_agreement.ROOT_SESSION,
+    planted_agreement.CACHE,
+    planted_agreement.EXECUTOR,
+    planted_agreement.OPERATIONS,
+    planted_agreement.NAMED + "plan_exchange.cpp",
+    *[
+        f"{planted_agreement.NAMED}order/{one}.cpp"
+        for one in ("order_follower", "order_timeout", "published_readiness")
+    ],
 ]
 # The sources that a change of a header concerns.
 USERS = {
     COORDINATOR + "silence.h": [CLIENT],
+    planted_agreement.LOCKED_ORDER + ".h": AGREEMENT[4:5] + AGREEMENT[7:],
 }
+
+
+def is_agreement(name: str) -> bool:
+    return name.startswith(("src/agree/", planted_agreement.NAMED))
 
 
 def compile_flags() -> list[str]:
@@ -219,32 +256,35 @@ def build(name: str, whole: str) -> str:
     changed = COPY / name
     changed.parent.mkdir(parents=True, exist_ok=True)
     changed.write_text(whole)
-    objects = {one: COPY / (Path(one).stem + ".o") for one in PROTOCOL}
-    for user in USERS.get(name, [name]):
-        objects[user] = COPY / "changed.o"
+    objects = {one: object_of(one) for one in [*PROTOCOL, *AGREEMENT]}
+    for number, user in enumerate(USERS.get(name, [name])):
+        objects[user] = COPY / f"changed{number}.o"
         if words := compile_source(changed if user == name else ROOT / user, objects[user]):
             return words
     changed.unlink()
     return link(list(objects.values()))
 
 
+def object_of(source: str) -> Path:
+    return COPY / (Path(source).stem + ".o")
+
+
 def link(objects: list[Path]) -> str:
-    tests = sorted((BUILD / "tests/simulation/CMakeFiles/simulation_test.dir").rglob("*.o"))
-    modules = ["bootstrap", "agree", "contract", "schedule", "system", "data", "base"]
-    libraries = [str(BUILD / f"src/{module}/libfdl_{module}.a") for module in modules]
-    system = ["crypto", "hwloc", "dl", "spdlog", "fmt", "hwy", "gtest_main", "gtest"]
-    # What comes first is taken. All of the protocol comes first, because functions of a library that call each other
-    # are compiled for each other.
-    command = ["c++", "-Wl,--allow-multiple-definition", *map(str, objects), *map(str, tests), *libraries]
-    done = run([*command, *[f"-l{one}" for one in system], "-o", str(COPY / "simulation")])
+    """Links as the build does, with these objects first: what comes first is taken."""
+    commands = run(["ninja", "-C", str(BUILD), "-t", "commands", "bin/simulation_test"]).stdout.splitlines()
+    words = [word for word in shlex.split(commands[-1]) if word not in (":", "&&")]
+    words[words.index("-o") + 1] = str(COPY / "simulation")
+    first = next(index for index, word in enumerate(words) if word.endswith(".o"))
+    words[first:first] = ["-Wl,--allow-multiple-definition", *map(str, objects)]
+    done = run(words, cwd=BUILD)
     return "" if done.returncode == 0 else done.stderr[-1000:]
 
 
-def simulate(seeds: int) -> tuple[int, str]:
+def simulate(seeds: int, jobs: str) -> tuple[int, str]:
     """Returns the first seed that fails, or 0, and what was violated."""
     variables = {"SIMULATION_SEEDS": str(seeds), "SIMULATION_FAILURES": "1", "PATH": "/usr/bin:/bin"}
     try:
-        done = run([str(COPY / "simulation"), "--gtest_filter=*WhateverHappens"], env=variables, timeout=300)
+        done = run([str(COPY / "simulation"), f"--gtest_filter={jobs}.*WhateverHappens"], env=variables, timeout=600)
     except subprocess.TimeoutExpired:
         return -1, "the simulation does not end"
     if done.returncode == 0:
@@ -260,14 +300,15 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only faults whose description contains these words")
     options = parser.parse_args()
     COPY.mkdir(exist_ok=True)
-    for source in PROTOCOL:
-        if words := compile_source(ROOT / source, COPY / (Path(source).stem + ".o")):
+    for source in [*PROTOCOL, *AGREEMENT]:
+        if words := compile_source(ROOT / source, object_of(source)):
             sys.exit(words)
     if words := build(MEMBERSHIP, (ROOT / MEMBERSHIP).read_text()):
         sys.exit(words)
-    seed, violation = simulate(min(options.seeds, 2000))
-    if seed != 0:
-        sys.exit(f"without a planted fault, seed {seed} fails: {violation}")
+    for jobs in ("SimulatedJobs", "SimulatedNamedJobs"):
+        seed, violation = simulate(min(options.seeds, 2000), jobs)
+        if seed != 0:
+            sys.exit(f"without a planted fault, seed {seed} of {jobs} fails: {violation}")
     unseen = 0
     for what, name, there, planted in FAULTS:
         if options.only not in what:
@@ -278,7 +319,8 @@ def main() -> int:
             unseen += 1
             continue
         words = build(name, whole.replace(there, planted))
-        seed, violation = (-1, words) if words else simulate(options.seeds)
+        jobs = "SimulatedNamedJobs" if is_agreement(name) else "SimulatedJobs"
+        seed, violation = (-1, words) if words else simulate(options.seeds, jobs)
         unseen += 1 if seed == 0 or words else 0
         shown = "unseen" if seed == 0 else "crash" if seed < 0 else seed
         print(f"{shown:>8}  {what}: {violation}", flush=True)

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/late_ranks.h"
 #include "tests/simulation/job.h"
 
 namespace fdl::simulation {
@@ -71,6 +72,7 @@ Task<> Rank::take_part() {
 
 // The same on all ranks of the world.
 std::vector<Step> Rank::plan() const {
+  if (world_->has_groups) return named_plan();
   std::mt19937_64 dice(world_->plan);
   const auto roll = [&](uint64_t sides) { return dice() % sides; };
   const auto size = world_->members.size();
@@ -113,11 +115,16 @@ Task<Status> Rank::work() {
     std::string id = "comm " + std::to_string(step.comm);
     const int64_t began = simulation().now();
     Status status;
-    if (step.kind == Step::Kind::make_comm) {
-      id = "comm " + std::to_string(++made);
+    if (step.kind == Step::Kind::make_comm || step.kind == Step::Kind::make_group) {
+      const bool is_group = step.kind == Step::Kind::make_group;
+      id = (is_group ? "group " : "comm ") + std::to_string(++made);
       if (!std::ranges::binary_search(step.ranks, rank_)) continue;
-      auto making = make_comm(id, step.ranks);
+      auto making = make_comm(id, step.ranks, is_group);
       status = co_await making;
+    } else if (step.kind == Step::Kind::named) {
+      auto running = run_named(step.seed);
+      status = co_await running;
+      if (!status.ok()) co_return status;  // run_named() has noted it
     } else {
       Comm* comm = comm_of(id);
       if (comm == nullptr) continue;
@@ -134,6 +141,8 @@ Task<Status> Rank::work() {
 
 // As Runtime::shut_down().
 Task<> Rank::shut_down(int64_t patience) {
+  auto ending = end_groups(Status(Code::shut_down, name() + " has shut farandole down"), kFarewell);
+  co_await ending;
   if (link_) {
     link_->protocol().leave();
     link_->carry_out();
@@ -190,7 +199,7 @@ void Rank::turn() {
   }
   if (program_.is_done()) return network().end(process());
   if (link_) link_->carry_out();
-  wake_at(moment_of(std::min({next_watch(), awaiter_->until()})));
+  wake_at(moment_of(std::min({next_watch(), next_alarm_of_groups(), awaiter_->until()})));
 }
 
 void Rank::died() {
@@ -226,6 +235,17 @@ void Rank::handle_events() {
         }
         decisions_->close();
         break;
+      case CoordinatorEvent::Kind::left:
+        for (SimulatedGroup* group : groups()) {
+          const auto& members = group->record().members;
+          const auto found = std::ranges::find(members, event.rank);
+          if (found != members.end()) group->named().depart(static_cast<int>(found - members.begin()), event.why);
+        }
+        break;
+      case CoordinatorEvent::Kind::stalled:
+        simulation().count("stalls that a rank reads");
+        stalls_.emplace_back(event.why.text());
+        break;
       case CoordinatorEvent::Kind::silent:
         simulation().count("warnings of silence");
         break;
@@ -248,6 +268,15 @@ void Rank::watch() {
     probed.insert(probed.end(), comm->awaited.begin(), comm->awaited.end());
     link_->protocol().probe(probed, now);
   }
+  for (SimulatedGroup* group : groups()) {
+    if (!group->is_stuck(kSuspectAfter)) continue;
+    std::vector<int> others = group->record().members;
+    std::erase(others, rank_);
+    std::vector<int> probed = ranks_to_probe(others, rank_);
+    const InFlight waiting = group->comm().in_flight();
+    if (waiting.any) probed.insert(probed.end(), waiting.ranks.begin(), waiting.ranks.end());
+    link_->protocol().probe(probed, now);
+  }
   if (now >= next_watch_ns_) next_watch_ns_ = link_->protocol().probe_watched(now);
 }
 
@@ -255,6 +284,7 @@ int64_t Rank::next_watch() const {
   int64_t next = link_ ? next_watch_ns_ : kNever;
   for (const auto& comm : comms_) {
     if (comm->waits) next = std::min(next, comm->watched + kSuspectAfter);
+    if (comm->group) next = std::min(next, comm->group->next_watch(kSuspectAfter));
   }
   return next;
 }

@@ -11,10 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "bootstrap/recovery/survivors.h"
+#include "bootstrap/recovery/survivor_calls.h"
 #include "runtime/progress/failure_decisions.h"
 #include "tests/simulation/coordinator_actor.h"
 #include "tests/simulation/coordinator_link.h"
+#include "tests/simulation/named/simulated_group.h"
 #include "tests/simulation/task.h"
 
 namespace fdl::simulation {
@@ -29,17 +30,19 @@ struct World {
   CoordinatorActor* coordinator = nullptr;
   double arrival_timeout_s = 30;
   bool is_served_by_rank_0 = false;
-  uint64_t plan = 0;  // the seed of its program
+  uint64_t plan = 0;        // the seed of its program
+  bool has_groups = false;  // it has named operations
 };
 
 // A step of the program that all ranks of a world have.
 struct Step {
-  enum class Kind { compute, allreduce, broadcast, make_comm };
+  enum class Kind { compute, allreduce, broadcast, make_comm, make_group, named };
   Kind kind = Kind::compute;
   std::size_t comm = 0;      // of those that have been made, the world's first
   int root = 0;              // of broadcast, by rank in the communicator
-  std::vector<int> ranks{};  // of make_comm
+  std::vector<int> ranks{};  // of make_comm and make_group
   int64_t longest = 0;       // of compute
+  uint64_t seed = 0;         // of named, which has a program of its own
 };
 
 // A rank's part of a communicator: connections to all other members.
@@ -47,6 +50,7 @@ struct Comm {
   struct Peer {
     End end;
     std::deque<std::pair<uint64_t, int64_t>> values;  // number of the collective, and what the peer adds
+    std::vector<Packet> slices;                       // of a group, that have come before it was made
     bool has_left = false;
     bool is_broken = false;
   };
@@ -62,7 +66,11 @@ struct Comm {
   int64_t watched = 0;
   Status failure;         // this communicator has ended
   std::set<int> awaited;  // by world rank
+  bool is_of_group = false;
+  std::unique_ptr<SimulatedGroup> group;  // once its members are connected; it has the connections then
 };
+struct NamedPhase;
+struct NamedTensor;
 
 class Rank final : public Actor {
  public:
@@ -97,6 +105,8 @@ class Rank final : public Actor {
   const std::map<std::string, Outcome>& outcomes() const { return outcomes_; }
   // How the start of a world failed, by its name.
   const std::map<std::string, Status>& start_failures() const { return start_failures_; }
+  // The stalls of which the coordinator has told this rank.
+  const std::vector<std::string>& stalls() const { return stalls_; }
   bool has_finished() const { return has_finished_; }
   bool has_unconfirmed_end() const { return has_unconfirmed_end_; }
   const Status& recovery_failure() const { return recovery_failure_; }
@@ -152,7 +162,7 @@ class Rank final : public Actor {
   CoordinatorClient::Hello hello() const;
 
   // rank_comm.cpp
-  Task<Status> make_comm(std::string id, std::vector<int> members);
+  Task<Status> make_comm(std::string id, std::vector<int> members, bool is_of_group = false);
   // The end of a wait in a set-up, `later` after its deadline.
   using Limit = std::function<int64_t(int64_t later)>;
   Task<Status> connect_comm(Comm& comm, Limit until);
@@ -176,6 +186,19 @@ class Rank final : public Actor {
   int64_t decision_deadline() const;
   std::string key(const Comm& comm) const { return world_->name + " / " + comm.id; }
 
+  // rank_named.cpp
+  void make_group(Comm& comm);
+  std::vector<Step> named_plan() const;
+  Task<Status> run_named(uint64_t seed);
+  Task<Status> run_round(NamedPhase& phase, int round);
+  Task<Status> join_all(NamedPhase& phase);
+  SimulatedGroup::Submission* submit(NamedPhase& phase, const std::vector<NamedTensor>& tensors, int round);
+  Status judge(NamedPhase& phase, SimulatedGroup::Submission& submission, const std::vector<NamedTensor>& tensors,
+               int round);
+  Task<> end_groups(Status why, int64_t patience);
+  std::vector<SimulatedGroup*> groups() const;
+  int64_t next_alarm_of_groups() const;
+
   // rank_elastic.cpp
   Task<> run_elastic(Actor* launcher);
 
@@ -191,7 +214,7 @@ class Rank final : public Actor {
   bool server_is_gone() const;
   void call_for_recovery(int rank);
   void fail_recovery_link(int rank, bool is_refused);
-  SurvivorMessage address_for(int rank) const;
+  static void send_recovery(const End& end, const std::vector<SurvivorMessage>& messages);
 
   Job& job_;
   const int number_;
@@ -214,6 +237,7 @@ class Rank final : public Actor {
   std::map<std::string, Outcome> outcomes_;
   std::map<std::string, Status> start_failures_;
   Status recovery_failure_;
+  std::vector<std::string> stalls_;
   bool has_finished_ = false;
   bool has_unconfirmed_end_ = false;
   bool has_begun_ = false;

@@ -15,11 +15,6 @@ constexpr int64_t kPublish = 30 * kSecond;
 constexpr int64_t kLaterReport = kSecond;
 constexpr int64_t kGrace = 2 * kSecond;
 
-// Kinds of packets between ranks.
-constexpr int kIntroduction = 1;
-constexpr int kValue = 2;
-constexpr int kGoodbye = 3;
-
 // What a rank adds to a collective: small numbers, so that sums are exact.
 int64_t addend(int rank, uint64_t number) { return (rank + 1) * 1000 + static_cast<int64_t>(number); }
 
@@ -34,7 +29,7 @@ int64_t Rank::decision_deadline() const { return clock() + seconds_to_ns(2 * kLi
 
 // ---- Making one ----
 
-Task<Status> Rank::make_comm(std::string id, std::vector<int> members) {
+Task<Status> Rank::make_comm(std::string id, std::vector<int> members, bool is_of_group) {
   std::vector<int> others = members;
   std::erase(others, rank_);
   auto watch = SetupWatch::make(others, id);
@@ -45,6 +40,7 @@ Task<Status> Rank::make_comm(std::string id, std::vector<int> members) {
   auto made = std::make_unique<Comm>();
   made->id = id;
   made->members = members;
+  made->is_of_group = is_of_group;
   made->mine = static_cast<int>(std::ranges::find(members, rank_) - members.begin());
   Comm& comm = *made;
   comms_.push_back(std::move(made));
@@ -58,6 +54,7 @@ Task<Status> Rank::make_comm(std::string id, std::vector<int> members) {
   Status status = co_await connecting;
   if (status.ok()) {
     comm.is_made = true;  // from here on news of ranks interrupt it
+    if (is_of_group) make_group(comm);
     auto committing = commit(comm, until);
     status = co_await committing;
   }
@@ -122,7 +119,9 @@ void Rank::call(Comm& comm, int rank) {
       *this, &callee,
       [this, id, rank, world](End end) {
         Comm* found = world == world_ ? comm_of(id) : nullptr;
-        if (found == nullptr || !found->failure.ok() || found->peers.contains(rank)) return end.close();
+        if (found == nullptr || !found->failure.ok() || found->group || found->peers.contains(rank)) {
+          return end.close();
+        }
         end.send({.kind = kIntroduction, .bytes = fmt::format("{}/{}/{}", world_->name, id, found->mine)});
         found->peers[rank] = {.end = end};
         wake();
@@ -161,7 +160,7 @@ void Rank::place_incoming() {
       std::from_chars(text.data() + slash + 1, text.data() + text.size(), from);
       comm = one.get();
     }
-    if (comm == nullptr || !comm->failure.ok() || comm->peers.contains(from)) {
+    if (comm == nullptr || !comm->failure.ok() || comm->group || comm->peers.contains(from)) {
       end.close();
       return true;
     }
@@ -324,13 +323,17 @@ void Rank::report(Comm& comm, const Status& failure) {
 // News of the coordinator end a communicator.
 void Rank::interrupt(Comm& comm, const Status& why) {
   if (!comm.is_made) return;
-  decisions_->deliver(comm.id, why);
+  if (!comm.is_of_group) decisions_->deliver(comm.id, why);
   fail_comm(comm, why);
 }
 
 // A rank that ends in good order says so on its connections.
 void Rank::say_goodbye() {
   for (const auto& comm : comms_) {
+    if (comm->group) {
+      comm->group->comm().interrupt(Status(Code::shut_down, name() + " has shut farandole down"));
+      comm->group->comm().progress();
+    }
     for (const auto& [rank, peer] : comm->peers) {
       peer.end.send({.kind = kGoodbye});
       peer.end.close();
@@ -341,18 +344,26 @@ void Rank::say_goodbye() {
 // The first reason stays. Its connections are closed.
 void Rank::fail_comm(Comm& comm, const Status& why) {
   if (comm.failure.ok()) comm.failure = why;
+  if (comm.group) comm.group->named().fail_all(why);
   for (const auto& [rank, peer] : comm.peers) {
     if (peer.end) peer.end.close();
   }
 }
 
 void Rank::drive_comms() {
-  for (const auto& comm : comms_) drive(*comm);
+  for (const auto& comm : comms_) {
+    if (comm->group) {
+      comm->group->drive([this, &comm](const Status& failure) { report(*comm, failure); });
+    } else {
+      drive(*comm);
+    }
+  }
 }
 
 void Rank::take(Comm::Peer& peer, const std::vector<Packet>& packets) {
   for (const Packet& packet : packets) {
     if (packet.kind == kGoodbye) peer.has_left = true;
+    if (packet.kind == kSlice) peer.slices.push_back(packet);
     if (packet.kind != kValue) continue;
     std::pair<uint64_t, int64_t> value{};
     const char* end = packet.bytes.data() + packet.bytes.size();

@@ -1,5 +1,5 @@
-// A simulated rank recovers in place as Runtime::shrink() and SurvivorConnections do: the shipped Survivors between
-// simulated connections.
+// A simulated rank recovers in place as Runtime::shrink() and SurvivorConnections do: the shipped Survivors and
+// SurvivorCalls between simulated connections.
 #include <algorithm>
 
 #include "tests/simulation/job.h"
@@ -9,8 +9,6 @@ namespace fdl::simulation {
 namespace {
 
 constexpr int64_t kConnect = kSecond;
-constexpr int64_t kFirstPause = 10 * kMs;
-constexpr int64_t kLongestPause = 500 * kMs;
 constexpr int64_t kTimeout = 30 * kSecond;
 constexpr int64_t kServerGrace = 2 * kSecond;
 constexpr int64_t kAddress = 10 * kSecond;
@@ -44,18 +42,14 @@ struct Rank::Recovery {
     bool is_connecting = false;
     uint64_t attempt = 0;
     int64_t until = 0;
-    int64_t again = 0;
-    int64_t pause = kFirstPause;
-    int64_t unreached_since = -1;
   };
-  explicit Recovery(Survivors::Options options, int64_t now_ns) : survivors(std::move(options), now_ns) {}
+  Recovery(Survivors::Options options, int64_t now_ns)
+      : survivors(options, now_ns), calls(survivors, options.me, kLostAfter) {}
 
   Survivors survivors;
+  SurvivorCalls calls;  // addresses are indices of coordinators
   std::map<int, Link> links;
-  std::vector<SurvivorMessage> unsent;
-  std::set<int> refused;
-  std::map<uint64_t, CoordinatorActor*> addresses;  // by round
-  bool reads = true;                                // not while a world starts
+  bool reads = true;  // not while a world starts
   std::vector<std::unique_ptr<CoordinatorLink>> old_links;
 };
 
@@ -63,6 +57,8 @@ Rank::~Rank() = default;
 
 Task<Status> Rank::recover() {
   // The old world ends here, and is still served.
+  auto ending_groups = end_groups(Status(Code::shut_down, name() + " makes a world of the survivors"), 0);
+  co_await ending_groups;
   link_->protocol().leave();
   link_->carry_out();
   const std::vector<int> lost = link_->protocol().lost_ranks();
@@ -125,9 +121,7 @@ Task<Status> Rank::join(Recovery& recovery) {
   auto until_gathered = wait([&survivors] { return survivors.state() != Survivors::State::gathering; }, kNever);
   co_await until_gathered;
   const auto is_sent = [this, &recovery] {
-    const bool waits = std::ranges::any_of(
-        recovery.unsent, [&](const SurvivorMessage& message) { return !recovery.survivors.is_gone(message.to); });
-    return !waits && recovery.survivors.state() != Survivors::State::gathering;
+    return !recovery.calls.has_unsent() && recovery.survivors.state() != Survivors::State::gathering;
   };
   auto until_sent = wait(is_sent, clock() + kLastMessages);
   co_await until_sent;
@@ -139,23 +133,20 @@ Task<Status> Rank::join(Recovery& recovery) {
   world.arrival_timeout_s = world_arrival_s_;
   if (survivors.has_decided()) {
     if (world.coordinator == nullptr) job_.serve(world, process());
-    recovery.addresses[survivors.round()] = world.coordinator;
-    for (const int rank : survivors.members()) {
-      if (rank != number_) recovery.unsent.push_back(address_for(rank));
-    }
+    recovery.calls.serve_at(std::to_string(job_.index_of(*world.coordinator)));
     auto until_shared = wait(is_sent, clock() + kLastMessages);
     co_await until_shared;
   } else {
     const uint64_t round = survivors.round();
     const auto is_known = [&recovery, round] {
       const Survivors& now = recovery.survivors;
-      return recovery.addresses.contains(now.round()) || now.is_gone(now.server()) ||
-             now.server() != now.members().front() || now.state() == Survivors::State::failed || now.round() != round;
+      return recovery.calls.address() || now.is_gone(now.server()) || now.server() != now.members().front() ||
+             now.state() == Survivors::State::failed || now.round() != round;
     };
     auto until_known = wait(is_known, clock() + kAddress);
     co_await until_known;
     if (survivors.state() == Survivors::State::failed) co_return survivors.why();
-    if (!recovery.addresses.contains(survivors.round()) || survivors.round() != round) {
+    if (!recovery.calls.address() || survivors.round() != round) {
       co_return Status(Code::peer_lost, "rank 0 of the new world did not give its address");
     }
   }
@@ -167,13 +158,6 @@ Task<Status> Rank::join(Recovery& recovery) {
   Status started = co_await starting;
   if (!started.ok()) note_start_failure(started);
   co_return started;
-}
-
-SurvivorMessage Rank::address_for(int rank) const {
-  SurvivorMessage message{
-      .kind = SurvivorMessage::Kind::address, .from = number_, .to = rank, .round = recovery_->survivors.round()};
-  message.address = std::to_string(job_.index_of(*recovery_->addresses.at(message.round)));
-  return message;
 }
 
 // While a world starts, its serving rank is looked for in between.
@@ -189,44 +173,41 @@ void Rank::drive_recovery() {
   std::vector<Packet> packets = std::exchange(recovery_packets_, {});
   for (const End& end : recovery_ends_) end.receive(packets);
   read_recovery(packets);
-  for (const int rank : std::exchange(recovery_->refused, {})) recovery_->survivors.refused(rank, clock());
+  recovery_->calls.report_refusals(clock());
   recovery_->survivors.tick(clock());
   keep_recovery_links();
 }
 
 void Rank::keep_recovery_links() {
   Recovery& recovery = *recovery_;
-  for (SurvivorMessage& message : recovery.survivors.take_outgoing()) recovery.unsent.push_back(std::move(message));
-  std::set<int> wanted = recovery.survivors.wanted();
-  for (const SurvivorMessage& message : recovery.unsent) wanted.insert(message.to);
-  for (const int rank : wanted) {
+  std::set<int> paused;
+  for (const int rank : recovery.calls.wanted()) {
     Recovery::Link& link = recovery.links[rank];
     if (link.end && link.end.has_news()) {
       link.end.close();
       link.end = {};
-      link.again = 0;
+      recovery.calls.closed(rank);
     }
     if (link.is_connecting && clock() >= link.until) fail_recovery_link(rank, false);
-    if (!link.end && !link.is_connecting && clock() >= link.again) call_for_recovery(rank);
-  }
-  std::erase_if(recovery.unsent, [&](const SurvivorMessage& message) {
-    const End& end = recovery.links[message.to].end;
-    if (!end) return false;
-    end.send({.kind = kFirstRecovery, .object = std::make_shared<const SurvivorMessage>(message)});
-    return true;
-  });
-  for (const int rank : wanted) {
-    const Recovery::Link& link = recovery.links[rank];
+    if (!link.end && !link.is_connecting && recovery.calls.may_call(rank, clock())) call_for_recovery(rank);
+    if (link.end) send_recovery(link.end, recovery.calls.take_for(rank));
     if (link.is_connecting) wake_at(moment_of(link.until));
-    if (!link.is_connecting && !link.end && link.again != kNever) wake_at(moment_of(link.again));
+    if (!link.is_connecting && !link.end) paused.insert(rank);
   }
-  if (!recovery.survivors.next().is_never()) wake_at(moment_of(recovery.survivors.next().moment_ns()));
+  const Deadline next = recovery.calls.next(paused).earlier(recovery.survivors.next());
+  if (!next.is_never()) wake_at(moment_of(next.moment_ns()));
+}
+
+void Rank::send_recovery(const End& end, const std::vector<SurvivorMessage>& messages) {
+  for (const SurvivorMessage& message : messages) {
+    end.send({.kind = kFirstRecovery, .object = std::make_shared<const SurvivorMessage>(message)});
+  }
 }
 
 void Rank::call_for_recovery(int rank) {
   Recovery::Link& link = recovery_->links[rank];
   link.is_connecting = true;
-  if (link.unreached_since < 0) link.unreached_since = clock();
+  recovery_->calls.begin(rank, clock());
   link.until = clock() + kConnect;
   const uint64_t attempt = ++link.attempt;
   const auto is_current = [this, rank, attempt] {
@@ -239,13 +220,7 @@ void Rank::call_for_recovery(int rank) {
         Recovery::Link& made = recovery_->links[rank];
         made.is_connecting = false;
         made.end = end;
-        made.pause = kFirstPause;
-        made.unreached_since = -1;
-        const Survivors& survivors = recovery_->survivors;
-        end.send({.kind = kFirstRecovery, .object = std::make_shared<const SurvivorMessage>(survivors.greeting(rank))});
-        if (survivors.has_decided() && recovery_->addresses.contains(survivors.round())) {
-          end.send({.kind = kFirstRecovery, .object = std::make_shared<const SurvivorMessage>(address_for(rank))});
-        }
+        send_recovery(end, recovery_->calls.connected(rank));
         wake();
       },
       [this, rank, is_current] {
@@ -255,15 +230,10 @@ void Rank::call_for_recovery(int rank) {
 }
 
 void Rank::fail_recovery_link(int rank, bool is_refused) {
-  Recovery::Link& link = recovery_->links[rank];
-  link.is_connecting = false;
-  link.again = recovery_->survivors.is_gone(rank) ? kNever : clock() + link.pause;
-  link.pause = std::min(2 * link.pause, kLongestPause);
-  const bool is_cut_off = clock() - link.unreached_since >= kLostAfter;
-  if (!is_refused && !is_cut_off) return;
-  if (is_cut_off) simulation().tell("{} cannot reach rank {}, which counts as lost", name(), rank);
-  std::erase_if(recovery_->unsent, [&](const SurvivorMessage& message) { return message.to == rank; });
-  recovery_->refused.insert(rank);
+  recovery_->links[rank].is_connecting = false;
+  if (recovery_->calls.failed(rank, is_refused, clock()) == SurvivorCalls::Loss::cut_off) {
+    simulation().tell("{} cannot reach rank {}, which counts as lost", name(), rank);
+  }
 }
 
 // A rank may call before this one does. What it sends waits.
@@ -277,10 +247,7 @@ void Rank::read_recovery(const std::vector<Packet>& packets) {
     const auto& message = *std::static_pointer_cast<const SurvivorMessage>(packet.object);
     simulation().tell("{} reads of rank {}: {} in round {} of {} members", name(), message.from,
                       name_of_kind(message.kind), message.round, message.members.size());
-    if (message.kind == SurvivorMessage::Kind::address) {
-      recovery_->addresses[message.round] = job_.coordinator_at(message.address);
-    }
-    recovery_->survivors.receive(message, clock());
+    recovery_->calls.receive(message, clock());
   }
 }
 

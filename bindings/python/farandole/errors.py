@@ -1,7 +1,15 @@
-"""Exceptions: one class for each code of the C API, and the classes that programs written for Horovod catch."""
+"""Exceptions: one class for each code of the C API, and the classes that programs written for Horovod catch.
+
+And what the library's own threads call when ranks wait: a warning, and the stacks for `farandole where --stacks`.
+"""
 
 import builtins
+import sys
+import threading
+import traceback
 import warnings
+
+_MOST_FRAMES = 30  # of one thread, the innermost ones
 
 
 class StallWarning(UserWarning):
@@ -11,6 +19,24 @@ class StallWarning(UserWarning):
 def warn_of_stall(text):
     """Called in a thread of its own on each rank, for each stall of the job."""
     warnings.warn(text, StallWarning, stacklevel=2)
+
+
+def stacks_of_threads():
+    """Returns the stacks as lines, that of the main thread first. Called in a thread of its own, which is left out."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sys._current_frames()
+    frames.pop(threading.get_ident(), None)
+    main = threading.main_thread().ident
+    lines = []
+    for ident in sorted(frames, key=lambda ident: (ident != main, names.get(ident, ""))):
+        stack = traceback.extract_stack(frames[ident])
+        lines.append(f"thread {names.get(ident, 'without a name')}:")
+        if len(stack) > _MOST_FRAMES:
+            lines.append(f"  ... {len(stack) - _MOST_FRAMES} more frames")
+        for frame in stack[-_MOST_FRAMES:]:
+            code = f": {frame.line}" if frame.line else ""
+            lines.append(f"  {frame.filename}:{frame.lineno} in {frame.name}{code}")
+    return "\n".join(lines)
 
 
 class Error(Exception):

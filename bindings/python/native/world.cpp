@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "exceptions.h"
 
@@ -39,6 +40,23 @@ void post_stall(const char* text, void* thread) try {
 } catch (const std::exception&) {
 }
 
+// Called by a thread of its own, which may wait for the GIL.
+size_t read_stacks(char* text, size_t capacity, void*) try {
+  if (Py_IsInitialized() == 0) return 0;
+  py::gil_scoped_acquire acquire;
+  try {
+    const auto all = py::module_::import("farandole.errors").attr("stacks_of_threads")().cast<std::string>();
+    const size_t bytes = std::min(all.size(), capacity);
+    std::memcpy(text, all.data(), bytes);
+    return bytes;
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("the stacks for `farandole where`");
+  }
+  return 0;
+} catch (const std::exception&) {
+  return 0;
+}
+
 }  // namespace
 
 World::World(const py::dict& facts, const py::dict& options)
@@ -48,6 +66,7 @@ World::World(const py::dict& facts, const py::dict& options)
   wanted.interrupted = &handle_signals;
   wanted.stalled = &post_stall;
   wanted.stalled_context = stalls_.get();
+  wanted.stacks = &read_stacks;
   auto number = [&](const char* name, int& target) {
     if (facts.contains(name)) target = facts[name].cast<int>();
   };

@@ -108,7 +108,11 @@ void ClientProtocol::handle_event(CoordinatorMessage message) {
                  .waiting = message.value == kWaiting});
       break;
     case Kind::state_query:
-      add_event({.kind = CoordinatorEvent::Kind::state_query, .comm = {}, .why = {}, .query = message.id});
+      add_event({.kind = CoordinatorEvent::Kind::state_query,
+                 .comm = {},
+                 .why = {},
+                 .query = message.id,
+                 .with_stacks = message.number == 1});
       break;
     case Kind::relayed_sends_query:
       add_event({.kind = CoordinatorEvent::Kind::sends_query,
@@ -375,7 +379,7 @@ void ClientProtocol::add_watch(const std::shared_ptr<SetupWatch>& watch, int64_t
 
 // A probe without an answer is repeated at the usual rate, so that the silence of the coordinator counts in full.
 int64_t ClientProtocol::probe_watched(int64_t now_ns) {
-  const int64_t usual_ns = std::max<int64_t>(seconds_to_ns(limits_.suspect_after_s), 1'000'000);
+  const int64_t usual_ns = usual_probe_interval_ns(limits_.suspect_after_s);
   bool any = !undecided_.empty();
   std::size_t most = 0;
   std::set<int> ranks;

@@ -288,7 +288,9 @@ void CoordinatorServer::receive(Peer peer, Connection& connection) {
 // Returns false if the message violates the protocol.
 bool CoordinatorServer::handle(Peer peer, Connection& connection, CoordinatorMessage message) {
   if (connection.is_member) return membership_.receive(peer, std::move(message), now_ns()).ok();
-  if (message.kind == CoordinatorMessage::Kind::job_query) return membership_.query_job(peer, now_ns()).ok();
+  if (message.kind == CoordinatorMessage::Kind::job_query) {
+    return membership_.query_job(peer, now_ns(), message.number == 1).ok();
+  }
   if (connection.may_only_query) return false;
   // The first message is the hello, and there is no second one.
   if (message.kind != CoordinatorMessage::Kind::hello || message.members.size() != 1) return false;
@@ -309,8 +311,7 @@ void CoordinatorServer::deliver() {
     if (outgoing.empty() && hang_ups.empty()) return;
     // Each connection is flushed once a round, with all of its messages: one system call for many small ones.
     std::vector<Peer> reached;
-    const CoordinatorMessage* last = nullptr;
-    std::string encoded;  // of `last`: messages to many peers follow one another
+    MessageEncoder encoder;
     for (const JobMembership::Outgoing& one : outgoing) {
       if (one.peer == JobMembership::kOwnPeer) {
         note_own(*one.message);
@@ -318,8 +319,7 @@ void CoordinatorServer::deliver() {
       }
       const auto found = connections_.find(one.peer);
       if (found == connections_.end()) continue;
-      if (std::exchange(last, one.message.get()) != one.message.get()) encoded = encode(*one.message);
-      found->second.socket->send_encoded(encoded);
+      found->second.socket->send_encoded(encoder.encode(one.message));
       if (!std::exchange(found->second.has_output, true)) reached.push_back(one.peer);
     }
     for (const Peer peer : reached) {

@@ -122,12 +122,40 @@ Waits encode_waits(FlatBufferBuilder& builder, const std::vector<RankState::Wait
   return builder.CreateVector(encoded);
 }
 
+using Agreements = Offset<flatbuffers::Vector<Offset<coordinator_wire::Agreement>>>;
+
+Agreements encode_agreements(FlatBufferBuilder& builder, const std::vector<RankState::Agreement>& agreements) {
+  if (agreements.empty()) return {};
+  std::vector<Offset<coordinator_wire::Agreement>> encoded;
+  const auto add = [&](const std::string& text) { return builder.CreateString(text.substr(0, RankState::kMostText)); };
+  for (const RankState::Agreement& agreement : agreements) {
+    if (encoded.size() == RankState::kMostWaits) break;
+    const auto group = add(agreement.group);
+    encoded.push_back(coordinator_wire::CreateAgreement(builder, group, add(agreement.text)));
+  }
+  return builder.CreateVector(encoded);
+}
+
+std::vector<RankState::Agreement> decode_agreements(
+    const flatbuffers::Vector<Offset<coordinator_wire::Agreement>>* agreements, Budget& budget) {
+  std::vector<RankState::Agreement> decoded;
+  if (agreements == nullptr) return decoded;
+  for (const coordinator_wire::Agreement* agreement : *agreements) {
+    if (!budget.spend() || decoded.size() == RankState::kMostWaits) break;
+    decoded.push_back({budget.text_of(agreement->group()), budget.text_of(agreement->text())});
+  }
+  return decoded;
+}
+
 Offset<coordinator_wire::RankState> encode_state(FlatBufferBuilder& builder, const std::optional<RankState>& state) {
   if (!state) return {};
   const auto operations = encode_waits(builder, state->operations);
   const auto names = encode_waits(builder, state->names);
+  const auto agreements = encode_agreements(builder, state->agreements);
+  Offset<flatbuffers::String> stacks;
+  if (!state->stacks.empty()) stacks = builder.CreateString(state->stacks.substr(0, RankState::kMostStacks));
   return coordinator_wire::CreateRankState(builder, operations, names, state->begun_ordered, state->begun_named,
-                                           state->left_out);
+                                           state->left_out, agreements, stacks);
 }
 
 std::vector<RankState::Wait> decode_waits(const flatbuffers::Vector<Offset<coordinator_wire::Wait>>* waits,
@@ -291,6 +319,20 @@ std::string encode(const CoordinatorMessage& message) {
   return std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize());
 }
 
+// A message without another reference goes to one peer, and is not kept.
+const std::string& MessageEncoder::encode(const std::shared_ptr<const CoordinatorMessage>& message) {
+  if (message.use_count() == 1) {
+    ++encoded_;
+    return single_ = fdl::encode(*message);
+  }
+  const auto [known, is_new] = shared_.try_emplace(message);
+  if (is_new) {
+    ++encoded_;
+    known->second = fdl::encode(*message);
+  }
+  return known->second;
+}
+
 Result<CoordinatorMessage> decode(std::string_view payload) {
   const AlignedPayload aligned(payload);
   flatbuffers::Verifier verifier(aligned.data(), payload.size());
@@ -326,6 +368,8 @@ Result<CoordinatorMessage> decode(std::string_view payload) {
     decoded.begun_ordered = state->begun_ordered();
     decoded.begun_named = state->begun_named();
     decoded.left_out = state->left_out();
+    decoded.agreements = decode_agreements(state->agreements(), budget);
+    decoded.stacks = budget.text_of(state->stacks());
   }
   if (!decode_table(wire.table(), budget, message.table) || !decode_hosts(wire.hosts(), budget, message.hosts)) {
     return Status(Code::transport, "coordinator: a list of hosts without valid ranks");

@@ -7,9 +7,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/bytes.h"
@@ -46,7 +48,7 @@ struct CoordinatorMessage {
     gives_up = 16,  // why: the coordinator has not answered; the rank closes the connection
     stall = 17,     // key: the communicator; value: the text; number: its validity in ns
     // from a client that is no rank, instead of a hello
-    job_query = 18,  // answered by a rank_state for each rank and a job_reply
+    job_query = 18,  // answered by a rank_state for each rank and a job_reply; number: 1: with stacks
     // from a rank
     state_reply = 19,  // id: the query; state
     // from a rank to another one, without a coordinator (bootstrap/recovery). rank: the sender; number: the receiver;
@@ -79,7 +81,7 @@ struct CoordinatorMessage {
     silent = 51,               // rank, why: a warning
     answers_again = 52,        // rank, why: the end of that silence
     stalled = 53,              // rank: the one that reported the stall; value: the text
-    state_query = 54,          // id: answered by a state_reply
+    state_query = 54,          // id: answered by a state_reply; number: 1: with stacks
     relayed_sends_query = 57,  // key; rank: the querying one
     sends_answer = 58,         // key, id, number; rank: the answering one
     departed = 59,             // hosts: ranks that have left in good order, instead of a `left` for each
@@ -120,6 +122,21 @@ struct CoordinatorMessage {
 };
 
 std::string encode(const CoordinatorMessage& message);
+
+// MessageEncoder encodes the messages of one round. One that goes to many peers is encoded once, in whatever order they
+// come.
+class MessageEncoder {
+ public:
+  // Valid until the next call, or as long as this object if the caller keeps other references to the message.
+  const std::string& encode(const std::shared_ptr<const CoordinatorMessage>& message);
+  std::size_t encoded() const { return encoded_; }  // how many were
+
+ private:
+  std::unordered_map<std::shared_ptr<const CoordinatorMessage>, std::string> shared_;
+  std::string single_;
+  std::size_t encoded_ = 0;
+};
+
 // Decodes a payload. The buffer is verified before any field is read; bytes that are not a message are an error.
 Result<CoordinatorMessage> decode(std::string_view payload);
 

@@ -49,7 +49,7 @@ class JobMembership {
   // A client that is no rank asks what all ranks do. It gets a rank_state for each rank, and then a job_reply: when all
   // have answered, or after kStateAnswer_ns. An error means that it violated the protocol. `peer` may be kOwnPeer: the
   // process of the coordinator itself asks.
-  Status query_job(Peer peer, int64_t now_ns);
+  Status query_job(Peer peer, int64_t now_ns, bool with_stacks = false);
   static constexpr Peer kOwnPeer = 1;
   static constexpr int64_t kStateAnswer_ns = 2'000'000'000;
   // Announces to all members that the coordinator ends in good order. From then on no rank can join.

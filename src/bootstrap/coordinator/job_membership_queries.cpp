@@ -111,7 +111,7 @@ void JobMembership::forget(Peer peer, uint64_t id) {
 // ---- The state of the job ----
 
 // A member that is present gets a state_query. Of all others the state is known already.
-Status JobMembership::query_job(Peer peer, int64_t now_ns) {
+Status JobMembership::query_job(Peer peer, int64_t now_ns, bool with_stacks) {
   const auto is_of_peer = [&](const JobQuery& one) { return one.peer == peer; };
   if (std::ranges::any_of(job_queries_, is_of_peer)) {
     return Status(Code::transport, "coordinator: a second job query before the reply to the first");
@@ -132,6 +132,7 @@ Status JobMembership::query_job(Peer peer, int64_t now_ns) {
         query.unanswered.insert(rank);
         CoordinatorMessage asked{.kind = Kind::state_query};
         asked.id = query.id;
+        asked.number = with_stacks ? 1 : 0;
         send(member.peer, std::move(asked));
         break;
       }

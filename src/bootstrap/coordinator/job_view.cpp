@@ -32,8 +32,10 @@ Result<UniqueFd> connect_to(const LocalJob& job, Deadline deadline) {
                 fmt::format("process {} belongs to another user, who alone may ask its job", job.process_id));
 }
 
-Result<JobView> ask(FramedSocket& socket, Deadline deadline) {
-  socket.send({.kind = Kind::job_query});
+Result<JobView> ask(FramedSocket& socket, Deadline deadline, bool with_stacks) {
+  CoordinatorMessage query{.kind = Kind::job_query};
+  query.number = with_stacks ? 1 : 0;
+  socket.send(query);
   JobViewReader reader;
   std::vector<CoordinatorMessage> messages;
   while (true) {
@@ -109,16 +111,17 @@ std::vector<LocalJob> find_own_jobs(Deadline deadline) {
   return jobs;
 }
 
-Result<JobView> query_local_job(const LocalJob& job, Deadline deadline) {
+Result<JobView> query_local_job(const LocalJob& job, Deadline deadline, bool with_stacks) {
   FDL_ASSIGN_OR_RETURN(UniqueFd fd, connect_to(job, deadline));
   FramedSocket socket(std::move(fd), kQuerySocketKey, Direction::from_coordinator);
-  return ask(socket, deadline);
+  return ask(socket, deadline, with_stacks);
 }
 
-Result<JobView> query_job_at(const std::string& rendezvous, const std::string& job_key, Deadline deadline) {
+Result<JobView> query_job_at(const std::string& rendezvous, const std::string& job_key, Deadline deadline,
+                             bool with_stacks) {
   FDL_ASSIGN_OR_RETURN(FoundCoordinator found, find_coordinator(rendezvous, job_key, "farandole where", deadline));
   FramedSocket socket(std::move(found.fd), found.introduced.session_key, Direction::from_coordinator);
-  return ask(socket, deadline);
+  return ask(socket, deadline, with_stacks);
 }
 
 }  // namespace fdl

@@ -57,8 +57,9 @@ std::vector<LocalJob> find_own_jobs(Deadline deadline);
 std::vector<LocalJob> local_jobs_in(std::string_view sockets);
 
 // Ask, and block until the answer or the deadline. A job of another user is AUTHENTICATION.
-Result<JobView> query_local_job(const LocalJob& job, Deadline deadline);
-Result<JobView> query_job_at(const std::string& rendezvous, const std::string& job_key, Deadline deadline);
+Result<JobView> query_local_job(const LocalJob& job, Deadline deadline, bool with_stacks = false);
+Result<JobView> query_job_at(const std::string& rendezvous, const std::string& job_key, Deadline deadline,
+                             bool with_stacks = false);
 
 // The frames of connections at such a socket are sealed with this key: it is no secret, because the kernel vouches for
 // both ends.

@@ -17,12 +17,12 @@ namespace {
 using Kind = CoordinatorMessage::Kind;
 
 constexpr int64_t kConnect_ns = 1'000'000'000;
-constexpr int64_t kLongestPause_ns = 500'000'000;
-constexpr double kServerGrace_s = 2;           // for the serving rank's error, which names all that are missing
-constexpr double kLastMessages_s = 1;          // for messages that the other end does not read at once
-constexpr int64_t kExcluded_ns = 200'000'000;  // to connect to a rank that is gone, and may find there that it is
-constexpr double kAddress_s = 10;              // for the serving rank to open its coordinator
-constexpr std::size_t kMostSilent = 64;        // each may hold an incomplete frame
+constexpr int64_t kServerLook_ns = 20'000'000;  // to find whether the serving rank is there
+constexpr double kServerGrace_s = 2;            // for the serving rank's error, which names all that are missing
+constexpr double kLastMessages_s = 1;           // for messages that the other end does not read at once
+constexpr int64_t kExcluded_ns = 200'000'000;   // to connect to a rank that is gone, and may find there that it is
+constexpr double kAddress_s = 10;               // for the serving rank to open its coordinator
+constexpr std::size_t kMostSilent = 64;         // each may hold an incomplete frame
 
 // At a loopback address of another host a process of this one listens. It counts only where there is no other.
 std::vector<Address> addresses_in(const std::string& text) {
@@ -108,7 +108,10 @@ std::optional<SurvivorMessage> from_wire(const CoordinatorMessage& wire, int ran
 
 SurvivorConnections::SurvivorConnections(RecoveryPoint& point, const std::set<int>& lost, double timeout_s,
                                          double lost_after_s)
-    : point_(point), lost_after_s_(lost_after_s), survivors_(options_of(point, lost, timeout_s), now_ns()) {}
+    : point_(point),
+      lost_after_s_(lost_after_s),
+      survivors_(options_of(point, lost, timeout_s), now_ns()),
+      calls_(survivors_, point.me, seconds_to_ns(lost_after_s)) {}
 
 Status SurvivorConnections::gather() {
   while (survivors_.state() == Survivors::State::gathering) turn(survivors_.next());
@@ -121,36 +124,26 @@ Status SurvivorConnections::gather() {
 
 Result<std::string> SurvivorConnections::share(const std::string& address) {
   if (survivors_.has_decided()) {
-    addresses_[survivors_.round()] = address;
-    for (const int rank : survivors_.members()) {
-      if (rank != point_.me) unsent_.push_back(address_for(rank));
-    }
+    calls_.serve_at(address);
     flush();
     return address;
   }
   const Deadline deadline = Deadline::after_seconds(kAddress_s);
-  while (!addresses_.contains(survivors_.round())) {
+  while (!calls_.address()) {
     if (survivors_.is_gone(survivors_.server()) || survivors_.server() != survivors_.members().front()) {
       return Status(Code::peer_lost, "the rank that decided on the new world was lost before it could serve it");
     }
     if (deadline.passed()) return Status(Code::timeout, "rank 0 of the new world did not give its address in time");
     turn(deadline);
   }
-  return addresses_[survivors_.round()];
-}
-
-SurvivorMessage SurvivorConnections::address_for(int rank) {
-  SurvivorMessage message{
-      .kind = SurvivorMessage::Kind::address, .from = point_.me, .to = rank, .round = survivors_.round()};
-  message.address = addresses_[survivors_.round()];
-  return message;
+  return *calls_.address();
 }
 
 void SurvivorConnections::resume(const std::set<int>& lost) { survivors_.resume(lost, now_ns()); }
 
 bool SurvivorConnections::server_is_there() {
   const int server = survivors_.members().front();
-  const Deadline deadline = Deadline::after_ns(2 * kFirstPause_ns);
+  const Deadline deadline = Deadline::after_ns(kServerLook_ns);
   while (!deadline.passed() && !survivors_.is_gone(server)) turn(deadline);
   return !survivors_.is_gone(server);
 }
@@ -164,8 +157,7 @@ bool SurvivorConnections::has_unsent() const {
     return link.connecting && survivors_.is_gone(rank) &&
            now_ns() < link.until.moment_ns() - kConnect_ns + kExcluded_ns;
   };
-  return std::ranges::any_of(links_, waits) ||
-         std::ranges::any_of(unsent_, [&](const SurvivorMessage& message) { return !survivors_.is_gone(message.to); });
+  return std::ranges::any_of(links_, waits) || calls_.has_unsent();
 }
 
 // The end of a rank that does not read is bounded.
@@ -173,23 +165,23 @@ void SurvivorConnections::flush() {
   const Deadline deadline = Deadline::after_seconds(kLastMessages_s);
   do {
     keep_links();
-    send_outgoing();
     if (!has_unsent()) return;
     turn(deadline.earlier(Deadline::after_ns(kExcluded_ns)));
   } while (!deadline.passed());
 }
 
 Deadline SurvivorConnections::next(Deadline deadline) const {
-  for (const auto& [rank, link] : links_) {
+  std::set<int> paused;
+  for (const int rank : wanted_) {
+    const Link& link = links_.at(rank);
     if (link.connecting) deadline = deadline.earlier(link.until);
-    if (!link.connecting && !link.socket) deadline = deadline.earlier(link.again);
+    if (!link.connecting && !link.socket) paused.insert(rank);
   }
-  return deadline;
+  return deadline.earlier(calls_.next(paused));
 }
 
 void SurvivorConnections::turn(Deadline deadline) {
   keep_links();
-  send_outgoing();
   std::vector<pollfd> waits{{point_.listener.get(), POLLIN, 0}};
   std::vector<int> ranks;
   for (const auto& [rank, link] : links_) {
@@ -200,7 +192,7 @@ void SurvivorConnections::turn(Deadline deadline) {
     ranks.push_back(rank);
   }
   for (const Incoming& incoming : incoming_) waits.push_back({incoming.socket->fd(), POLLIN, 0});
-  ::poll(waits.data(), waits.size(), refused_.empty() ? next(deadline).remaining_ms() : 0);
+  ::poll(waits.data(), waits.size(), calls_.has_refusals() ? 0 : next(deadline).remaining_ms());
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     if (waits[1 + i].revents != 0) drive(ranks[i], links_[ranks[i]]);
   }
@@ -210,22 +202,20 @@ void SurvivorConnections::turn(Deadline deadline) {
 
 // ---- Connections of this rank ----
 
-// Also connects to ranks that need an answer, which Survivors may not want otherwise.
 void SurvivorConnections::keep_links() {
-  for (SurvivorMessage& message : survivors_.take_outgoing()) unsent_.push_back(std::move(message));
-  std::set<int> wanted = survivors_.wanted();
-  for (const SurvivorMessage& message : unsent_) wanted.insert(message.to);
-  for (const int rank : wanted) {
+  wanted_ = calls_.wanted();
+  for (const int rank : wanted_) {
     Link& link = links_[rank];
     if (link.addresses.empty()) link.addresses = addresses_in(point_.ranks[static_cast<std::size_t>(rank)].recovery);
     if (link.connecting && link.until.passed()) fail_address(rank, link, false);
-    if (!link.connecting && !link.socket && link.again.passed()) begin(rank, link);
+    if (!link.connecting && !link.socket && calls_.may_call(rank, now_ns())) begin(rank, link);
+    if (link.socket) send(link, calls_.take_for(rank));
   }
 }
 
 void SurvivorConnections::begin(int rank, Link& link) {
-  if (link.addresses.empty()) return pause(rank, link);
-  if (link.unreached_since_ns < 0) link.unreached_since_ns = now_ns();
+  if (link.addresses.empty()) return calls_.postpone(rank, now_ns());
+  calls_.begin(rank, now_ns());
   bool refused = false;
   auto fd = begin_connect(link.addresses[link.next_address], &refused);
   if (!fd.ok()) return fail_address(rank, link, refused);
@@ -233,29 +223,17 @@ void SurvivorConnections::begin(int rank, Link& link) {
   link.until = Deadline::after_ns(kConnect_ns);
 }
 
-// The rank's process has ended if one of its addresses refuses and none accepts. A process that is stopped accepts
-// connections, so a rank that cannot be reached for long is cut off, as those are that the coordinator loses.
+// The rank's process has ended if one of its addresses refuses and none accepts.
 void SurvivorConnections::fail_address(int rank, Link& link, bool refused) {
   link.connecting.reset();
   link.was_refused = link.was_refused || refused;
   if (++link.next_address < link.addresses.size()) return begin(rank, link);
   link.next_address = 0;
-  const bool has_ended = std::exchange(link.was_refused, false);
-  const bool is_cut_off = now_ns() - link.unreached_since_ns >= seconds_to_ns(lost_after_s_);
-  pause(rank, link);
-  if (!has_ended && !is_cut_off) return;
-  if (has_ended) log_debug("recovery: nothing listens for rank {} any more", rank);
-  if (is_cut_off && !survivors_.is_gone(rank)) {
+  const auto loss = calls_.failed(rank, std::exchange(link.was_refused, false), now_ns());
+  if (loss == SurvivorCalls::Loss::ended) log_debug("recovery: nothing listens for rank {} any more", rank);
+  if (loss == SurvivorCalls::Loss::cut_off && !survivors_.is_gone(rank)) {
     log_warning("recovery: rank {} cannot be reached for {:g} s, and counts as lost", rank, lost_after_s_);
   }
-  std::erase_if(unsent_, [&](const SurvivorMessage& message) { return message.to == rank; });
-  refused_.insert(rank);
-}
-
-// A rank that is gone does not come back.
-void SurvivorConnections::pause(int rank, Link& link) {
-  link.again = survivors_.is_gone(rank) ? Deadline::never() : Deadline::after_ns(link.pause_ns);
-  link.pause_ns = std::min(2 * link.pause_ns, kLongestPause_ns);
 }
 
 void SurvivorConnections::drive(int rank, Link& link) {
@@ -266,7 +244,7 @@ void SurvivorConnections::drive(int rank, Link& link) {
   if (is_open && none.empty()) return;
   log_debug("recovery: rank {} closed the connection of rank {}", rank, point_.me);
   link.socket.reset();
-  link.again = Deadline::at_ns(0);  // a process that has ended refuses the next connection
+  calls_.closed(rank);
 }
 
 void SurvivorConnections::finish(int rank, Link& link) {
@@ -281,23 +259,12 @@ void SurvivorConnections::finish(int rank, Link& link) {
   log_debug("recovery: rank {} is connected to rank {}", point_.me, rank);
   link.next_address = 0;
   link.was_refused = false;
-  link.unreached_since_ns = -1;
-  link.pause_ns = kFirstPause_ns;
-  link.socket->send(to_wire(survivors_.greeting(rank)));
-  // An address that was sent over the connection before may be lost.
-  if (survivors_.has_decided() && addresses_.contains(survivors_.round()))
-    link.socket->send(to_wire(address_for(rank)));
-  link.socket->flush();
+  send(link, calls_.connected(rank));
 }
 
-void SurvivorConnections::send_outgoing() {
-  std::erase_if(unsent_, [&](const SurvivorMessage& message) {
-    const auto found = links_.find(message.to);
-    if (found == links_.end() || !found->second.socket) return false;
-    found->second.socket->send(to_wire(message));
-    found->second.socket->flush();
-    return true;
-  });
+void SurvivorConnections::send(Link& link, const std::vector<SurvivorMessage>& messages) {
+  for (const SurvivorMessage& message : messages) link.socket->send(to_wire(message));
+  if (!messages.empty()) link.socket->flush();
 }
 
 // ---- Connections of others ----
@@ -324,7 +291,7 @@ void SurvivorConnections::receive_all() {
     incoming = receive(*incoming) ? std::next(incoming) : incoming_.erase(incoming);
   }
   accept_all();
-  for (const int rank : std::exchange(refused_, {})) survivors_.refused(rank, now_ns());
+  calls_.report_refusals(now_ns());
 }
 
 // Returns whether the connection stays. What it sent before its end counts: its rank may have finished.
@@ -337,8 +304,7 @@ bool SurvivorConnections::receive(Incoming& incoming) {
     incoming.has_sent = true;
     log_debug("recovery: rank {} received kind {} of round {} from rank {}", point_.me, static_cast<int>(wire.kind),
               message->round, message->from);
-    if (message->kind == SurvivorMessage::Kind::address) addresses_[message->round] = message->address;
-    survivors_.receive(*message, now_ns());
+    calls_.receive(*message, now_ns());
   }
   return state == FramedSocket::State::open;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bootstrap/recovery/recovery_point.h"
+#include "bootstrap/recovery/survivor_calls.h"
 #include "bootstrap/recovery/survivors.h"
 #include "bootstrap/rendezvous/framed_socket.h"
 #include "system/socket.h"
@@ -43,17 +44,12 @@ class SurvivorConnections {
     UniqueFd connecting;
     std::unique_ptr<FramedSocket> socket;
     Deadline until = Deadline::never();  // while connecting
-    Deadline again = Deadline::at_ns(0);
-    int64_t pause_ns = kFirstPause_ns;
-    int64_t unreached_since_ns = -1;  // the first attempt since there was a connection
   };
   // A connection that another process has opened.
   struct Incoming {
     std::unique_ptr<FramedSocket> socket;
     bool has_sent = false;  // it has sent a valid message
   };
-  static constexpr int64_t kFirstPause_ns = 10'000'000;
-
   void turn(Deadline deadline);
   bool has_unsent() const;
   void flush();
@@ -62,10 +58,8 @@ class SurvivorConnections {
   void begin(int rank, Link& link);
   void finish(int rank, Link& link);
   void fail_address(int rank, Link& link, bool refused);
-  void pause(int rank, Link& link);
   void drive(int rank, Link& link);
-  void send_outgoing();
-  SurvivorMessage address_for(int rank);
+  static void send(Link& link, const std::vector<SurvivorMessage>& messages);
   void receive_all();
   void accept_all();
   bool receive(Incoming& incoming);
@@ -73,11 +67,10 @@ class SurvivorConnections {
   RecoveryPoint& point_;
   const double lost_after_s_;
   Survivors survivors_;
+  SurvivorCalls calls_;
   std::map<int, Link> links_;
+  std::set<int> wanted_;  // at the last look
   std::list<Incoming> incoming_;
-  std::set<int> refused_;                      // since the last turn
-  std::map<uint64_t, std::string> addresses_;  // by round
-  std::vector<SurvivorMessage> unsent_;        // to ranks without an open connection
 };
 
 }  // namespace fdl

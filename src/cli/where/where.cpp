@@ -24,6 +24,7 @@ struct WhereOptions {
   int process_id = 0;
   std::string rendezvous;
   bool json = false;
+  bool stacks = false;
 };
 
 struct Answer {
@@ -48,15 +49,17 @@ std::string command_of(int process_id) {
   return text;
 }
 
-int print(const std::vector<Answer>& answers, bool json) {
+int print(const std::vector<Answer>& answers, const WhereOptions& options) {
   bool all = true;
   for (const Answer& answer : answers) {
     all = all && answer.view.all_answered();
-    if (json) {
+    if (options.json) {
       fmt::print("{}\n", where_json(answer.view, answer.process_id).str());
       continue;
     }
     for (const std::string& line : where_lines(answer.view, answer.process_id)) fmt::print("{}\n", line);
+    if (!options.stacks) continue;
+    for (const std::string& line : stack_lines(answer.view)) fmt::print("{}\n", line);
   }
   return all ? kExitOk : kExitSilent;
 }
@@ -75,11 +78,11 @@ bool has_process(const JobView& view, int process_id) {
 
 // A process may serve several coordinators, as the launcher of an elastic job does for each generation. Those without a
 // present rank are left out if there are others.
-Result<std::vector<Answer>> ask(const std::vector<LocalJob>& jobs) {
+Result<std::vector<Answer>> ask(const std::vector<LocalJob>& jobs, const WhereOptions& options) {
   std::vector<Answer> answers;
   Status failure;
   for (const LocalJob& job : jobs) {
-    auto view = query_local_job(job, Deadline::after_seconds(kAnswer_s));
+    auto view = query_local_job(job, Deadline::after_seconds(kAnswer_s), options.stacks);
     if (view.ok()) {
       answers.push_back({view.take(), job.process_id});
     } else {
@@ -99,12 +102,12 @@ int ask_process(const WhereOptions& options, const std::vector<LocalJob>& jobs) 
   std::vector<LocalJob> served = jobs;
   std::erase_if(served, [&](const LocalJob& job) { return job.process_id != options.process_id; });
   if (!served.empty()) {
-    const auto answers = ask(served);
-    return answers.ok() ? print(*answers, options.json) : fail(answers.status().text(), kExitNoJob);
+    const auto answers = ask(served, options);
+    return answers.ok() ? print(*answers, options) : fail(answers.status().text(), kExitNoJob);
   }
   for (const LocalJob& job : jobs) {
-    const auto answers = ask({job});
-    if (answers.ok() && has_process(answers->front().view, options.process_id)) return print(*answers, options.json);
+    const auto answers = ask({job}, options);
+    if (answers.ok() && has_process(answers->front().view, options.process_id)) return print(*answers, options);
   }
   return fail(fmt::format("process {} serves no job of this user on this host and is no rank of one; a job whose "
                           "coordinator is on another host can be asked with --rendezvous",
@@ -128,8 +131,8 @@ int ask_only_job(const WhereOptions& options, const std::vector<LocalJob>& jobs)
     }
     return fail(fmt::format("several jobs are served on this host: name one by its process: {}", list), kExitUsage);
   }
-  const auto answers = ask(jobs);
-  return answers.ok() ? print(*answers, options.json) : fail(answers.status().text(), kExitNoJob);
+  const auto answers = ask(jobs, options);
+  return answers.ok() ? print(*answers, options) : fail(answers.status().text(), kExitNoJob);
 }
 
 int ask_at(const WhereOptions& options) {
@@ -138,9 +141,9 @@ int ask_at(const WhereOptions& options) {
   const auto key = given_job_key(*config);
   if (!key.ok()) return fail(key.status().text(), kExitBadEnvironment);
   if (key->empty()) return fail("--rendezvous needs the key of the job in FARANDOLE_JOB_KEY", kExitBadEnvironment);
-  auto view = query_job_at(options.rendezvous, *key, Deadline::after_seconds(kAnswer_s));
+  auto view = query_job_at(options.rendezvous, *key, Deadline::after_seconds(kAnswer_s), options.stacks);
   if (!view.ok()) return fail(view.status().text(), kExitNoJob);
-  return print({{view.take(), 0}}, options.json);
+  return print({{view.take(), 0}}, options);
 }
 
 int where(const WhereOptions& options) {
@@ -160,6 +163,8 @@ void add_where(CLI::App& app, Work& work) {
                                          "Instead: the address of the job's coordinator, with FARANDOLE_JOB_KEY");
   rendezvous->excludes("process");
   command->add_flag("--json", options->json, "One JSON object a job");
+  command->add_flag("--stacks", options->stacks,
+                    "Show the stacks of each rank's threads too, which Python programs give");
   command->footer("Exit code 0: all ranks answered; 205: some did not; 206: there is no such job.");
   command->callback([options, &work] { work = [options] { return where(*options); }; });
 }

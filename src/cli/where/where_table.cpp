@@ -117,6 +117,42 @@ void add_names(std::vector<std::string>& lines, const JobView& view) {
   if (more > 0) lines.push_back(fmt::format("  and {} more", more));
 }
 
+// Texts, each with the ranks that have it, in the order of the first of them.
+using Alike = std::vector<std::pair<std::string, std::vector<int>>>;
+
+void add_alike(Alike& alike, const std::string& text, int rank) {
+  const auto found = std::find_if(alike.begin(), alike.end(), [&](const auto& one) { return one.first == text; });
+  if (found == alike.end()) {
+    alike.push_back({text, {rank}});
+  } else {
+    found->second.push_back(rank);
+  }
+}
+
+// Ranks whose agreement is alike share a line.
+void add_agreements(std::vector<std::string>& lines, const JobView& view) {
+  Alike alike;
+  for (const RankView& rank : view.ranks) {
+    for (const RankState::Agreement& agreement : rank.state.agreements) {
+      const std::string text = printable(fmt::format("group '{}': {}", agreement.group, agreement.text));
+      add_alike(alike, text, rank.member.rank);
+    }
+  }
+  if (!alike.empty()) lines.emplace_back("agreement on named operations:");
+  for (std::size_t i = 0; i < std::min(alike.size(), 2 * kRowsShown); ++i) {
+    lines.push_back(fmt::format("  {}: {}", list_ranks(alike[i].second, kRanksShown), alike[i].first));
+  }
+  if (alike.size() > 2 * kRowsShown) lines.push_back(fmt::format("  and {} more", alike.size() - 2 * kRowsShown));
+}
+
+std::vector<JsonLine> json_of(const std::vector<RankState::Agreement>& agreements) {
+  std::vector<JsonLine> lines;
+  for (const RankState::Agreement& agreement : agreements) {
+    lines.emplace_back().text("group", agreement.group).text("state", agreement.text);
+  }
+  return lines;
+}
+
 JsonLine json_of(const JobView& view, const RankState::Wait& wait) {
   JsonLine line;
   line.text("group", wait.group).text("operation", wait.operation).text("phase", wait.phase);
@@ -139,6 +175,26 @@ std::vector<std::string> where_lines(const JobView& view, int process_id) {
   std::vector<std::string> lines{heading(view, process_id)};
   for (std::string& line : align(rows)) lines.push_back(std::move(line));
   add_names(lines, view);
+  add_agreements(lines, view);
+  return lines;
+}
+
+std::vector<std::string> stack_lines(const JobView& view) {
+  Alike alike;
+  for (const RankView& rank : view.ranks) {
+    if (rank.presence == RankPresence::answered) add_alike(alike, rank.state.stacks, rank.member.rank);
+  }
+  std::vector<std::string> lines;
+  for (const auto& [stacks, ranks] : alike) {
+    const bool is_given = !stacks.empty();
+    lines.push_back(
+        fmt::format("{}:{}", list_ranks(ranks, kRanksShown), is_given ? "" : " its program gives no stacks"));
+    for (std::size_t begin = 0; begin < stacks.size();) {
+      const std::size_t end = std::min(stacks.find('\n', begin), stacks.size());
+      lines.push_back("  " + printable(stacks.substr(begin, end - begin)));
+      begin = end + 1;
+    }
+  }
   return lines;
 }
 
@@ -153,6 +209,7 @@ JsonLine where_json(const JobView& view, int process_id) {
     line.number("begun_named", static_cast<long long>(rank.state.begun_named));
     line.list("operations", json_of(view, rank.state.operations)).list("names", json_of(view, rank.state.names));
     line.number("left_out", static_cast<long long>(rank.state.left_out));
+    line.list("agreements", json_of(rank.state.agreements)).text("stacks", rank.state.stacks);
     ranks.push_back(std::move(line));
   }
   JsonLine line;

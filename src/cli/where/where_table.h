@@ -11,6 +11,8 @@ namespace fdl {
 
 // The lines of the table, without line ends. `process_id`: of the process that serves the coordinator, or 0.
 std::vector<std::string> where_lines(const JobView& view, int process_id);
+// The stacks of all ranks, below the table. Ranks with the same ones share them.
+std::vector<std::string> stack_lines(const JobView& view);
 // The keys are public: scripts read them.
 JsonLine where_json(const JobView& view, int process_id);
 

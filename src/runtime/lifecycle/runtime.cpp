@@ -51,6 +51,7 @@ Runtime::~Runtime() {
     static_cast<void>(timeline_.release());
     static_cast<void>(metrics_server_.release());
     static_cast<void>(history_.release());
+    static_cast<void>(stack_reader_.release());
     MutexLock lock(mutex_);
     // Intentionally leaked: ending a group would touch the parent's sockets and shared memory.
     for (auto& group : groups_) new std::shared_ptr<Group>(std::move(group));
@@ -118,6 +119,7 @@ void Runtime::leave(const Status& why, int64_t farewell_ns) {
   if (coordinator_client_) coordinator_client_->leave();
   interrupt_comms([](const Communicator&) { return true; }, why);
   if (progress_thread_) progress_thread_->end();
+  stack_reader_.reset();
   if (tcp_connector_) stop_connector(*tcp_connector_);
   failure_decisions_.close();
   metrics_server_.reset();
@@ -300,7 +302,7 @@ void Runtime::on_event(const CoordinatorEvent& event) {
       answer_device_query(event);
       break;
     case CoordinatorEvent::Kind::state_query:
-      begin_state_answer(event.query);
+      begin_state_answer(event.query, event.with_stacks);
       break;
     case CoordinatorEvent::Kind::sends_query:
       answer_sends_query(event);

@@ -25,6 +25,7 @@
 #include "runtime/lifecycle/allocation.h"
 #include "runtime/lifecycle/group.h"
 #include "runtime/lifecycle/group_seals.h"
+#include "runtime/lifecycle/stack_reader.h"
 #include "runtime/lifecycle/tuning.h"
 #include "runtime/progress/failure_decisions.h"
 #include "runtime/progress/progress_thread.h"
@@ -49,6 +50,8 @@ struct RuntimeOptions {
   std::function<void()> waiting;  // called by threads that wait in ordered calls, between short sleeps; may be empty
   // Called by the thread that owns progress with each stall that a rank of the job reports; may be empty.
   std::function<void(const std::string& text)> stalled;
+  // Called in a thread of its own when a user asks for the stacks of all ranks, and may wait; may be empty.
+  std::function<std::string()> stacks;
   // Of a world that is made of the survivors of another one; null for a first world. See runtime_shrink.cpp.
   struct Succession {
     std::string source;           // WorldFacts::source of the first world
@@ -248,11 +251,12 @@ class Runtime {
     uint64_t id = 0;
     RankState state;
     std::vector<Asked> asked;  // communicators whose driving threads have not answered yet
+    bool awaits_stacks = false;
     int64_t pause_ns = 0;      // until the answers are looked for again
     int64_t next_ns = 0;
     int64_t until_ns = 0;
   };
-  void begin_state_answer(uint64_t id);
+  void begin_state_answer(uint64_t id, bool with_stacks);
   void describe_comms(StateQuery& query);
   void add_undriven(RankState& state, const Communicator& comm) const;
   bool collect_state(StateQuery& query, int64_t now_ns);
@@ -321,6 +325,7 @@ class Runtime {
   bool timeline_started_ FDL_GUARDED_BY(timeline_mutex_) = false;  // true as well if only another rank writes it
   std::unique_ptr<Timeline> timeline_ FDL_GUARDED_BY(timeline_mutex_);
   std::vector<StateQuery> state_queries_;             // only the thread that owns progress uses them
+  std::unique_ptr<StackReader> stack_reader_;         // from the first such question on
   uint64_t begun_before_ FDL_GUARDED_BY(mutex_) = 0;  // collectives of communicators that have ended
 
   Timeline* traced_by_ = nullptr;            // only the thread that owns progress uses it

@@ -183,7 +183,7 @@ void Runtime::on_suspect(Communicator& comm, int64_t waited_ns) {
 // In a large communicator the ranks take turns, so that the coordinator gets no more messages of many ranks that wait
 // than of few. A rank whose last probe has no answer probes every time.
 bool Runtime::is_turn_to_probe(const Communicator& comm, int64_t waited_ns) const {
-  const int64_t usual_ns = std::max<int64_t>(seconds_to_ns(config_.suspect_after_s), 1'000'000);
+  const int64_t usual_ns = usual_probe_interval_ns(config_.suspect_after_s);
   const int64_t turns =
       probe_interval_ns(comm.members().size(), usual_ns, seconds_to_ns(config_.lost_after_s)) / usual_ns;
   return turns <= 1 || (waited_ns / usual_ns) % turns == comm.rank() % turns || coordinator_client_->has_open_probe();
@@ -274,8 +274,7 @@ int64_t Runtime::watch_devices(int64_t now_ns) {
     }
   }
   for (const std::string& each : warnings) log_warning("{}", each);
-  return any ? now_ns + std::max<int64_t>(seconds_to_ns(config_.suspect_after_s), 1'000'000)
-             : std::numeric_limits<int64_t>::max();
+  return any ? now_ns + usual_probe_interval_ns(config_.suspect_after_s) : std::numeric_limits<int64_t>::max();
 }
 
 // Empty while the application's own thread drives the communicator; that thread reports failures itself.

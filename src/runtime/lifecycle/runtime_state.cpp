@@ -13,6 +13,8 @@ constexpr int64_t kDriverAnswer_ns = 500'000'000;
 // The pause before the first look for their answers; it doubles.
 constexpr int64_t kFirstPause_ns = 2'000'000;
 
+constexpr const char* kNoStacks = "the program has not given its stacks in time: native code may hold its interpreter";
+
 void add(RankState& state, const std::string& comm, InFlight flight) {
   if (!flight.any) return;
   state.add_operation(
@@ -23,11 +25,12 @@ void add(RankState& state, const std::string& comm, InFlight flight) {
 
 // Named operations and submitted calls belong to this thread. Other communicators belong to the threads that wait in
 // their calls, which are asked.
-void Runtime::begin_state_answer(uint64_t id) {
+void Runtime::begin_state_answer(uint64_t id, bool with_stacks) {
   const int64_t now = now_ns();
   StateQuery query{.id = id,
                    .state = {},
                    .asked = {},
+                   .awaits_stacks = false,
                    .pause_ns = kFirstPause_ns,
                    .next_ns = now + kFirstPause_ns,
                    .until_ns = now + kDriverAnswer_ns};
@@ -35,7 +38,11 @@ void Runtime::begin_state_answer(uint64_t id) {
   for (const auto& group : all_groups()) {
     group->named().describe(group->id(), group->still_for_ns(now), query.state);
   }
-  if (query.asked.empty()) return coordinator_client_->reply_state(id, query.state);
+  if (with_stacks) {
+    if (!stack_reader_) stack_reader_ = std::make_unique<StackReader>(options_.stacks);
+    query.awaits_stacks = stack_reader_->begin();
+  }
+  if (query.asked.empty() && !query.awaits_stacks) return coordinator_client_->reply_state(id, query.state);
   progress_thread_->watch_by(query.next_ns);
   state_queries_.push_back(std::move(query));
 }
@@ -78,6 +85,11 @@ void Runtime::add_undriven(RankState& state, const Communicator& comm) const {
 
 // Takes the answers that have come. Returns whether the state is complete.
 bool Runtime::collect_state(StateQuery& query, int64_t now_ns) {
+  if (query.awaits_stacks) {
+    std::optional<std::string> stacks = stack_reader_->find();
+    query.awaits_stacks = !stacks && now_ns < query.until_ns;
+    if (!query.awaits_stacks) query.state.stacks = std::move(stacks).value_or(kNoStacks);
+  }
   MutexLock lock(mutex_);
   std::erase_if(query.asked, [&](const StateQuery::Asked& asked) FDL_REQUIRES(mutex_) {
     OrderedComm* one = comm_of(asked.comm);
@@ -92,7 +104,7 @@ bool Runtime::collect_state(StateQuery& query, int64_t now_ns) {
     }
     return true;
   });
-  return query.asked.empty();
+  return query.asked.empty() && !query.awaits_stacks;
 }
 
 // Sends the states that are complete. Returns the moment of the next look.

@@ -1,6 +1,8 @@
 // NamedOperations decides in which order its parts advance, and in which order they fail.
 #include "runtime/named/named_operations.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -97,6 +99,7 @@ NamedOperations::Counts NamedOperations::counts() const {
 
 void NamedOperations::describe(const std::string& group, int64_t still_ns, RankState& state) {
   state.begun_named += operations_.submitted();
+  if (operations_.submitted() > 0) state.add_agreement(group, describe_agreement());
   if (const BucketRun* running = executor_.running()) {
     const InFlight flight = comm_.in_flight();
     state.add_operation({group, title_of(running->bucket()), flight.phase, flight.ranks, still_ns});
@@ -118,6 +121,15 @@ void NamedOperations::describe(const std::string& group, int64_t still_ns, RankS
     for (const int rank : stall.missing) ranks.push_back(comm_.members()[static_cast<std::size_t>(rank)].world_rank);
     state.add_name({group, title_of(stall.kind, stall.names.front()), "", std::move(ranks), stall.waiting_ns});
   }
+}
+
+std::string NamedOperations::describe_agreement() const {
+  const uint64_t open = operations_.submitted() - operations_.completed();
+  std::string text = fmt::format("{} of {} operations have ended", operations_.completed(), operations_.submitted());
+  if (open > 0) text += fmt::format(", {} agreed on", pending_.size() + (executor_.is_running() ? 1 : 0));
+  if (!failure_.failure().ok()) return text + "; the group has failed";
+  if (!failure_.reported().ok()) return text + "; the group has failed here, and waits for the coordinator's decision";
+  return fmt::format("{}; {}", text, order_.describe());
 }
 
 // ---- Plans ----

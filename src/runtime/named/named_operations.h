@@ -97,6 +97,7 @@ class NamedOperations final : private PlanExchange::Receiver {
 
  private:
   void take_plan(Plan&& plan) override;
+  std::string describe_agreement() const;
   bool apply_deferred();
   void apply(Plan&& plan);
   void fail_exchange(const Status& why) override { fail_all(why); }

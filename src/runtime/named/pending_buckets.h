@@ -17,6 +17,7 @@ namespace fdl {
 class PendingBuckets {
  public:
   bool empty() const { return buckets_.empty(); }
+  std::size_t size() const { return buckets_.size(); }
   const PlannedBucket& append(PlannedBucket planned) { return buckets_.emplace_back(std::move(planned)); }
   const PlannedBucket& front() const { return buckets_.front(); }
   const PlannedBucket& operator[](std::size_t index) const { return buckets_[index]; }

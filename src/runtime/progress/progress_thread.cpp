@@ -128,7 +128,7 @@ bool ProgressThread::submit_and_wait(ProgressToken::Task task, Handle& handle, D
 
 void ProgressThread::watch() {
   progress_token_.post([this] {
-    const int64_t first = now_ns() + seconds_to_ns(config_.suspect_after_s);
+    const int64_t first = now_ns() + usual_probe_interval_ns(config_.suspect_after_s);
     next_watch_ns_ = std::min(next_watch_ns_, first);
   });
 }
@@ -354,7 +354,7 @@ bool ProgressThread::drive(Driven& driven) {
 void ProgressThread::watch_all(int64_t now) {
   for (Driven* driven : active_) {
     if (driven->still_ns_ == 0) driven->still_ns_ = driven->watched_ns_ = now;
-    if (!driven->waits() || now - driven->watched_ns_ < seconds_to_ns(config_.suspect_after_s)) continue;
+    if (!driven->waits() || now - driven->watched_ns_ < usual_probe_interval_ns(config_.suspect_after_s)) continue;
     driven->watched_ns_ = now;
     guard(driven, [&] { hooks_.on_stuck(driven->comm(), now - driven->still_ns_); });
   }
@@ -372,7 +372,7 @@ Deadline ProgressThread::next_alarm() const {
   for (const Driven* driven : active_) {
     alarm = alarm.earlier(Deadline::at_ns(driven->next_alarm_ns()));
     if (driven->waits())
-      alarm = alarm.earlier(Deadline::at_ns(driven->watched_ns_ + seconds_to_ns(config_.suspect_after_s)));
+      alarm = alarm.earlier(Deadline::at_ns(driven->watched_ns_ + usual_probe_interval_ns(config_.suspect_after_s)));
     if (!driven->is_polled_) alarm = alarm.earlier(Deadline::after_ns(kUnpolledNs));
   }
   return alarm;

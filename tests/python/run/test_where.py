@@ -133,9 +133,71 @@ def test_where_lists_names_with_the_ranks_that_have_not_submitted_them(tmp_path)
         done = where(str(job.process.pid))
         assert re.search(
             r"names that not all ranks have submitted:\n"
-            r"  allreduce 'allreduce.grad' in group 'all' waits for rank 1, for \d+\.\d s",
+            r"  allreduce 'allreduce.grad' in group 'all' waits for rank 1, for \d+\.\d s\n"
+            r"agreement on named operations:\n"
+            r"  ranks 0, 2: group 'all': 0 of 1 operations have ended, 0 agreed on; no order is locked",
             done.stdout,
         )
+
+
+LOCKED = (
+    START.split("print(")[0]
+    + """
+for step in range(60):
+    farandole.allreduce(numpy.ones(1000, numpy.float32), name='grad')
+print("ready", os.getpid(), flush=True)
+if farandole.rank() == 1:
+    time.sleep(600)
+farandole.allreduce(numpy.ones(1000, numpy.float32), name='grad')
+"""
+)
+
+
+def test_where_shows_the_locked_order_of_each_rank(tmp_path):
+    with Job(LOCKED, tmp_path, 3, {"FARANDOLE_STALL_WARNING_S": "600"}) as job:
+        code, states = job.states(
+            lambda states: all("others are not" in states[rank]["agreements"][0]["state"] for rank in (0, 2))
+        )
+        assert code == 0
+        for rank in states:
+            (agreement,) = states[rank]["agreements"]
+            ended = "60 of 60 operations have ended" if rank == 1 else "60 of 61 operations have ended, 0 agreed on"
+            assert agreement["group"] == "all"
+            state = rf"{ended}; locked order 1 of 1 bucket, in round \d+"
+            assert re.fullmatch(state + ("" if rank == 1 else "; this rank is ready, others are not"),
+                                agreement["state"])  # fmt: skip
+
+
+STACKS = START.replace(
+    "if farandole.rank() == 1:\n    time.sleep(600)\n",
+    "def load_data():\n    time.sleep(600)\nif farandole.rank() == 1:\n    load_data()\n",
+)
+
+
+def test_where_shows_the_stacks_of_each_rank(tmp_path):
+    with Job(STACKS + "comm.allreduce(numpy.ones(1000, numpy.float32))\n", tmp_path, 3) as job:
+        job.states(waits_for_rank_1)
+        done = where(str(job.process.pid), "--stacks")
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"rank 1:\n  thread MainThread:\n(    .*\n)*    <string>:\d+ in load_data\n", done.stdout)
+        # Ranks with the same stacks share them; the others wait in the library.
+        assert re.search(r"ranks 0, 2:\n  thread MainThread:\n(    .*\n)*    .* in allreduce.*\n", done.stdout)
+        assert "load_data" not in where(str(job.process.pid)).stdout
+        states = json.loads(where(str(job.process.pid), "--stacks", "--json").stdout)["ranks"]
+        assert "in load_data" in states[1]["stacks"] and "in load_data" not in states[0]["stacks"]
+
+
+# PyDLL keeps the lock of the interpreter while it calls.
+HOLDS_THE_LOCK = START.replace("    time.sleep(600)\n", "    import ctypes\n    ctypes.PyDLL(None).sleep(600)\n")
+
+
+def test_where_says_so_when_native_code_holds_the_interpreter(tmp_path):
+    with Job(HOLDS_THE_LOCK + "comm.allreduce(numpy.ones(1000, numpy.float32))\n", tmp_path, 3) as job:
+        job.states(waits_for_rank_1)
+        done = where(str(job.process.pid), "--stacks")
+        assert done.returncode == 0, done.stderr
+        assert "rank 1:\n  the program has not given its stacks in time" in done.stdout
+        assert "ranks 0, 2:\n  thread MainThread:" in done.stdout
 
 
 def test_a_stopped_rank_is_silent_and_the_others_are_shown(tmp_path):

@@ -42,6 +42,8 @@ TEST(RankStateMessage, SurvivesEncodingAndDecoding) {
   message.state->names = {{"all", "allreduce 'grad'", "", {2, 3}, -1}};
   message.state->begun_named = 9;
   message.state->left_out = 2;
+  message.state->add_agreement("all", "3 of 4 operations have ended; no order is locked");
+  message.state->stacks = "thread MainThread:\n  train.py:1 in step";
   const auto decoded = decode(encode(message));
   ASSERT_TRUE(decoded.ok()) << decoded.status().text();
   ASSERT_TRUE(decoded->state.has_value());
@@ -58,6 +60,10 @@ TEST(RankStateMessage, SurvivesEncodingAndDecoding) {
   EXPECT_EQ(state.begun_ordered, 41u);
   EXPECT_EQ(state.begun_named, 9u);
   EXPECT_EQ(state.left_out, 2u);
+  ASSERT_THAT(state.agreements, SizeIs(1));
+  EXPECT_EQ(state.stacks, "thread MainThread:\n  train.py:1 in step");
+  EXPECT_EQ(state.agreements[0].group, "all");
+  EXPECT_EQ(state.agreements[0].text, "3 of 4 operations have ended; no order is locked");
 }
 
 TEST(RankStateMessage, IsCutToItsLimits) {
@@ -67,6 +73,8 @@ TEST(RankStateMessage, IsCutToItsLimits) {
                              std::vector<int>(10'000, 1), 0};
   message.state->operations.assign(500, wait);
   message.state->names.assign(500, wait);
+  message.state->stacks.assign(100'000, 's');
+  message.state->agreements.assign(500, {std::string(10'000, 'g'), std::string(10'000, 't')});
   const std::string encoded = encode(message);
   EXPECT_LT(encoded.size(), 128_KiB);
   const auto decoded = decode(encoded);
@@ -75,6 +83,24 @@ TEST(RankStateMessage, IsCutToItsLimits) {
   EXPECT_THAT(decoded->state->names, SizeIs(RankState::kMostWaits));
   EXPECT_THAT(decoded->state->names[0].ranks, SizeIs(RankState::kMostRanks));
   EXPECT_THAT(decoded->state->names[0].group, SizeIs(RankState::kMostText));
+  EXPECT_THAT(decoded->state->stacks, SizeIs(RankState::kMostStacks));
+  EXPECT_THAT(decoded->state->agreements, SizeIs(RankState::kMostWaits));
+  EXPECT_THAT(decoded->state->agreements[0].text, SizeIs(RankState::kMostText));
+}
+
+// Rank 0, whose process serves the coordinator, gets the messages of a round after all others.
+TEST(MessageEncoder, EncodesAMessageToManyPeersOnceInWhateverOrderTheyCome) {
+  CoordinatorMessage lost{.kind = Kind::lost};
+  lost.rank = 2;
+  const auto first = std::make_shared<const CoordinatorMessage>(lost);
+  lost.rank = 3;
+  const auto second = std::make_shared<const CoordinatorMessage>(lost);
+  const std::vector<std::shared_ptr<const CoordinatorMessage>> round{first, first, second, second, first, second};
+  MessageEncoder encoder;
+  for (const auto& message : round) EXPECT_EQ(encoder.encode(message), encode(*message));
+  EXPECT_EQ(encoder.encoded(), 2u);
+  EXPECT_EQ(encoder.encode(std::make_shared<const CoordinatorMessage>(lost)), encode(lost)) << "to one peer alone";
+  EXPECT_EQ(encoder.encoded(), 3u);
 }
 
 // ---- JobMembership ----

@@ -1,6 +1,8 @@
 // OrderFollower drives the LockedOrder that `submissions` owns.
 #include "runtime/named/order/order_follower.h"
 
+#include <fmt/format.h>
+
 #include "base/log.h"
 
 namespace fdl {
@@ -107,6 +109,21 @@ void OrderFollower::end() {
   readiness_.stop_watching();
   const bool ended = submissions_.finish_leaving();
   FDL_CHECK(ended);
+}
+
+std::string OrderFollower::describe() const {
+  const LockedOrder* order = submissions_.order();
+  if (order == nullptr) {
+    const std::string_view before = submissions_.reason();
+    if (before.empty()) return "no order is locked";
+    return fmt::format("no order is locked, the last one was left: {}", before);
+  }
+  std::string text = fmt::format("locked order {} of {} bucket{}, in round {}", epochs_, order->buckets().size(),
+                                 order->buckets().size() == 1 ? "" : "s", rounds_of_present() + 1);
+  if (order->frozen()) return fmt::format("{}; it is being left: {}", text, submissions_.reason());
+  if (order->waits_for_others()) text += "; this rank is ready, others are not";
+  if (order->waiting() > 0 && !order->waits_for_others()) text += "; tensors wait for others of this rank";
+  return text;
 }
 
 // Counts the complete rounds that have begun.

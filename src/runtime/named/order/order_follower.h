@@ -9,6 +9,7 @@
 // readiness flags is the word of the order. Only the thread that owns progress calls this class.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -60,6 +61,8 @@ class OrderFollower {
   // The entries of a position that was dropped are negotiated again.
   void take_back(Entries entries) { submissions_.take_back(std::move(entries)); }
 
+  // "locked order 2 of 5 buckets, in round 13", and what it waits for; for users who look for the cause of a hang.
+  std::string describe() const;
   // How often an order was locked, and how many rounds of locked orders have begun on this rank.
   uint64_t epochs() const { return epochs_; }
   uint64_t rounds() const { return rounds_of_left_ + rounds_of_present(); }
