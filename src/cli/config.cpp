@@ -16,6 +16,7 @@
 #include "cli/numa_report.h"
 #include "cli/subcommands.h"
 #include "runtime/lifecycle/assemble.h"
+#include "runtime/lifecycle/ports.h"
 #include "runtime/lifecycle/tuning.h"
 
 namespace fdl {
@@ -62,6 +63,7 @@ int print_config(bool json) {
   fmt::print("\nlibfabric: {}", fabric.library);
   if (fabric.is_there) fmt::print("; {}", fabric.providers.empty() ? "no provider that fits" : fabric.providers);
   fmt::print("\nEFA: {}", fabric.has_efa ? "its devices can be used" : why_no_efa(efa_facts(*config), fabric.efa));
+  fmt::print("\nports: {}", describe_ports(*config, Environment::of_process()));
   fmt::print("\nbuilt with: {}\nthis machine: {}, {} usable\n", built_transports(), describe_machine(), usable_cores());
   fmt::print("binding: {}\nNUMA nodes: {}\n", describe_binding(usable_processors()), numa_nodes_line());
   return kExitOk;

@@ -7,11 +7,9 @@
 namespace fdl {
 
 Result<RecoveryPoint> open_recovery_point(const std::string& rendezvous, const Config& config) {
-  const auto parsed = parse_rendezvous(rendezvous);
-  const bool on_one_host =
-      parsed.ok() && (parsed->kind == Rendezvous::Kind::unix_socket || parsed->kind == Rendezvous::Kind::memory);
   const Config::PortRange ports = config.rank_ports();
-  auto listening = on_one_host ? listen_unix() : listen_tcp(config.interfaces, Ports{ports.first, ports.last});
+  auto listening =
+      is_on_one_host(rendezvous) ? listen_unix() : listen_tcp(config.interfaces, Ports{ports.first, ports.last});
   if (!listening.ok()) return listening.status().while_doing("opening the recovery listener");
   RecoveryPoint point;
   point.listener = std::move(listening->fd);
