@@ -33,7 +33,8 @@ class Spin {
       yields_ = peers.on_this_processor;
       crowded_looks_ = peers.should_leave ? crowded_looks_ + 1 : 0;
       const bool is_due = crowded_looks_ >= kCrowdedLooks && std::has_single_bit(crowded_looks_);
-      if (is_due && leave_processor()) yields_ = false;
+      const bool is_late = peers.should_leave && still_ns >= kLongCrowd_ns;
+      if ((is_due || is_late) && leave_processor()) yields_ = false;
       // Half as much again, because the estimate is a mean. Longer waits are not worth a processor.
       if (peers.wake_up_ns > 0) extra_ns_ = std::min(peers.wake_up_ns + peers.wake_up_ns / 2, kLongestExtra_ns);
     }
@@ -67,6 +68,9 @@ class Spin {
   // After so many looks in a row on the processor of an awaited rank, a thread moves to another one, and again after
   // twice, four times ... as many if it is moved back. That takes as long as several waits.
   static constexpr uint32_t kCrowdedLooks = 64;
+  // Two ranks that yield to each other finish an operation within some ten microseconds. One that takes this long has
+  // lost the processor to other programs for a time slice, and would again at each yield: the thread moves at once.
+  static constexpr int64_t kLongCrowd_ns = 200'000;
 
   int64_t usual_ns_ = 0;
   int64_t next_look_ns_ = kFirstLook_ns;

@@ -124,7 +124,7 @@ TEST(LeaveProcessor, FailsWhereNoOtherIsAllowed) {
 }
 
 // How many looks it takes until the thread has moved; the kernel may move it at any time too, so a few attempts count.
-int looks_until_it_leaves(const PeerActivity& peers) {
+int looks_until_it_leaves(const PeerActivity& peers, int64_t still_ns = 1'000) {
   int fewest = 1000;
   for (int attempt = 0; attempt < 5; ++attempt) {
     std::thread([&] {
@@ -132,7 +132,7 @@ int looks_until_it_leaves(const PeerActivity& peers) {
       Spin spin;
       int looks = 0;
       while (looks < 1000 && this_processor() == begin) {
-        spin.wait(1'000, kUsual_ns, [&] { return ++looks, peers; });
+        spin.wait(still_ns, kUsual_ns, [&] { return ++looks, peers; });
         spin.moved(0);
       }
       fewest = std::min(fewest, looks);
@@ -145,6 +145,12 @@ TEST(Spin, LeavesTheProcessorThatAnAwaitedRankNeeds) {
   const cpu_set_t allowed = affinity();
   ASSERT_GE(CPU_COUNT(&allowed), 2) << "this test needs two processors";
   EXPECT_LE(looks_until_it_leaves({.on_this_processor = true, .should_leave = true}), 64);
+}
+
+TEST(Spin, LeavesAtOnceIfOtherProgramsTakeTheTimeThatItYields) {
+  const cpu_set_t allowed = affinity();
+  ASSERT_GE(CPU_COUNT(&allowed), 2) << "this test needs two processors";
+  EXPECT_LE(looks_until_it_leaves({.on_this_processor = true, .should_leave = true}, 1'000'000), 1);
 }
 
 }  // namespace
