@@ -14,7 +14,7 @@
 #include "report.h"
 #include "requests/pending.h"
 #include "requests/persistent.h"
-#include "windows.h"
+#include "windows/windows.h"
 
 namespace fdl::mpi_preload {
 namespace {

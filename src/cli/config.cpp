@@ -14,9 +14,9 @@
 #include "bootstrap/topology/topology.h"
 #include "cli/json_line.h"
 #include "cli/numa_report.h"
+#include "cli/open_ports.h"
 #include "cli/subcommands.h"
 #include "runtime/lifecycle/assemble.h"
-#include "runtime/lifecycle/ports.h"
 #include "runtime/lifecycle/tuning.h"
 
 namespace fdl {

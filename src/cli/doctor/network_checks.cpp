@@ -9,7 +9,7 @@
 #include "bootstrap/launchers/launchers.h"
 #include "bootstrap/launchers/node_launchers.h"
 #include "bootstrap/rendezvous/rendezvous.h"
-#include "runtime/lifecycle/ports.h"
+#include "cli/open_ports.h"
 #include "system/addresses.h"
 #include "system/socket.h"
 

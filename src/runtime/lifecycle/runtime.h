@@ -25,7 +25,6 @@
 #include "runtime/lifecycle/allocation.h"
 #include "runtime/lifecycle/group.h"
 #include "runtime/lifecycle/group_seals.h"
-#include "runtime/lifecycle/ports.h"
 #include "runtime/lifecycle/tuning.h"
 #include "runtime/progress/failure_decisions.h"
 #include "runtime/progress/progress_thread.h"

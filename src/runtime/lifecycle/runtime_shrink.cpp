@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "bootstrap/recovery/survivor_connections.h"
 #include "bootstrap/rendezvous/rendezvous.h"
+#include "runtime/lifecycle/assemble.h"
 #include "runtime/lifecycle/runtime.h"
 #include "system/handshake.h"
 #include "system/seal.h"
@@ -40,7 +41,7 @@ std::string key_of_round(const RecoveryPoint& point) {
 void Runtime::open_recovery() {
   const Environment environment = Environment::of_process();
   if (options_.succession || identity_.size == 1 || environment.get("FARANDOLE_ELASTIC")) return;
-  if (!why_no_recovery(config_, environment, meeting_facts()).empty()) return;
+  if (!why_no_recovery(transport_between_hosts(config_), environment, meeting_facts()).empty()) return;
   auto opened = open_recovery_point(identity_.rendezvous, config_);
   if (opened.ok()) {
     recovery_ = opened.take();
@@ -71,7 +72,8 @@ Status Runtime::may_shrink() const {
         "this job is elastic: its launcher makes the next world (farandole.elastic.run, or shutdown and init)");
   }
   if (facts_.size > 1 && !recovery_.listener) {
-    const std::string why = why_no_recovery(config_, Environment::of_process(), meeting_facts());
+    const std::string why =
+        why_no_recovery(transport_between_hosts(config_), Environment::of_process(), meeting_facts());
     if (!why.empty()) {
       return Status(Code::unsupported, "this world cannot shrink: " + why +
                                            "; where the launcher leaves the other ranks running, set "

@@ -5,7 +5,7 @@
 #ifdef OPEN_MPI
 
 #include "fortran/names.h"
-#include "windows.h"
+#include "windows/windows.h"
 
 using namespace fdl::mpi_preload;
 

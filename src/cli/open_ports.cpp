@@ -1,19 +1,15 @@
 // Each kind of port has one function, which returns a part of the description.
-#include "runtime/lifecycle/ports.h"
+#include "cli/open_ports.h"
 
 #include <fmt/core.h>
 
 #include "bootstrap/launchers/launchers.h"
+#include "bootstrap/recovery/recovery_point.h"
 #include "bootstrap/rendezvous/rendezvous.h"
 #include "runtime/lifecycle/assemble.h"
 
 namespace fdl {
 namespace {
-
-// Slurm sets the variables of PMI too, and may leave the other ranks running.
-bool is_under_mpirun(const Environment& environment) {
-  return environment.has("OMPI_COMM_WORLD_RANK") || (environment.has("PMI_RANK") && !environment.has("SLURM_PROCID"));
-}
 
 std::string coordinator_port(const Config& config, bool is_job, const MeetingFacts& facts) {
   const std::string port = config.port_base > 0 ? fmt::format("port {}", config.port_base) : std::string("a free port");
@@ -39,14 +35,6 @@ std::string data_port(const Config& config) {
 
 }  // namespace
 
-std::string why_no_recovery(const Config& config, const Environment& environment, const MeetingFacts& facts) {
-  if (facts.on_one_host) return {};
-  if (facts.by_service && is_under_mpirun(environment)) return "mpirun ends a job that loses a rank";
-  if (transport_between_hosts(config) == "mpi")
-    return "MPI, which joins its hosts, does not survive the loss of a rank";
-  return {};
-}
-
 std::string describe_ports(const Config& config, const Environment& environment) {
   const auto identity = who_am_i(environment, config);
   const bool is_job = identity.ok() && identity->size > 1;
@@ -62,7 +50,8 @@ std::string describe_ports(const Config& config, const Environment& environment)
     if (!is_job) line = "none on one host; on several, ";
     line += is_job && !identity->rank_zero_serves ? "the coordinator is the launcher's"
                                                   : coordinator_port(config, is_job, facts);
-    if (why_no_recovery(config, environment, facts).empty() && !environment.has("FARANDOLE_ELASTIC")) {
+    if (why_no_recovery(transport_between_hosts(config), environment, facts).empty() &&
+        !environment.has("FARANDOLE_ELASTIC")) {
       line += "; each rank: one for fdl_world_shrink, for the whole job";
       if (!is_job) line += ", under mpirun none";
     }

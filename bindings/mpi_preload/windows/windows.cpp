@@ -1,5 +1,5 @@
 // The functions of MPI that make windows and free them. MPI does the work.
-#include "windows.h"
+#include "windows/windows.h"
 
 #include <atomic>
 
