@@ -91,12 +91,15 @@ def test_a_job_with_an_address_of_its_own_keeps_its_ports(kind, agent):
 
 @pytest.mark.parametrize("kind", SERVICE)
 def test_a_job_without_those_ports_says_why_it_cannot_shrink(kind, agent):
-    program = SUM + """
+    program = (
+        SUM
+        + """
 try:
     farandole.shrink()
 except farandole.UnsupportedError as error:
     os.write(1, f"refused: {error}\\n".encode())
 """
+    )
     code, output = mpirun(kind, program, agent=agent)
     assert code == 0 and output.count("mpirun ends a job that loses a rank") == 4, output
 
