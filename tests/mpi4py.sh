@@ -29,7 +29,7 @@ version=$("$python" -c 'import mpi4py; print(mpi4py.__version__)')
 if [ -n "${SDIST:-}" ]; then
   cp "$SDIST" "$work/mpi4py-$version.tar.gz"
 else
-  "$python" -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest "$work" "mpi4py==$version" 2>"$work/log" ||
+  "$python" -m pip download --quiet --disable-pip-version-check --no-deps --no-binary mpi4py --dest "$work" "mpi4py==$version" 2>"$work/log" ||
     { cat "$work/log" >&2 && exit 77; }
 fi
 tar -xf "$work/mpi4py-$version.tar.gz" -C "$work"

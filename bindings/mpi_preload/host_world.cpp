@@ -14,6 +14,7 @@
 #include "report.h"
 #include "requests/pending.h"
 #include "requests/persistent.h"
+#include "windows/windows.h"
 
 namespace fdl::mpi_preload {
 namespace {
@@ -97,6 +98,7 @@ bool create_world(HostWorld& host, int rank) {
   wanted.option_count = is_spin_set() ? 1 : 2;
   // A rank that waits in a collective of ours lets MPI move on: another rank may need its messages to get there.
   wanted.waiting = [](void*) { move_messages(); };
+  wanted.stays_awake = [](void*) -> int { return has_windows() ? 1 : 0; };
   const bool made = fdl_world_create(&wanted, &host.world) == FDL_OK;
   if (!made) say(Level::warning, kWithout, fdl_last_error()->text);
   return all_agree(host.ranks, made);

@@ -57,7 +57,12 @@ namespace fdl::mpi_preload {
   ROW(Testall)                \
   ROW(Testany)                \
   ROW(Testsome)               \
-  ROW(Request_get_status)
+  ROW(Request_get_status)     \
+  ROW(Win_create)             \
+  ROW(Win_allocate)           \
+  ROW(Win_allocate_shared)    \
+  ROW(Win_create_dynamic)     \
+  ROW(Win_free)
 
 struct RealMpi {
 #define ROW(name) decltype(&::PMPI_##name) name = nullptr;

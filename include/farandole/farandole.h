@@ -224,6 +224,10 @@ typedef struct fdl_world_options {
    * the library. An answer after half a second comes too late. fdl_world_destroy waits for its return. */
   size_t (*stacks)(char* text, size_t capacity, void* context);
   void* stacks_context;
+  /* May be NULL. Called after each `waiting`, with waiting_context. Nonzero: until the next call a thread that waits
+   * neither sleeps nor yields, and calls `waiting` about every microsecond, for a program whose other ranks need its
+   * answers at once. It has no effect where ranks share cores. */
+  int (*stays_awake)(void* context);
 } fdl_world_options;
 
 /* Sets all members to their defaults; options must not be NULL. */

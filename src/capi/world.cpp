@@ -86,7 +86,10 @@ Result<RuntimeOptions> translate(const fdl_world_options* given) {
     };
   }
   if (known.waiting != nullptr) {
-    options.waiting = [function = known.waiting, context = known.waiting_context] { function(context); };
+    options.waiting = [function = known.waiting, awake = known.stays_awake, context = known.waiting_context] {
+      function(context);
+      return awake != nullptr && awake(context) != 0;
+    };
   }
   if (known.stalled != nullptr) {
     options.stalled = [function = known.stalled, context = known.stalled_context](const std::string& text) {

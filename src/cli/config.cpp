@@ -14,6 +14,7 @@
 #include "bootstrap/topology/topology.h"
 #include "cli/json_line.h"
 #include "cli/numa_report.h"
+#include "cli/open_ports.h"
 #include "cli/subcommands.h"
 #include "runtime/lifecycle/assemble.h"
 #include "runtime/lifecycle/tuning.h"
@@ -62,6 +63,7 @@ int print_config(bool json) {
   fmt::print("\nlibfabric: {}", fabric.library);
   if (fabric.is_there) fmt::print("; {}", fabric.providers.empty() ? "no provider that fits" : fabric.providers);
   fmt::print("\nEFA: {}", fabric.has_efa ? "its devices can be used" : why_no_efa(efa_facts(*config), fabric.efa));
+  fmt::print("\nports: {}", describe_ports(*config, Environment::of_process()));
   fmt::print("\nbuilt with: {}\nthis machine: {}, {} usable\n", built_transports(), describe_machine(), usable_cores());
   fmt::print("binding: {}\nNUMA nodes: {}\n", describe_binding(usable_processors()), numa_nodes_line());
   return kExitOk;

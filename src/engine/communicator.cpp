@@ -24,7 +24,9 @@ Status check_configured(const std::string& name) {
 // costs less than a sleep and a wake-up. With no other runnable thread, more yields would only use up the time slice.
 constexpr int kYields = 4;
 
-// Between two calls of Parts::waiting, while a thread spins and while it sleeps.
+// Between two calls of Parts::waiting: while a thread that stays awake waits, while a thread spins, and while it
+// sleeps.
+constexpr int64_t kAwakeInterval_ns = 1'000;
 constexpr int64_t kSpinInterval_ns = 20'000;
 constexpr int64_t kWaitingInterval_ns = 50'000;
 
@@ -311,7 +313,8 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
   const auto activity = [&] {
     PeerActivity peers = peer_activity();
     // A program with Parts::waiting spins for long and may run beside ranks that know nothing of farandole.
-    peers.on_this_processor |= s.parts.waiting != nullptr;
+    // If it must stay awake, it keeps its core from them.
+    peers.on_this_processor |= s.parts.waiting != nullptr && !s.stays_awake;
     return peers;
   };
   int64_t still_ns = 0;         // since when nothing has moved; 0: something moved in the last pass
@@ -337,27 +340,27 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
     if (still_ns == 0) {
       still_ns = now;
       next_suspect_ns = now + suspect_ns;
-      next_waiting_ns = now + kSpinInterval_ns;
+      next_waiting_ns = now + (s.stays_awake ? kAwakeInterval_ns : kSpinInterval_ns);
     }
     if (now >= deadline.moment_ns()) {
       time_out();
       break;
-    }
-    if (s.spin.wait(now - still_ns, spin_ns, activity)) {
-      if (s.parts.waiting && now >= next_waiting_ns) {
-        s.parts.waiting();
-        next_waiting_ns = now + kSpinInterval_ns;
-      }
-      continue;
     }
     if (now >= next_suspect_ns && s.parts.suspect) {
       next_suspect_ns = now + suspect_ns;
       s.parts.suspect(*this, now - still_ns);
       continue;
     }
+    if (s.spin.wait(now - still_ns, spin_ns, activity) || (s.stays_awake && spin_ns > 0)) {
+      if (s.parts.waiting && now >= next_waiting_ns) {
+        s.stays_awake = s.parts.waiting();
+        next_waiting_ns = now + (s.stays_awake ? kAwakeInterval_ns : kSpinInterval_ns);
+      }
+      continue;
+    }
     int64_t awake_ns = next_suspect_ns;
     if (s.parts.waiting) {
-      s.parts.waiting();
+      s.stays_awake = s.parts.waiting();
       awake_ns = std::min(awake_ns, now + kWaitingInterval_ns);
     }
     sleep_until_ready(deadline.earlier(Deadline::at_ns(awake_ns)));

@@ -110,9 +110,10 @@ class Communicator final : public Waitable {
     // Called by wait() and serve(), in the waiting thread, whenever nothing has moved for another
     // config.suspect_after_s. `waited_ns`: how long nothing has moved. It may call what the driving thread may.
     SuspectHook suspect;
-    // Called by wait() and serve(), in the waiting thread, before each sleep, which is then a short one. Empty: the
-    // thread sleeps as long as nothing moves.
-    std::function<void()> waiting;
+    // Called by wait() and serve(), in the waiting thread, before each sleep, which is then a short one. After it has
+    // returned true, the thread stays awake and calls it more often, until it returns false. Empty: the thread sleeps
+    // as long as nothing moves.
+    std::function<bool()> waiting;
     // Called by start() for a collective on a device, unless a watch is already running. It must arrange periodic calls
     // of poll_device_work(), until one finds nothing in flight. Empty: device work is not watched.
     std::function<void()> watch;

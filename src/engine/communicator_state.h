@@ -129,6 +129,7 @@ struct Communicator::State {
   std::vector<Waitable*> waitables;                 // everything whose wake_fd() is in `poller`; empty after a failure
   Spin spin;
   std::size_t sleeps_announced = 0;  // how many waitables, from the first on, have had prepare_to_sleep() called
+  bool stays_awake = false;          // what parts.waiting has returned last
   bool has_slept = false;            // a sleep has ended since the transport was last driven
 
   History* history = nullptr;  // null: operations are not recorded

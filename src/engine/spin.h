@@ -13,6 +13,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/clock.h"
 #include "base/relax.h"
 #include "contract/waitable.h"
 #include "system/process/processor.h"
@@ -33,14 +34,17 @@ class Spin {
       yields_ = peers.on_this_processor;
       crowded_looks_ = peers.should_leave ? crowded_looks_ + 1 : 0;
       const bool is_due = crowded_looks_ >= kCrowdedLooks && std::has_single_bit(crowded_looks_);
-      if (is_due && leave_processor()) yields_ = false;
+      if ((is_due || (peers.should_leave && has_lost_slice_)) && leave_processor()) yields_ = false;
+      has_lost_slice_ = false;
       // Half as much again, because the estimate is a mean. Longer waits are not worth a processor.
       if (peers.wake_up_ns > 0) extra_ns_ = std::min(peers.wake_up_ns + peers.wake_up_ns / 2, kLongestExtra_ns);
     }
     const bool is_hopeful = in_vain_ < kMostInVain;
     if (still_ns >= (is_hopeful ? usual_ns : usual_ns / kShortened) + extra_ns_) return false;
     if (yields_) {
+      const int64_t before_ns = now_ns();
       ::sched_yield();
+      has_lost_slice_ |= now_ns() - before_ns >= kTimeSlice_ns;
     } else {
       relax();
     }
@@ -67,11 +71,15 @@ class Spin {
   // After so many looks in a row on the processor of an awaited rank, a thread moves to another one, and again after
   // twice, four times ... as many if it is moved back. That takes as long as several waits.
   static constexpr uint32_t kCrowdedLooks = 64;
+  // Two ranks that yield to each other have the processor back within some ten microseconds. A yield that takes this
+  // long has given a time slice to another program, as the next one would: the thread moves at the next look.
+  static constexpr int64_t kTimeSlice_ns = 200'000;
 
   int64_t usual_ns_ = 0;
   int64_t next_look_ns_ = kFirstLook_ns;
   int64_t extra_ns_ = 0;
   bool yields_ = false;
+  bool has_lost_slice_ = false;  // since the last look
   int in_vain_ = 0;
   uint32_t crowded_looks_ = 0;
 };

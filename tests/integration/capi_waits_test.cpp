@@ -1,6 +1,7 @@
 // Tests of ordered calls that wait long or for ever: stall reports, interruption by the program, messages to the own
 // rank, and the errors of calls after the end of a communicator.
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 #include <array>
 #include <atomic>
@@ -249,6 +250,49 @@ TEST_P(Waits, FirstErrorAfterAMismatchNamesTheEndAndLaterOnesTheCause) {
     FDL_EXPECT_OK(fdl_barrier(fresh));
     fdl_comm_destroy(fresh);
   });
+}
+
+// ---- Programs whose other libraries must move on ----
+
+// How often this thread has slept.
+long sleeps_of_this_thread() {
+  rusage usage{};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nvcsw;
+}
+
+// Lets rank 0 wait in a barrier until `waiting` has been called 2000 times, and returns how often it slept there.
+long sleeps_in_a_barrier(const char* transport, int (*stays_awake)(void*)) {
+  const std::string name = fresh_name();
+  std::atomic<int> calls{0};
+  long slept = 0;
+  const auto run_rank = [&](int rank) {
+    World me;
+    FDL_ASSERT_OK(open_world_with(name, rank, 2, {{"transport", transport}}, me, [&](fdl_world_options& options) {
+      options.waiting = [](void* count) { static_cast<std::atomic<int>*>(count)->fetch_add(1); };
+      options.stays_awake = stays_awake;
+      options.waiting_context = &calls;
+    }));
+    FDL_ASSERT_OK(fdl_barrier(me.comm));
+    const long before = sleeps_of_this_thread();
+    if (rank == 1) {
+      calls = 0;
+      while (calls < 2000) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    FDL_ASSERT_OK(fdl_barrier(me.comm));
+    if (rank == 0) slept = sleeps_of_this_thread() - before;
+  };
+  std::thread other([&] { run_rank(1); });
+  run_rank(0);
+  other.join();
+  return slept;
+}
+
+TEST_P(Waits, RankThatMustMoveAnotherLibrarySleepsShortlyUnlessItMustStayAwake) {
+  ASSERT_GE(std::thread::hardware_concurrency(), 2u) << "ranks that share a core always sleep";
+  EXPECT_GT(sleeps_in_a_barrier(GetParam(), nullptr), 500);
+  EXPECT_GT(sleeps_in_a_barrier(GetParam(), [](void*) { return 0; }), 500);
+  EXPECT_LT(sleeps_in_a_barrier(GetParam(), [](void*) { return 1; }), 100);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "base/thread_role.h"
 #include "contract/slice_ledger.h"
 #include "system/poll_timer.h"
+#include "system/process/processor.h"
 #include "transports/mpi/mpi_user.h"
 
 namespace fdl {
@@ -24,13 +25,14 @@ namespace {
 constexpr std::size_t kDepth = 32;          // slices in flight of one channel and direction
 constexpr std::size_t kInline = 4096;       // bytes that travel with the header: one copy costs less than a message
 constexpr int kGoodbyeTag = kChannelCount;  // the tags before it are the channels
+constexpr int32_t kOtherHost = -1;
 constexpr int64_t kFarewell_ns = 2'000'000'000;  // at the end, for slices that are still in flight
 constexpr int64_t kPoliteness_ns = 200'000'000;  // at the end, for the goodbyes of the peers
 
 struct Header {
   uint64_t bytes = 0;
   uint32_t tag = 0;
-  uint32_t reserved = 0;
+  int32_t processor = 0;  // on which the sender ran, plus 1; 0: it is on another host
 };
 
 struct Slot {
@@ -63,9 +65,13 @@ class MpiTransport final : public Transport, private MpiUser {
         comm_(group_->comm),
         ledger_("mpi", membership, peers),
         goodbyes_(membership.members.size()),
+        processors_(membership.members.size(), kOtherHost),
         streams_(ledger_.streams()),
         timer_(std::move(timer)) {
     busy_.reserve(streams_.size());
+    for (std::size_t peer = 0; peer < processors_.size(); ++peer) {
+      if (membership.members[peer].host_id == membership.me().host_id) processors_[peer] = 0;
+    }
   }
 
   Status start() {
@@ -107,6 +113,7 @@ class MpiTransport final : public Transport, private MpiUser {
     return true;
   }
   void finish_sleep() override { timer_.end(); }
+  PeerActivity peer_activity() override;
 
  private:
   // MPI may allow one thread alone. The progress thread then moves nothing, until a thread that may waits.
@@ -178,7 +185,9 @@ class MpiTransport final : public Transport, private MpiUser {
   }
 
   Status begin_send(Channel channel, std::byte* buffer, Slot& slot) {
-    const Header header{.bytes = slot.bytes.size(), .tag = slot.tag};
+    const bool on_this_host = processors_[index(channel.peer)] != kOtherHost;
+    const Header header{
+        .bytes = slot.bytes.size(), .tag = slot.tag, .processor = on_this_host ? this_processor() + 1 : 0};
     std::memcpy(buffer, &header, sizeof header);
     const std::size_t along = slot.bytes.size() <= kInline ? slot.bytes.size() : 0;
     if (along > 0) std::memcpy(buffer + sizeof header, slot.bytes.data(), along);
@@ -225,6 +234,7 @@ class MpiTransport final : public Transport, private MpiUser {
   bool take_header(int peer, const std::byte* buffer, const Slot& slot) {
     Header header;
     std::memcpy(&header, buffer, sizeof header);
+    if (processors_[index(peer)] != kOtherHost) processors_[index(peer)] = header.processor;
     if (header.bytes != slot.bytes.size() || header.tag != slot.tag) {
       ledger_.fail(peer, ledger_.mismatch(peer, header.bytes, header.tag, slot.bytes.size(), slot.tag));
       return false;
@@ -361,6 +371,8 @@ class MpiTransport final : public Transport, private MpiUser {
   MpiComm comm_;
   SliceLedger ledger_;
   std::vector<Goodbye> goodbyes_;  // by peer
+  // By peer: on which processor it sent its last slice, plus 1; 0: none has come; or kOtherHost.
+  std::vector<int32_t> processors_;
   std::vector<Stream> streams_;
   std::vector<std::size_t> busy_;  // the streams with slices in flight
   // Where the next goodbye arrives.
@@ -369,6 +381,20 @@ class MpiTransport final : public Transport, private MpiUser {
   PollTimer timer_;
   bool leaving_ = false;  // goodbyes are expected soon
 };
+
+// MPI may start two ranks of a host without binding them, and the kernel may put both on one processor. There each
+// would spin while the other could run. Of the ranks that share a processor all but the lowest leave it.
+PeerActivity MpiTransport::peer_activity() {
+  const int32_t here = this_processor() + 1;
+  PeerActivity activity;
+  for (const std::size_t at : busy_) {
+    const int peer = SliceLedger::channel_of(at).peer;
+    if (processors_[index(peer)] != here) continue;
+    activity.on_this_processor = true;
+    activity.should_leave |= peer < ledger_.rank();
+  }
+  return activity;
+}
 
 }  // namespace
 

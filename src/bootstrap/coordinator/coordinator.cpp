@@ -97,6 +97,7 @@ class CoordinatorServer final : public Coordinator {
   void serve_once(Deadline deadline);
   void accept_all(CoordinatorListener& listener, bool may_only_query);
   void take_in(UniqueFd fd, bool may_only_query);
+  void close_listener_if_complete();
   void note_own(CoordinatorMessage message);
   std::size_t most_strangers() const;
   void evict_if_full();
@@ -166,6 +167,7 @@ void CoordinatorServer::serve_once(Deadline deadline) {
   // A query that is open already answers this request too.
   if (query_requested_.exchange(false)) static_cast<void>(membership_.query_job(JobMembership::kOwnPeer, now_ns()));
   membership_.tick(now_ns());
+  close_listener_if_complete();
   drop_expired_strangers();
   deliver();
   note_emptiness();
@@ -188,6 +190,11 @@ void CoordinatorServer::accept_all(CoordinatorListener& listener, bool may_only_
       take_in(std::move(fd), may_only_query);
     }
   }
+}
+
+// No rank connects twice, so a port that only ranks can know has served its purpose.
+void CoordinatorServer::close_listener_if_complete() {
+  if (options_.closes_when_complete && membership_.absent_ranks() == 0) listener_->close(poller_);
 }
 
 // A job works without this socket, so a failure is only logged.

@@ -41,6 +41,9 @@ struct CoordinatorOptions {
   // Whether the coordinator serves another job after all ranks have left. That of a launcher does; that of a rank ends
   // with the rank.
   bool serves_again = false;
+  // Whether the listener closes as soon as all ranks have arrived: for an address that only the ranks get. The
+  // connections stay open.
+  bool closes_when_complete = false;
 };
 
 class Coordinator {

@@ -179,6 +179,13 @@ void CoordinatorListener::resume(Poller& poller) {
   if (pause_ends_.passed() && poller.add(fd_.get(), token_).ok()) pause_ends_ = Deadline::never();
 }
 
+void CoordinatorListener::close(Poller& poller) {
+  if (!fd_) return;
+  if (pause_ends_.is_never()) poller.remove(fd_.get());
+  pause_ends_ = Deadline::never();
+  fd_.reset();
+}
+
 Result<std::string> find_in_memory(const std::string& name, Deadline deadline) {
   Names& all = names();
   MutexLock lock(all.mutex);

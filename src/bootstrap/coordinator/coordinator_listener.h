@@ -38,6 +38,8 @@ class CoordinatorListener {
   Deadline pause_ends() const { return pause_ends_; }
   // Watches the listener again after a pause.
   void resume(Poller& poller);
+  // Ends listening for good; address() stays.
+  void close(Poller& poller);
 
  private:
   CoordinatorListener() = default;

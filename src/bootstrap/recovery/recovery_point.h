@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/config.h"
@@ -23,6 +24,15 @@ struct RecoveryPoint {
   std::vector<int> members;  // of the present world, in its order
   std::string key;
 };
+
+// How the ranks of a world have found the coordinator.
+struct MeetingFacts {
+  bool on_one_host = false;
+  bool by_service = false;  // the launcher's own service, or the program, has passed the address on
+};
+
+// Returns why such a world keeps no recovery listener; empty if it keeps one. `transport`: the one that joins hosts.
+std::string why_no_recovery(std::string_view transport, const Environment& environment, const MeetingFacts& facts);
 
 // Opens the listener where this rank can be reached: at a name of the host if the ranks meet in one, else at the first
 // free port of this rank's.

@@ -53,6 +53,11 @@ bool parse_servers(std::string_view text, std::vector<Rendezvous::Endpoint>& ser
 
 }  // namespace
 
+bool is_on_one_host(std::string_view rendezvous) {
+  const auto parsed = parse_rendezvous(rendezvous);
+  return parsed.ok() && (parsed->kind == Rendezvous::Kind::unix_socket || parsed->kind == Rendezvous::Kind::memory);
+}
+
 bool coordinator_is_there(std::string_view text) {
   return text.ends_with(kCoordinatorIsThere) || text.ends_with(kCoordinatorListens) || text.ends_with("?hub=1");
 }

@@ -48,6 +48,9 @@ Result<Rendezvous> parse_rendezvous(std::string_view text);
 inline constexpr std::string_view kLauncherPlace = "launcher://";
 inline constexpr std::string_view kAllNodesPlace = "dns://";
 
+// Returns whether only processes of this host can meet there.
+bool is_on_one_host(std::string_view rendezvous);
+
 // Returns whether the text ends with one of the suffixes above, in any spelling.
 bool coordinator_is_there(std::string_view text);
 

@@ -9,6 +9,7 @@
 #include "bootstrap/launchers/launchers.h"
 #include "bootstrap/launchers/node_launchers.h"
 #include "bootstrap/rendezvous/rendezvous.h"
+#include "cli/open_ports.h"
 #include "system/addresses.h"
 #include "system/socket.h"
 
@@ -123,6 +124,7 @@ std::vector<Finding> check_network(const Environment& environment, const Config&
     findings.insert(findings.end(), more.begin(), more.end());
   }
   findings.push_back(check_ports(config));
+  findings.push_back({Severity::note, "listeners", describe_ports(config, environment), ""});
   return findings;
 }
 

@@ -93,4 +93,10 @@ void RoutedTransport::finish_sleep() {
   for (; prepared_ > 0; --prepared_) parts_[prepared_ - 1]->finish_sleep();
 }
 
+PeerActivity RoutedTransport::peer_activity() {
+  PeerActivity all;
+  for (const auto& part : parts_) all.add(part->peer_activity());
+  return all;
+}
+
 }  // namespace fdl

@@ -44,6 +44,7 @@ class RoutedTransport final : public Transport {
   int wake_fd() const override { return poller_.fd(); }
   bool prepare_to_sleep() override;
   void finish_sleep() override;
+  PeerActivity peer_activity() override;
 
  private:
   RoutedTransport(std::vector<std::unique_ptr<Transport>> parts, std::vector<Route> routes, int rank, Poller poller);

@@ -158,6 +158,14 @@ std::string built_transports() {
   return line;
 }
 
+std::string transport_between_hosts(const Config& config) {
+  const auto chosen = allowed(config);
+  if (!chosen.ok()) return {};
+  const Option* option =
+      joining(*chosen, Member{.world_rank = 0, .host_id = "a"}, Member{.world_rank = 1, .host_id = "b"});
+  return option == nullptr ? std::string() : std::string(option->name);
+}
+
 Result<std::shared_ptr<Device>> open_device(int kind, int index, [[maybe_unused]] const Config& config) {
 #if FDL_WITH_CUDA
   constexpr int kCuda = 2;  // DLPack's number
@@ -391,7 +399,7 @@ Status prefer_shared_memory(const Membership& membership, const std::vector<cons
 
 Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, SuspectHook suspect,
                                                const TuningTable* table, FindDeviceLibrary find_library,
-                                               std::function<void()> watch, std::function<void()> waiting) {
+                                               std::function<void()> watch, std::function<bool()> waiting) {
   Communicator::Parts parts{.id = membership.id,
                             .rank = membership.rank,
                             .members = membership.members,

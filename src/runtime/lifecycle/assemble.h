@@ -22,7 +22,7 @@ namespace fdl {
 using FindDeviceLibrary = std::function<Result<DeviceLibrary*>()>;
 Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, SuspectHook suspect,
                                                const TuningTable* table = nullptr, FindDeviceLibrary find_library = {},
-                                               std::function<void()> watch = {}, std::function<void()> waiting = {});
+                                               std::function<void()> watch = {}, std::function<bool()> waiting = {});
 
 // Memory that all ranks of this host map; null if they cannot, or if the transports exclude it. Collective over the
 // members.
@@ -66,6 +66,10 @@ uint64_t bytes_over_fabric();
 
 // The transports that would join `rank` (an index of members) to the others: "shm", "tcp", "shm+tcp" or "none".
 std::string transports_between(const std::vector<Member>& members, int rank, const Config& config);
+
+// The transport that would join two ranks of different hosts, without what follows a colon: "tcp", "mpi", "ofi"; empty
+// if none would.
+std::string transport_between_hosts(const Config& config);
 
 // The transports of this build: "shm yes, tcp yes, loopback yes".
 std::string built_transports();

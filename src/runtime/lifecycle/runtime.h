@@ -47,7 +47,8 @@ struct RuntimeOptions {
   std::function<bool()> interrupted;  // called by threads that wait in ordered calls: true ends the call; may be empty
   // Returns rank 0's word on every rank. Collective over the ranks. Replaces rendezvous and job key; may be empty.
   std::function<Result<std::string>(const std::string& word)> share;
-  std::function<void()> waiting;  // called by threads that wait in ordered calls, between short sleeps; may be empty
+  // Called by threads that wait in ordered calls, between short sleeps: true keeps the thread awake; may be empty.
+  std::function<bool()> waiting;
   // Called by the thread that owns progress with each stall that a rank of the job reports; may be empty.
   std::function<void(const std::string& text)> stalled;
   // Called in a thread of its own when a user asks for the stacks of all ranks, and may wait; may be empty.
@@ -199,6 +200,7 @@ class Runtime {
   Result<std::unique_ptr<CoordinatorClient>> connect_to_coordinator(Deadline deadline);
   Status connect_ranks();
   void open_recovery();
+  MeetingFacts meeting_facts() const;
   void keep_recovery(const std::vector<CoordinatorClient::Hello>& everyone);
   Status may_shrink() const;
   RuntimeOptions successor_options(const RecoveryPoint& point, double timeout_s) const;

@@ -8,6 +8,8 @@
 
 #include "base/log.h"
 #include "bootstrap/recovery/survivor_connections.h"
+#include "bootstrap/rendezvous/rendezvous.h"
+#include "runtime/lifecycle/assemble.h"
 #include "runtime/lifecycle/runtime.h"
 #include "system/handshake.h"
 #include "system/seal.h"
@@ -37,7 +39,9 @@ std::string key_of_round(const RecoveryPoint& point) {
 // Before the hello, which carries the address. A job does not fail because it could not shrink. An elastic job gets its
 // next world from its launcher.
 void Runtime::open_recovery() {
-  if (options_.succession || identity_.size == 1 || Environment::of_process().get("FARANDOLE_ELASTIC")) return;
+  const Environment environment = Environment::of_process();
+  if (options_.succession || identity_.size == 1 || environment.get("FARANDOLE_ELASTIC")) return;
+  if (!why_no_recovery(transport_between_hosts(config_), environment, meeting_facts()).empty()) return;
   auto opened = open_recovery_point(identity_.rendezvous, config_);
   if (opened.ok()) {
     recovery_ = opened.take();
@@ -45,6 +49,10 @@ void Runtime::open_recovery() {
     log_warning("rank {}: {}; the job goes on, and cannot be continued by fdl_world_shrink", identity_.rank,
                 opened.status().text());
   }
+}
+
+MeetingFacts Runtime::meeting_facts() const {
+  return {.on_one_host = is_on_one_host(identity_.rendezvous), .by_service = !identity_.service.empty()};
 }
 
 void Runtime::keep_recovery(const std::vector<CoordinatorClient::Hello>& everyone) {
@@ -64,6 +72,14 @@ Status Runtime::may_shrink() const {
         "this job is elastic: its launcher makes the next world (farandole.elastic.run, or shutdown and init)");
   }
   if (facts_.size > 1 && !recovery_.listener) {
+    const std::string why =
+        why_no_recovery(transport_between_hosts(config_), Environment::of_process(), meeting_facts());
+    if (!why.empty()) {
+      return Status(Code::unsupported, "this world cannot shrink: " + why +
+                                           "; where the launcher leaves the other ranks running, set "
+                                           "FARANDOLE_RENDEZVOUS=tcp://<host of rank 0>:<free port> and "
+                                           "FARANDOLE_JOB_KEY on all ranks, and use the transport tcp");
+    }
     return Status(Code::unsupported, "rank " + std::to_string(facts_.rank) +
                                          " could not open a recovery listener when this world was made; see its log");
   }

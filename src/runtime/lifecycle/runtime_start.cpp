@@ -267,8 +267,10 @@ Status Runtime::meet_through(const std::function<Result<std::string>(const std::
   return {};
 }
 
-// The coordinator has a thread of its own, which takes no signals.
+// The coordinator has a thread of its own, which takes no signals. An address that the launcher or the program passes
+// on is of no use to anything but the ranks.
 Status Runtime::serve_coordinator() {
+  const bool only_ranks_know_it = options_.share || identity_.rendezvous.starts_with(kLauncherPlace);
   FDL_ASSIGN_OR_RETURN(coordinator_, Coordinator::open({.size = identity_.size,
                                                         .job_key = identity_.job_key,
                                                         .address = identity_.rendezvous,
@@ -277,7 +279,8 @@ Status Runtime::serve_coordinator() {
                                                         .start_timeout_s = arrival_timeout_s(options_, config_),
                                                         .silence_warning_s = config_.silence_warning_s,
                                                         .lost_after_s = config_.lost_after_s,
-                                                        .server_name = "rank 0 on " + host_facts().host_name}));
+                                                        .server_name = "rank 0 on " + host_facts().host_name,
+                                                        .closes_when_complete = only_ranks_know_it}));
   coordinator_thread_ = start_thread_without_signals([this] { coordinator_->run(); });
   return {};
 }

@@ -47,6 +47,14 @@ def test_messages_move_while_a_rank_waits_in_a_collective(kind, tmp_path):
     assert code == 0 and "20 messages are right" in output and "farandole ran 18 collectives" in output, output
 
 
+def test_a_rank_that_waits_does_not_sleep_while_it_has_a_window(kind, tmp_path):
+    """A rank that slept between two looks for messages would sleep at least once for most of the 400 additions."""
+    code, output = run(kind, [compiled(kind, "windows.c", str(tmp_path))])
+    assert code == 0 and re.search(r"farandole ran \d+ collectives", output), output
+    slept = re.search(r"the sums are right; slept (\d+) and (\d+) times", output)
+    assert slept and max(int(slept[1]), int(slept[2])) < 100, output
+
+
 @pytest.mark.parametrize("age, ran", [("old", 33), ("new", 18)])
 def test_fortran_programs(kind, tmp_path, age, ran):
     code, output = run(kind, [compiled(kind, f"{age}_fortran.f90", str(tmp_path))])

@@ -389,6 +389,39 @@ def test_env_rejects_contradictions(environment, words):
         assert word in done.stderr
 
 
+SEVERAL_HOSTS = {"FARANDOLE_RANK": "0", "FARANDOLE_SIZE": "2", "FARANDOLE_LOCAL_RANK": "0", "FARANDOLE_LOCAL_SIZE": "1",
+                 "FARANDOLE_RENDEZVOUS": "tcp://10.0.0.1:29500", "FARANDOLE_JOB_KEY": "0123456789abcdef"}  # fmt: skip
+ONE_HOST = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+            "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "a job"}  # fmt: skip
+SHRINKS = "each rank: one for fdl_world_shrink, for the whole job"
+
+
+@pytest.mark.parametrize(
+    "environment, opened, not_opened",
+    [
+        ({}, ["none on one host; on several, rank 0: a free port", SHRINKS + ", under mpirun none"], []),
+        ({"FARANDOLE_PORT_BASE": "29500"}, ["rank 0: port 29500 for the coordinator"], ["a free port"]),
+        ({"FARANDOLE_METRICS_PORT": "9400"}, ["metrics, from port 9400 on"], []),
+        (ONE_HOST, ["ports: none: the ranks meet at a name of this host"], ["coordinator,", "shrink"]),
+        (
+            SEVERAL_HOSTS,
+            ["for the coordinator, for the whole job; " + SHRINKS + "; each rank: one for data"],
+            ["mpirun"],
+        ),
+        (SEVERAL_HOSTS | {"FARANDOLE_TRANSPORT": "shm,mpi"}, ["data goes over MPI"], ["shrink", "one for data"]),
+        (
+            SEVERAL_HOSTS | {"FARANDOLE_TRANSPORT": "shm,ofi:tcp"},
+            [SHRINKS, "data goes over libfabric"],
+            ["one for data"],
+        ),
+        (SEVERAL_HOSTS | {"FARANDOLE_TRANSPORT": "efa"}, ["EFA, which has no ports"], ["one for data"]),
+    ],
+)
+def test_config_says_which_ports_a_job_opens_and_for_how_long(environment, opened, not_opened):
+    line = next(line for line in farandole("config", environment=environment).stdout.splitlines() if "ports: " in line)
+    assert all(part in line for part in opened) and not any(part in line for part in not_opened), line
+
+
 @pytest.mark.parametrize("variables, lines", [
     ({}, ["devices: cuda: 8 devices, the first cuda:0 (",
           f"collectives on devices: NCCL 2.32.3 ({fake_devices.NCCL}, set by nccl_library): own_memory, registration, "

@@ -39,6 +39,7 @@ def test_each_finding_has_a_verdict_and_bad_ones_exit_with_78():
     assert {
         "rank",
         "ports",
+        "listeners",
         "kernel",
         "cores",
         "/dev/shm",

@@ -31,6 +31,79 @@ def test_ranks_on_two_hosts_meet_without_a_variable(kind, agent):
     assert f"key={SERVICE[kind]}" in output and "key=derived" not in output, output
 
 
+# The TCP ports on which this process listens, by the tables of its network namespace.
+PORTS = """
+import os, time
+def ports():
+    mine = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            mine.add(os.readlink("/proc/self/fd/" + fd))
+        except FileNotFoundError:  # that of the folder itself
+            pass
+    found = set()
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        for row in open(table).read().splitlines()[1:]:
+            fields = row.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in mine:
+                found.add(int(fields[1].rpartition(":")[2], 16))
+    return found
+"""
+# MPI may listen itself, so it starts first.
+START_MPI = """
+import ctypes
+mpi = ctypes.CDLL('{library}')
+assert mpi.MPI_Init_thread(None, None, 3, ctypes.byref(ctypes.c_int())) == 0
+"""
+# The ports that have come since `before`, once the start is over.
+OWN_PORTS = """
+comm.barrier()
+end = time.monotonic() + 20
+while ports() - before and time.monotonic() < end:
+    time.sleep(0.01)
+os.write(1, f"rank {comm.rank} listens at {sorted(ports() - before)}\\n".encode())
+comm.barrier()
+farandole.shutdown()
+"""
+
+
+@pytest.mark.parametrize("transport", ["auto", "mpi", "shm,mpi"])
+@pytest.mark.parametrize("kind", SERVICE)
+def test_a_running_job_listens_at_no_port(kind, transport, agent):
+    program = PORTS + "before = ports()\n" + SUM + OWN_PORTS
+    if transport != "auto":
+        start = START_MPI.format(library=LIBRARY[kind])
+        program = PORTS + start + "before = ports()\n" + SUM + OWN_PORTS + "assert mpi.MPI_Finalize() == 0\n"
+    code, output = mpirun(kind, program, agent=agent, FARANDOLE_TRANSPORT=transport)
+    assert code == 0 and len(re.findall(r"rank \d listens at \[\]", output)) == 4, output
+
+
+@pytest.mark.parametrize("kind", SERVICE)
+def test_a_job_with_an_address_of_its_own_keeps_its_ports(kind, agent):
+    """The coordinator's, which others may know, and those through which survivors find each other."""
+    program = PORTS + "before = ports()  # hydra's ranks inherit one\n" + SUM
+    program += 'os.write(1, f"rank {comm.rank} listens at {len(ports() - before)}\\n".encode())\ncomm.barrier()\n'
+    code, output = mpirun(kind, program, agent=agent, FARANDOLE_RENDEZVOUS="tcp://198.18.77.1:29510",
+                          FARANDOLE_JOB_KEY="0123456789abcdef")  # fmt: skip
+    listening = sorted(re.findall(r"rank (\d) listens at (\d)", output))
+    assert code == 0 and listening == [("0", "2"), ("1", "1"), ("2", "1"), ("3", "1")], output
+
+
+@pytest.mark.parametrize("kind", SERVICE)
+def test_a_job_without_those_ports_says_why_it_cannot_shrink(kind, agent):
+    program = (
+        SUM
+        + """
+try:
+    farandole.shrink()
+except farandole.UnsupportedError as error:
+    os.write(1, f"refused: {error}\\n".encode())
+"""
+    )
+    code, output = mpirun(kind, program, agent=agent)
+    assert code == 0 and output.count("mpirun ends a job that loses a rank") == 4, output
+
+
 @pytest.mark.parametrize("kind", SERVICE)
 def test_a_world_can_be_made_again(kind, agent):
     code, output = mpirun(kind, SUM + "farandole.shutdown()\n" + SUM, agent=agent)

@@ -77,6 +77,38 @@ TEST(Coordinator, IsFoundAmongOtherServersOfAPortRange) {
   EXPECT_TRUE((*ranks[1])->wait_for_all(Deadline::after_seconds(10)).ok());
 }
 
+// Whether something listens at a rendezvous tcp://host:port.
+bool listens_at(const std::string& rendezvous) {
+  const Address address{rendezvous.substr(std::string("tcp://").size())};
+  return connect_any(std::span(&address, 1), Deadline::after_seconds(10)).ok();
+}
+
+TEST(Coordinator, ClosesThePortWhenAllRanksHaveArrivedIfOnlyTheyKnowIt) {
+  CoordinatorOptions options = options_for(2, "tcp://127.0.0.1:0");
+  options.closes_when_complete = true;
+  RunningCoordinator coordinator(options);
+  auto first = join(coordinator->address(), 0, 2);
+  EXPECT_TRUE(listens_at(coordinator->address())) << "rank 1 has not come";
+  auto second = join(coordinator->address(), 1, 2);
+  const Deadline deadline = Deadline::after_seconds(10);
+  while (listens_at(coordinator->address()) && !deadline.passed()) std::this_thread::yield();
+  EXPECT_FALSE(listens_at(coordinator->address()));
+  // The connections remain.
+  EXPECT_TRUE((*first)->publish("a", "b").ok());
+  const auto value = (*second)->fetch("a", Deadline::after_seconds(10));
+  ASSERT_TRUE(value.ok());
+  EXPECT_EQ(*value, "b");
+  second->disconnect();
+  EXPECT_THAT(first_text(first->next_event()), HasSubstr("rank 1 on host-b (process 101) was lost"));
+}
+
+TEST(Coordinator, KeepsItsPortForOthersThatKnowIt) {
+  RunningCoordinator coordinator(options_for(1, "tcp://127.0.0.1:0"));
+  auto rank = join(coordinator->address(), 0, 1);
+  ASSERT_TRUE((*rank)->wait_for_all(Deadline::after_seconds(10)).ok());
+  EXPECT_TRUE(listens_at(coordinator->address()));
+}
+
 TEST(Coordinator, NamesTheMissingRanks) {
   CoordinatorOptions options = options_for(8);
   options.start_timeout_s = 0.3;

@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 namespace fdl {
@@ -145,6 +146,36 @@ TEST(Spin, LeavesTheProcessorThatAnAwaitedRankNeeds) {
   const cpu_set_t allowed = affinity();
   ASSERT_GE(CPU_COUNT(&allowed), 2) << "this test needs two processors";
   EXPECT_LE(looks_until_it_leaves({.on_this_processor = true, .should_leave = true}), 64);
+}
+
+// Another program, on the first processor that this thread may use.
+class OtherProgram {
+ public:
+  OtherProgram()
+      : thread_([this] {
+          const cpu_set_t allowed = affinity();
+          cpu_set_t one;
+          CPU_ZERO(&one);
+          CPU_SET(static_cast<std::size_t>(begin_on_the_first(allowed)), &one);
+          EXPECT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+          while (!ends_.load(std::memory_order_relaxed)) {
+          }
+        }) {}
+  ~OtherProgram() {
+    ends_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> ends_{false};
+  std::thread thread_;
+};
+
+TEST(Spin, LeavesSoonerIfOtherProgramsTakeTheTimeThatItYields) {
+  const cpu_set_t allowed = affinity();
+  ASSERT_GE(CPU_COUNT(&allowed), 2) << "this test needs two processors";
+  const OtherProgram other;
+  EXPECT_LE(looks_until_it_leaves({.on_this_processor = true, .should_leave = true}), 8);
 }
 
 }  // namespace
