@@ -11,7 +11,10 @@ namespace {
 
 constexpr int kMostRounds = 10'000;  // a group that still moves after so many never rests
 
-const Config& config_of(std::size_t number) {
+constexpr std::size_t kConfigs = 7;
+
+// `along_a_tree`: requests and plans pass through other ranks in groups of four and more.
+const Config& config_of(std::size_t number, bool along_a_tree) {
   static const std::vector<Config> all = [] {
     using Options = std::map<std::string, std::string>;
     std::vector<Config> read;
@@ -20,15 +23,19 @@ const Config& config_of(std::size_t number) {
                                    Options{{"lock_after", "3"}, {"cache_capacity", "3"}, {"fusion_bytes", "1K"}},
                                    Options{{"lock_after", "2"}, {"stall_shutdown_s", "12"}},
                                    Options{{"lock_after", "0"}, {"cache_capacity", "0"}}}) {
-      Options all_options = options;
-      all_options["stall_warning_s"] = "2";
-      auto config = Config::read(Environment({}), all_options);
-      FDL_CHECK(config.ok());
-      read.push_back(config.take());
+      for (const char* width : {"16", "1"}) {
+        Options all_options = options;
+        all_options["stall_warning_s"] = "2";
+        all_options["agreement_width"] = width;
+        auto config = Config::read(Environment({}), all_options);
+        FDL_CHECK(config.ok());
+        read.push_back(config.take());
+      }
     }
+    FDL_CHECK(read.size() == 2 * kConfigs);
     return read;
   }();
-  return all[number % all.size()];
+  return all[2 * (number % kConfigs) + (along_a_tree ? 1 : 0)];
 }
 
 GroupShape shape_of(const std::vector<Member>& members) {
@@ -44,7 +51,7 @@ GroupShape shape_of(const std::vector<Member>& members) {
 
 GroupSettings group_settings(uint64_t number) {
   GroupSettings settings;
-  settings.config = &config_of(number % 7);
+  settings.config = &config_of(number, number / 224 % 2 == 1);
   settings.shares_words = number / 7 % 4 != 0;
   if (number / 28 % 8 == 0) settings.session_key = "the session key of a simulated world";
   if (settings.config->autotune)
