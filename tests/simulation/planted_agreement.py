@@ -31,12 +31,6 @@ FAULTS = [
         "  repetitions.note(message.plan, true);\n  if (!repetitions.may_lock()) return;",
     ),
     (
-        "the root does not make the other ranks freeze an optimistic order",
-        ROOT_SESSION,
-        "std::exchange(freeze_announced, true)) return std::nullopt;",
-        "!std::exchange(freeze_announced, true)) return std::nullopt;",
-    ),
-    (
         "the least count of an optimistic order is that of the last rank",
         ROOT_SESSION,
         "*counts = {std::min(counts->least, *frozen[rank]),",

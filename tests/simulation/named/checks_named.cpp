@@ -77,6 +77,11 @@ void Job::check_stall(const GroupRecord& record, const std::string& text) {
 void Job::check_stall_texts() {
   if (!done_.empty() || elastic_) return;
   for (const auto& [key, record] : records_) {
+    // A locked order is left after half a second, and a name is reported 2 s after that.
+    if (record->longest_wait > 4 * kSecond && record->stalls.empty()) {
+      simulation_.violated(fmt::format("{}: an operation has waited for {:.1f} s, and no stall is reported", key,
+                                       static_cast<double>(record->longest_wait) / 1e9));
+    }
     for (const std::string& text : record->stalls) {
       for (const Rank* member : worlds_.at(record->world)->members) {
         if (member->has_finished() && std::ranges::count(member->stalls(), text) == 0) {

@@ -127,7 +127,11 @@ SimulatedGroup::Submission& SimulatedGroup::submit(std::vector<std::string> titl
 void SimulatedGroup::note_end(Submission& submission) {
   const Status& status = submission.status();
   const bool is_of_group = !status.ok() && status.text() == named().failure().text();
-  for (const Request& request : submission.requests) record_.pending.erase({rank(), request.name});
+  for (const Request& request : submission.requests) {
+    const int64_t waited = actor_.simulation().now() - record_.submitted[{rank(), request.name}];
+    if (request.kind != RequestKind::join) record_.longest_wait = std::max(record_.longest_wait, waited);
+    record_.pending.erase({rank(), request.name});
+  }
   for (const std::string& title : submission.titles) {
     record_.endings[title][rank()] = {status, is_of_group};
     if (status.ok()) record_.ended[static_cast<std::size_t>(rank())].push_back(title);
