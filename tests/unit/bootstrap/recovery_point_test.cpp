@@ -10,8 +10,9 @@ namespace {
 using testing::HasSubstr;
 
 const Environment kNoLauncher({});
-const Environment kOpenMpi({{"OMPI_COMM_WORLD_RANK", "1"}});
-const Environment kHydra({{"PMI_RANK", "1"}});
+using Variables = std::map<std::string, std::string>;
+const Environment kOpenMpi(Variables{{"OMPI_COMM_WORLD_RANK", "1"}});
+const Environment kHydra(Variables{{"PMI_RANK", "1"}});
 const Environment kSlurm({{"PMI_RANK", "1"}, {"SLURM_PROCID", "1"}});
 
 TEST(RecoveryPoint, ListensOnOneHostWhateverTheLauncher) {
