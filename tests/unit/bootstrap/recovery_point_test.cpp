@@ -9,11 +9,12 @@ namespace {
 
 using testing::HasSubstr;
 
-const Environment kNoLauncher({});
-using Variables = std::map<std::string, std::string>;
-const Environment kOpenMpi(Variables{{"OMPI_COMM_WORLD_RANK", "1"}});
-const Environment kHydra(Variables{{"PMI_RANK", "1"}});
-const Environment kSlurm({{"PMI_RANK", "1"}, {"SLURM_PROCID", "1"}});
+using Values = std::map<std::string, std::string>;
+
+const Environment kNoLauncher{Values{}};
+const Environment kOpenMpi{Values{{"OMPI_COMM_WORLD_RANK", "1"}}};
+const Environment kHydra{Values{{"PMI_RANK", "1"}}};
+const Environment kSlurm{Values{{"PMI_RANK", "1"}, {"SLURM_PROCID", "1"}}};
 
 TEST(RecoveryPoint, ListensOnOneHostWhateverTheLauncher) {
   for (const Environment& environment : {kNoLauncher, kOpenMpi, kHydra, kSlurm}) {
