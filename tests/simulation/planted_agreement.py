@@ -97,12 +97,6 @@ FAULTS = [
         "(deferred_.front().order_ended || submissions_.order() == nullptr)",
     ),
     (
-        "operations go on waiting for a root that has left",
-        OPERATIONS,
-        "  if (rank == 0) failure_.root_departs(why);\n",
-        "",
-    ),
-    (
         "a former meaning of a cached request is forgotten",
         CACHE,
         "if (const Request* former = cache_.at(*position)) former_[*position] = {*former, since_[*position], next};",
