@@ -37,22 +37,10 @@ FAULTS = [
         "*counts = {*frozen[rank],",
     ),
     (
-        "a position begins before all ranks are ready for it",
-        LOCKED_ORDER + ".h",
-        "    ready_ = std::min(ready_, here ? there.count : is_next_epoch(there) ? limit_ : 0);",
-        "    ready_ = std::min(ready_, !here ? 0 : rank == rank_ ? there.count : ready_);",
-    ),
-    (
         "a rank does not leave the order when another one does",
         LOCKED_ORDER + ".h",
         "    if (frozen) freeze();\n",
         "",
-    ),
-    (
-        "a rank that has departed keeps the others in the order",
-        LOCKED_ORDER + ".h",
-        "(frozen || departed_[static_cast<std::size_t>(rank)])",
-        "frozen",
     ),
     (
         "a position is published although a tensor of it is missing",
@@ -85,22 +73,10 @@ FAULTS = [
         "  operations_.complete(run.entries(), run.status());\n  failure_.report(run.status());\n}",
     ),
     (
-        "an order is not left when a tensor waits for one that was not submitted",
-        NAMED + "order/order_timeout.cpp",
-        "  return deadline_.passed();",
-        "  return order.waits_for_others() && deadline_.passed();",
-    ),
-    (
         "a plan after the last round of an order does not wait for the end of that order",
         OPERATIONS,
         "!(deferred_.front().order_ended && submissions_.order() != nullptr)",
         "(deferred_.front().order_ended || submissions_.order() == nullptr)",
-    ),
-    (
-        "operations go on waiting for a root that has left",
-        OPERATIONS,
-        "  if (rank == 0) failure_.root_departs(why);\n",
-        "",
     ),
     (
         "a former meaning of a cached request is forgotten",
