@@ -220,8 +220,8 @@ typedef struct fdl_world_options {
   void (*stalled)(const char* text, void* context);
   void* stalled_context;
   /* May be NULL. `farandole where --stacks` asks for it: it writes the stacks of this process's threads to `text`, as
-   * lines, and returns their bytes, at most `capacity`. It is called in a thread of its own, may wait, and must not call
-   * the library. An answer after half a second comes too late. fdl_world_destroy waits for its return. */
+   * lines, and returns their bytes, at most `capacity`. It is called in a thread of its own, may wait, and must not
+   * call the library. An answer after half a second comes too late. fdl_world_destroy waits for its return. */
   size_t (*stacks)(char* text, size_t capacity, void* context);
   void* stacks_context;
   /* May be NULL. Called after each `waiting`, with waiting_context. Nonzero: until the next call a thread that waits

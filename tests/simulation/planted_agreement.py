@@ -20,8 +20,8 @@ FAULTS = [
     (
         "the root takes requests that were sent before their rank has locked the order",
         ROOT_SESSION,
-        "if (message->acknowledged < state.locked_by) {",
-        "if (message->acknowledged < state.locked_by && from < 0) {",
+        "if (message.acknowledged < locked_by) {",
+        "if (message.acknowledged < locked_by && from < 0) {",
     ),
     (
         "the order is locked while a rank has joined",

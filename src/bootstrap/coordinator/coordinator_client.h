@@ -39,8 +39,8 @@ struct CoordinatorEvent {
   Status why;
   uint64_t query = 0;
   bool with_stacks = false;  // a state_query asks for the stacks of this rank's threads too
-  int64_t begun = -1;    // collectives on devices that `rank` has called; -1: it has no such communicator
-  bool waiting = false;  // some of them have not run yet
+  int64_t begun = -1;        // collectives on devices that `rank` has called; -1: it has no such communicator
+  bool waiting = false;      // some of them have not run yet
   SliceCounts sent{};
 };
 

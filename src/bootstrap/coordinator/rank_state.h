@@ -33,10 +33,10 @@ struct RankState {
   };
 
   std::vector<Wait> operations{};
-  std::vector<Wait> names{};   // only on the root of a group, which decides when all ranks are ready
-  uint64_t begun_ordered = 0;  // collectives of ordered communicators
-  uint64_t begun_named = 0;    // operations that were submitted by name
-  uint64_t left_out = 0;       // operations and names that are not in the lists
+  std::vector<Wait> names{};            // only on the root of a group, which decides when all ranks are ready
+  uint64_t begun_ordered = 0;           // collectives of ordered communicators
+  uint64_t begun_named = 0;             // operations that were submitted by name
+  uint64_t left_out = 0;                // operations and names that are not in the lists
   std::vector<Agreement> agreements{};  // of the groups in which operations were submitted
   // Of the rank's threads, where the user asks for them: lines of text. Empty: the program gives none.
   std::string stacks{};

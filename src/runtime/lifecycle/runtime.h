@@ -254,7 +254,7 @@ class Runtime {
     RankState state;
     std::vector<Asked> asked;  // communicators whose driving threads have not answered yet
     bool awaits_stacks = false;
-    int64_t pause_ns = 0;      // until the answers are looked for again
+    int64_t pause_ns = 0;  // until the answers are looked for again
     int64_t next_ns = 0;
     int64_t until_ns = 0;
   };

@@ -95,7 +95,7 @@ def test_the_picture_is_well_formed(tmp_path, axis):
         (["--slice", "0"], "--slice: '0'"),
         (["--hosts", "2,4", "--bytes", "4,8", "--svg", "x.svg"], "not both"),
         (["--steps", "resnet"], "--steps: 'resnet' is none of resnet50 and bert-base"),
-        (["--steps", "resnet50", "--bytes", "4"], "--steps excludes --bytes"),
+        (["--steps", "resnet50", "--bytes", "4"], "--bytes excludes --steps"),
         (["--compute", "1s"], "--compute requires --steps"),
         (["--steps", "1M", "--compute", "1"], "--compute: '1' is not a time"),
         (["--steps", "1M", "--backward", "101%"], "--backward: at most 100%"),
@@ -128,8 +128,8 @@ def test_steps_hide_communication_behind_the_backward_pass():
     fast = rows_of(*arguments, "--link", "400Gbit,5us,0.3us", "--compute", "400ms")
     assert [row["ranks"] for row in slow] == [16, 32, 64, 128, 256, 512]
     for row in slow + fast:
-        assert row["step_us"] == pytest.approx(row["compute_us"] + row["exposed_us"])
-        assert row["efficiency"] == pytest.approx(row["compute_us"] / row["step_us"])
+        assert row["step_us"] == pytest.approx(row["compute_us"] + row["exposed_us"], rel=1e-4)
+        assert row["efficiency"] == pytest.approx(row["compute_us"] / row["step_us"], rel=1e-4)
         assert row["communication_us"] >= row["exposed_us"]
     assert all(row["hidden"] > 0.9 and row["efficiency"] > 0.97 for row in fast)
     assert all(row["efficiency"] < 0.9 for row in slow)

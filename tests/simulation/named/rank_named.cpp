@@ -136,7 +136,8 @@ Task<Status> Rank::run_round(NamedPhase& phase, int round) {
     const std::string& tensor = due[i].front().name;
     int64_t pause = simulation().percent(30) ? simulation().between(0, 2 * kMs) : 0;
     if (simulation().percent(1)) pause = simulation().between(0, 300 * kMs);
-    if (late != nullptr && late->rank == rank_ && i + 1 == due.size()) pause = late->delay;
+    // What is overdue is submitted in time, or the ranks that have gone on reach their limit first.
+    if (late != nullptr && late->rank == rank_ && i + 1 == due.size() && tensor != "overdue") pause = late->delay;
     const Surprise* overdue = phase.find(Surprise::Kind::overdue, round);
     if (tensor == "overdue" && overdue->rank == rank_) pause = overdue->delay;
     if (pause > 0) {
