@@ -76,7 +76,7 @@ def test_an_elastic_job_forgives_each_index_and_keeps_its_minimum():
         ("jobset --nnodes 2", "train-node-0-0.train"),  # <jobset>-<replicated job>-<job>-<pod>.<subdomain>
         ("statefulset --nnodes 2", "train-0.train"),
         ("lws --nnodes 2", "$(LWS_LEADER_ADDRESS)"),
-        ("deployment --nnodes 1:2", "train"),  # the Service of the pod that leads
+        ("deployment --nnodes 1:2", "dns://train"),  # the headless Service of all pods
     ],
 )
 def test_the_rendezvous_is_the_name_that_the_controller_gives_the_first_pod(kind, first_pod):
