@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "bench/gpu/bench_gpu.h"
-#include "bench/gpu/resnet50.h"
 #include "bench/gpu/turns.h"
 #include "bench/gpu/worker_group.h"
 #include "cli/opened_world.h"
+#include "cli/simulate/resnet50.h"
 #include "transports/nccl/nccl_device_library.h"
 
 namespace {
@@ -164,7 +164,7 @@ struct Rank {
 class Gradients {
  public:
   Gradients(BenchGpu& gpu, std::size_t divisor) {
-    for (const std::size_t size : resnet50()) {
+    for (const std::size_t size : fdl::resnet50()) {
       tensors_.emplace_back(gpu, std::max<std::size_t>(size / divisor, 1), "gradient." + std::to_string(count_++));
       elements_ += tensors_.back().count();
     }

@@ -15,8 +15,8 @@
 
 #include "base/clock.h"
 #include "bench/gpu/ending.h"
-#include "bench/gpu/resnet50.h"
 #include "bench/times.h"
+#include "cli/simulate/resnet50.h"
 #include "cuda/cuda_device.h"
 #include "data/half.h"
 #include "data/reduce.h"
@@ -333,7 +333,7 @@ double time_copy(Device& device, Report& report, std::size_t bytes) {
 
 void time_all(Device& device, Report& report) {
   std::printf("\n%-34s %12s %13s %13s %13s %13s %6s\n", "", "", "median", "minimum", "moved", "limit", "ratio");
-  const std::vector<std::size_t> resnet = resnet50();
+  const std::vector<std::size_t> resnet = fdl::resnet50();
   std::size_t all = 0;
   for (const std::size_t size : resnet) all += size;
   // A copy reads and writes each byte once: the highest rate that a kernel of this kind can have.

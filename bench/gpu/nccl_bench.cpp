@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "bench/gpu/bench_gpu.h"
-#include "bench/gpu/resnet50.h"
 #include "bench/gpu/turns.h"
 #include "bench/gpu/worker_group.h"
+#include "cli/simulate/resnet50.h"
 #include "transports/nccl/nccl_device_library.h"
 
 namespace {
@@ -101,7 +101,7 @@ void report(const Options& options, const char* what, std::size_t bytes, const T
 // The gradients of ResNet-50 with sizes divided by `divisor`, each at least one element.
 struct Gradients {
   Gradients(Rank& self, std::size_t divisor) {
-    for (const std::size_t size : resnet50()) {
+    for (const std::size_t size : fdl::resnet50()) {
       const std::size_t count = std::max<std::size_t>(size / divisor, 1);
       std::byte* tensor = self.gpu.allocate(count * 4);
       segments.push_back({tensor, total, count});

@@ -94,7 +94,8 @@ Status Communicator::State::stage(Message& message) {
   return {};
 }
 
-// Records of messages between devices are told from other messages by their order alone, so these are not mixed.
+// A record of a message between devices is recognised by its order alone. Therefore either all messages of a
+// communicator are of this kind, or none.
 Status Communicator::State::start_between_devices(Message& message) {
   if (Status prepared = prepare_device_messages(); !prepared.ok()) return as_device_failure(prepared);
   if (message.device != nullptr) {

@@ -1,6 +1,8 @@
 // run_ranks() runs ranks as threads of one process and rethrows the first failure in the test's thread.
 #pragma once
 
+#include <sched.h>
+
 #include <exception>
 #include <functional>
 #include <stdexcept>
@@ -42,6 +44,26 @@ template <typename T>
 T require(Result<T> result) {
   if (!result.ok()) throw std::runtime_error(result.status().text());
   return result.take();
+}
+
+// The processors that this thread may use.
+inline std::vector<int> allowed_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  require(::sched_getaffinity(0, sizeof set, &set) == 0, "sched_getaffinity");
+  std::vector<int> numbers;
+  for (int number = 0; number < CPU_SETSIZE; ++number) {
+    if (CPU_ISSET(static_cast<std::size_t>(number), &set)) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+// Moves this thread to a processor.
+inline void move_to(int processor) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<std::size_t>(processor), &set);
+  require(::sched_setaffinity(0, sizeof set, &set) == 0, "sched_setaffinity");
 }
 
 }  // namespace fdl::test

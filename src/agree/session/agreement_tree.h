@@ -3,13 +3,15 @@
 //
 //   two hosts with ranks 0 to 4 and 5 to 9, width 2
 //
-//     0 -+- 1 -+- 3          The lowest rank of each host is the host's leader. Leaders form a tree of this width, in
-//     the
-//        |     +- 4          order of their ranks. The ranks of a host form such a tree under their leader.
+//     0 -+- 1 -+- 3
+//        |     +- 4
 //        +- 2
 //        +- 5 -+- 6 -+- 8
 //              |     +- 9
 //              +- 7
+//
+// The lowest rank of each host is the host's leader. Leaders form a tree of this width, in the order of their ranks.
+// The ranks of a host form such a tree under their leader.
 //
 // A rank has at most twice `width` children, so control connections do not grow with the group, and messages cross
 // between hosts once for each host. The depth is logarithmic. A small group has a star instead: all ranks are children

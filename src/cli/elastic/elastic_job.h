@@ -152,7 +152,7 @@ class ElasticJob final : public WorkerGroup {
   std::vector<Action> actions_;
 };
 
-// The smallest number that is not taken. A replacement gets the rank, and with it the device, of what it replaces.
+// Returns the smallest number that is not taken: a replacement gets the rank and the device of the former worker.
 inline int smallest_free(const std::set<int>& taken) {
   int number = 0;
   while (taken.contains(number)) ++number;

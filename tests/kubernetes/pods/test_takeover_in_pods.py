@@ -282,7 +282,7 @@ def test_k19_when_pod_0_is_killed_that_one_pod_did_not_hear_the_one_that_did_goe
     sim = elastic(cut_job())
     until_steps(sim, 3)
     lost, deaf, other = (sim.pod(f"train-{index}") for index in range(3))
-    sim.held |= {"train-0", "train-1"}  # a successor of pod 1 would hear pod 0
+    sim.held |= {"train-0", "train-1"}  # packets of pod 0 would reach a successor of pod 1
     deaf.drop_from(lost)
     until_steps_anywhere(sim, 2)
     lost.kill()

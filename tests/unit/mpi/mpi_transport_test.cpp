@@ -1,5 +1,5 @@
-// Tests of what the ranks of a transport over MPI learn of each other's processors. The other tests of that transport
-// are those of the contract of all transports.
+// Tests that ranks over MPI learn on which processors their peers run. The contract tests cover the rest of the
+// transport.
 #include "transports/mpi/mpi_transport.h"
 
 #include <gtest/gtest.h>
@@ -17,24 +17,6 @@ namespace {
 using namespace fdl::test;
 
 constexpr Channel kToPeer[] = {{1, 0}, {0, 0}};  // by rank
-
-std::vector<int> allowed_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  EXPECT_EQ(::sched_getaffinity(0, sizeof set, &set), 0);
-  std::vector<int> numbers;
-  for (int number = 0; number < CPU_SETSIZE; ++number) {
-    if (CPU_ISSET(static_cast<std::size_t>(number), &set)) numbers.push_back(number);
-  }
-  return numbers;
-}
-
-void move_to(int processor) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(static_cast<std::size_t>(processor), &set);
-  ASSERT_EQ(::sched_setaffinity(0, sizeof set, &set), 0);
-}
 
 // Two ranks over a fake MPI. It lives as long as the program, because a transport may leave requests in it.
 class MpiProcessors : public testing::Test {

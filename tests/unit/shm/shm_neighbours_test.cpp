@@ -19,27 +19,8 @@ std::unique_ptr<Neighbours> join(Participant& participant, int rank) {
   return require(Neighbours::make(require(share_segment(participant.membership(rank), {0, 1}, "activity", 1_MiB))));
 }
 
-// The processors that this thread may use.
-std::vector<int> allowed() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  EXPECT_EQ(::sched_getaffinity(0, sizeof set, &set), 0);
-  std::vector<int> numbers;
-  for (int number = 0; number < CPU_SETSIZE; ++number) {
-    if (CPU_ISSET(static_cast<std::size_t>(number), &set)) numbers.push_back(number);
-  }
-  return numbers;
-}
-
-void move_to(int processor) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(static_cast<std::size_t>(processor), &set);
-  ASSERT_EQ(::sched_setaffinity(0, sizeof set, &set), 0);
-}
-
 TEST(ShmNeighbours, KnowWhoRunsOnTheSameProcessor) {
-  const std::vector<int> processors = allowed();
+  const std::vector<int> processors = allowed_processors();
   ASSERT_GE(processors.size(), 2u) << "this test needs two processors";
   Participant participant(2);
   std::latch joined(2), together(2), apart(2);

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace gpu_bench {
+namespace fdl {
 
 inline std::vector<std::size_t> resnet50() {
   std::vector<std::size_t> sizes;
@@ -28,4 +28,4 @@ inline std::vector<std::size_t> resnet50() {
   return sizes;
 }
 
-}  // namespace gpu_bench
+}  // namespace fdl
