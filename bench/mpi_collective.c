@@ -3,13 +3,15 @@
 //   mpi_collective allreduce|bcast|... BYTES...     the names are in the table `collectives`
 //
 // Rank 0 prints "bytes microseconds" for each size: the median of seven batches, each the slowest rank's average of a
-// call. The buffers are written before and checked afterwards.
+// call. A batch of slow calls is shorter, so that it takes about kBatchS. The buffers are written before and checked
+// afterwards.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { kBatches = 7 };
+enum { kBatches = 7, kFirst = 40 };
+static const double kBatchS = 0.2;
 
 static int compare(const void* a, const void* b) {
   const double x = *(const double*)a, y = *(const double*)b;
@@ -60,16 +62,25 @@ static void call(int which, float* input, float* output, int count) {
   collectives[which].run(data);
 }
 
+// The slowest rank's seconds of a call, the same on all ranks.
+static double slowest(double mine) {
+  double all;
+  MPI_Allreduce(&mine, &all, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  return all;
+}
+
 static double median_us(int which, float* input, float* output, int count, int calls) {
   double times[kBatches];
-  for (int i = 0; i < 40; ++i)
+  const double begun = MPI_Wtime();
+  for (int i = 0; i < kFirst; ++i)
     call(which, input, output, count);  // the library is at work and has measured from the 33rd on
+  const double fit = kBatchS * kFirst / slowest(MPI_Wtime() - begun);
+  if (fit < calls) calls = fit < 2 ? 2 : (int)fit;
   for (int batch = 0; batch < kBatches; ++batch) {
     MPI_Barrier(MPI_COMM_WORLD);
     const double start = MPI_Wtime();
     for (int i = 0; i < calls; ++i) call(which, input, output, count);
-    const double mine = (MPI_Wtime() - start) / calls * 1e6;
-    MPI_Allreduce(&mine, &times[batch], 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    times[batch] = slowest((MPI_Wtime() - start) / calls * 1e6);
   }
   qsort(times, kBatches, sizeof(double), compare);
   return times[kBatches / 2];

@@ -4,9 +4,9 @@
 #   bash bench/mpi_preload.sh [--library build/lib] [--collective allreduce] [--ranks "2 4 8"] [--sizes "4 64 ..."]
 #                             [--mpi "openmpi mpich"] [--repeat 3] [--quick]
 #
-# The program is bench/mpi_collective.c, built by each MPI's own compiler. Both candidates take turns; of the repetitions
-# the least median counts, because other processes only make it longer. With more ranks than cores, MPI's ranks wait for
-# each other's time slices; Open MPI then yields (--oversubscribe), MPICH 4.0 does not.
+# The program is bench/mpi_collective.c, built by each MPI's own compiler. Both candidates take turns at each size; of the
+# repetitions the least median counts, because other processes only make it longer. With more ranks than cores, MPI's
+# ranks wait for each other's time slices; Open MPI then yields (--oversubscribe), MPICH 4.0 does not.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,22 +41,25 @@ for mpi in $mpis; do
   "mpicc.$mpi" -O2 -o "$work/$mpi" bench/mpi_collective.c
 done
 
-# measure MPI RANKS [LIBRARY]: lines of bytes and microseconds.
+# measure MPI RANKS BYTES [LIBRARY]: a line of bytes and microseconds.
 measure() {
-  local mpi=$1 count=$2 preload=${3:-}
+  local mpi=$1 count=$2 size=$3 preload=${4:-}
   if [ "$mpi" = openmpi ]; then
-    timeout 600 mpirun.openmpi --oversubscribe -n "$count" ${preload:+-x LD_PRELOAD="$preload"} "$work/$mpi" "$collective" $sizes
+    timeout 600 mpirun.openmpi --oversubscribe -n "$count" ${preload:+-x LD_PRELOAD="$preload"} "$work/$mpi" "$collective" "$size"
   else
-    timeout 600 mpiexec.hydra -n "$count" ${preload:+-genv LD_PRELOAD "$preload"} "$work/$mpi" "$collective" $sizes
+    timeout 600 mpiexec.hydra -n "$count" ${preload:+-genv LD_PRELOAD "$preload"} "$work/$mpi" "$collective" "$size"
   fi
 }
 
-for round in $(seq "$repeat"); do
-  for mpi in $mpis; do
-    for count in $ranks; do
-      measure "$mpi" "$count" | sed "s/^/$mpi $count alone /"
-      measure "$mpi" "$count" "$library/libfarandole_mpi_preload_$mpi.so" | sed "s/^/$mpi $count preloaded /"
+for mpi in $mpis; do
+  for count in $ranks; do
+    for size in $sizes; do
+      for _ in $(seq "$repeat"); do
+        measure "$mpi" "$count" "$size" | sed "s/^/$mpi $count alone /"
+        measure "$mpi" "$count" "$size" "$library/libfarandole_mpi_preload_$mpi.so" | sed "s/^/$mpi $count preloaded /"
+      done
     done
+    echo "mpi_preload.sh: $mpi, $count ranks measured after $SECONDS s" >&2
   done
 done >"$work/times"
 
