@@ -18,6 +18,12 @@ import mpi_jobs  # noqa: E402
 import podsim  # noqa: E402
 
 WHY_NOT = podsim.why_not()
+# The files that take longest begin first: at the end no worker runs one of them while the others have no work.
+LONGEST = ("test_ray.py", "test_takeover_in_pods.py", "test_elastic_pods.py")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 @pytest.fixture(scope="session")
