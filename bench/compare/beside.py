@@ -2,10 +2,10 @@
 
 import contextlib
 import os
+import signal
 import statistics
 import subprocess
 import sys
-import time
 
 from launch import CORES, end_marked, launch
 from results import Target, print_table, short, size
@@ -14,15 +14,32 @@ FULL_SIZES = [4, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10]
 QUICK_SIZES = [4, 4 << 10, 64 << 10]
 OURS, MPI = "farandole", "Open MPI"
 FREE = ", not bound"
-SPIN = "while True: pass"
-# A worker that prepares a batch and waits for its queue, again and again.
-LOADER = "import time\nwhile True:\n    sum(range(100_000))\n    time.sleep(0.002)"
+SPIN = "print(flush=True)\nwhile True: pass"
+# PyTorch's DataLoader with one worker, which crops and normalises images, and a step that takes a while.
+LOADER = """
+import time, torch
+torch.set_num_threads(1)
+
+class Images(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1 << 30
+
+    def __getitem__(self, index):
+        image = torch.randint(0, 256, (3, 96, 96), dtype=torch.uint8)
+        image = torch.nn.functional.interpolate(image[None].float(), size=128, mode="bilinear")[0, :, 16:112, 16:112]
+        return (image - image.mean()) / image.std()
+
+for number, batch in enumerate(torch.utils.data.DataLoader(Images(), batch_size=16, num_workers=1)):
+    if number == 0:
+        print(flush=True)
+    time.sleep(0.02)
+"""
 QUOTA_CORES = 1.5
 GROUP = f"farandole-compare-{os.getpid()}"
 
 
 class BackgroundLoad:
-    """Other processes that run meanwhile, or a quota for the ranks."""
+    """Other processes that run meanwhile, or a quota for the ranks. Each prints a line when it is at work."""
 
     def __init__(self, name, programs=(), nice=0, quota=False):
         self.name = name
@@ -32,15 +49,22 @@ class BackgroundLoad:
 
     def __enter__(self):
         self.processes = [
-            subprocess.Popen(["nice", "-n", str(self.nice), sys.executable, "-c", program]) for program in self.programs
-        ]
-        time.sleep(0.3 if self.processes else 0)
+            subprocess.Popen(
+                ["nice", "-n", str(self.nice), sys.executable, "-c", program],
+                stdout=subprocess.PIPE, preexec_fn=os.setpgrp,
+            )
+            for program in self.programs
+        ]  # fmt: skip
+        for process in self.processes:
+            if not process.stdout.readline():
+                raise RuntimeError(f"the other work ended with {process.wait()} before it began: {self.name}")
         return self
 
     def __exit__(self, *_):
         for process in self.processes:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # a data loader has a worker process
             process.wait()
+            process.stdout.close()
 
 
 ALL = (

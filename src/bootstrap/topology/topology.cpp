@@ -99,19 +99,6 @@ std::vector<std::vector<int>> grouped_by(hwloc_obj_type_t type, hwloc_const_bitm
   return groups;
 }
 
-// Returns the number of cores in the masks of these processes together (0: the calling thread).
-int cores_in_affinity(std::span<const int> processes) {
-  const std::size_t width = width_of_affinity();
-  if (width == 0) return 1;
-  const std::size_t bytes = CPU_ALLOC_SIZE(width);
-  const CpuSet all = make_cpu_set(width);
-  for (const int process : processes) {
-    const CpuSet one = make_cpu_set(width);
-    if (::sched_getaffinity(process, bytes, one.get()) == 0) CPU_OR_S(bytes, all.get(), all.get(), one.get());
-  }
-  return CPU_COUNT_S(bytes, all.get());
-}
-
 // Returns the path of this process's group in one hierarchy: lines of /proc/self/cgroup are "id:controllers:path".
 std::string cgroup_path(std::string_view controller) {
   std::ifstream file("/proc/self/cgroup");
@@ -239,11 +226,6 @@ UsableProcessors usable_processors() {
   return usable;
 }
 
-int usable_cores() {
-  const int myself[] = {0};
-  return usable_cores(myself);
-}
-
 double cpu_quota() {
   double least = 0;
   for (const auto& quota : {least_quota(cgroup_path(""), "/sys/fs/cgroup", quota_of_v2),
@@ -253,8 +235,21 @@ double cpu_quota() {
   return least;
 }
 
-int usable_cores(std::span<const int> processes) {
-  double cores = cores_in_affinity(processes);
+int cores_in_affinity(std::span<const int> processes) {
+  const std::size_t width = width_of_affinity();
+  if (width == 0) return 1;
+  const std::size_t bytes = CPU_ALLOC_SIZE(width);
+  const CpuSet all = make_cpu_set(width);
+  for (const int process : processes) {
+    const CpuSet one = make_cpu_set(width);
+    if (::sched_getaffinity(process, bytes, one.get()) == 0) CPU_OR_S(bytes, all.get(), all.get(), one.get());
+  }
+  return CPU_COUNT_S(bytes, all.get());
+}
+
+int usable_cores() {
+  const int myself[] = {0};
+  double cores = cores_in_affinity(myself);
   if (const double quota = cpu_quota(); quota > 0) cores = std::min(cores, quota);
   return std::max(1, static_cast<int>(std::floor(cores)));
 }
@@ -270,7 +265,7 @@ bool each_has_a_core(std::span<const Member> members, std::string_view host_id) 
     processes.push_back(member.process_id);
     ++ranks;
   }
-  return ranks <= usable_cores(processes);
+  return ranks <= cores_in_affinity(processes);
 }
 
 std::string describe_machine() {

@@ -580,8 +580,9 @@ TEST(ThisMachine, CountsTheCoresOfBoundProcessesTogether) {
   int alive[2];
   ASSERT_EQ(::pipe(alive), 0);
   const int children[] = {bound_child(cores.front(), alive), bound_child(cores.back(), alive)};
-  EXPECT_EQ(usable_cores(std::span(children).first(1)), 1);
-  EXPECT_EQ(usable_cores(children), std::min(2, usable_cores()));
+  EXPECT_EQ(cores_in_affinity(std::span(children).first(1)), 1);
+  const int myself[] = {0};
+  EXPECT_EQ(cores_in_affinity(children), std::min(2, cores_in_affinity(myself)));
   ::close(alive[0]);
   ::close(alive[1]);
   for (const int child : children) ::waitpid(child, nullptr, 0);
