@@ -50,17 +50,16 @@ bool run(ConstBytes bytes) {
 }
 
 std::string slice(uint32_t tag, std::string_view text) {
-  const uint32_t kind = 0x4c534446;
-  const uint64_t size = text.size();
   std::string bytes(16, '\0');
+  const uint64_t size = text.size();
   std::memcpy(bytes.data(), &tag, 4);
-  std::memcpy(bytes.data() + 4, &kind, 4);
+  std::memcpy(bytes.data() + 4, "SL\1", 4);  // of the first processor
   std::memcpy(bytes.data() + 8, &size, 8);
   return bytes.append(text);
 }
 
 std::vector<std::string> seeds() {
-  const std::string goodbye("\0\0\0\0FDBY\0\0\0\0\0\0\0\0", 16);
+  const std::string goodbye("\0\0\0\0BY\0\0\0\0\0\0\0\0\0\0", 16);
   return {std::string("\x01\x05\x03", 3) + slice(0, "hello") + slice(1, "you"),
           std::string("\x00\x05", 2) + slice(0, "hello"),
           std::string("\x02\x05\x00\x02", 4) + slice(0, "hello") + slice(1, "") + slice(2, "ab"),

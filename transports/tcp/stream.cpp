@@ -6,16 +6,19 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <span>
 
 #include "base/check.h"
+#include "system/process/processor.h"
+#include "system/socket.h"
 
 namespace fdl {
 namespace {
 
 // The kinds of headers. Any other value means that the peer is not in step, or that the data was changed.
-constexpr uint32_t kSlice = 0x4c534446;    // "FDSL"
-constexpr uint32_t kGoodbye = 0x59424446;  // "FDBY"
+constexpr uint16_t kSlice = 0x4c53;    // "SL"
+constexpr uint16_t kGoodbye = 0x5942;  // "BY"
 constexpr std::size_t kHeaderBytes = sizeof(SliceHeader);
 // Limit of one system call, so that both directions and all peers take turns while the bytes are still in the cache.
 constexpr std::size_t kBurstBytes = 256_KiB;
@@ -45,6 +48,11 @@ bool would_block(int error_number) {
          error_number == ENOMEM;
 }
 
+uint16_t processor_in_header() {
+  const int number = this_processor() + 1;
+  return number <= std::numeric_limits<uint16_t>::max() ? static_cast<uint16_t>(number) : uint16_t{0};
+}
+
 ConstBytes bytes_of(const SliceHeader& header) { return std::as_bytes(std::span(&header, 1)); }
 
 }  // namespace
@@ -56,6 +64,7 @@ TcpStream::TcpStream(UniqueFd fd, std::unique_ptr<StreamProtection> protection) 
 void TcpStream::attach(UniqueFd fd, std::unique_ptr<StreamProtection> protection) {
   fd_ = std::move(fd);
   protection_ = std::move(protection);
+  is_local_ = stays_on_host(fd_.get());
   if (encrypts()) staged_.resize(kBurstBytes);
   if (!protection_ || encrypts()) return;
   for (uint64_t position = sent_; position != queued_; ++position) seal_slice(outgoing_[position % kDepth]);
@@ -69,7 +78,7 @@ TcpStream::Shape TcpStream::shape_of(std::size_t bytes) const {
 void TcpStream::post_send(uint32_t tag, uint64_t slice_bytes, ConstBytes part) {
   FDL_CHECK(may_post_send());
   Outgoing& slice = outgoing_[queued_++ % kDepth];
-  slice.head.header = {tag, kSlice, slice_bytes};
+  slice.head.header = {tag, kSlice, is_local_ ? processor_in_header() : uint16_t{0}, slice_bytes};
   slice.bytes = part;
   if (protection_ && !encrypts()) seal_slice(slice);
 }
@@ -176,9 +185,10 @@ TcpStream::Outcome TcpStream::count_received(std::size_t bytes) {
 TcpStream::Outcome TcpStream::check_header(const Incoming& front) {
   // Both headers are kept for the error text.
   arrived_ = front.head.header;
-  expected_ = {front.tag, kSlice, front.slice_bytes};
+  expected_ = {front.tag, kSlice, 0, front.slice_bytes};
   if (arrived_.kind == kGoodbye) return Outcome::left;
   if (arrived_.kind != kSlice) return Outcome::garbage;
+  peer_processor_ = arrived_.processor;
   return arrived_.tag == front.tag && arrived_.bytes == front.slice_bytes ? Outcome::moved : Outcome::mismatch;
 }
 
@@ -196,7 +206,7 @@ TcpStream::Outcome TcpStream::peek() {
 void TcpStream::leave() {
   // A goodbye inside a half-sent slice would be read as its data.
   if (front_sent_ == 0) {
-    Head goodbye{{0, kGoodbye, 0}};
+    Head goodbye{{0, kGoodbye, 0, 0}};
     if (protection_) {
       // The goodbye takes the place of the first slice that does not leave any more.
       if (sealed_ > sent_) protection_->sends.go_back_to(outgoing_[sent_ % kDepth].number);

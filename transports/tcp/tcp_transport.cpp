@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "system/process/processor.h"
 #include "system/socket.h"
 #include "transports/tcp/assembly.h"
 #include "transports/tcp/transport.h"
@@ -60,11 +61,11 @@ Status TcpTransport::attach(std::size_t index, TcpConnection connection) {
   survive_outages(fd, lost_after_s_);
   // A peer that computes does not read, possibly for a long time; that must not end the connection.
   let_peer_pause(fd);
-  if (!stays_on_host(fd)) use_usual_congestion_control(fd);
   if (!streams_[index]) streams_[index] = std::make_unique<TcpStream>();
   TcpStream& stream = *streams_[index];
   stream.was_accepted = endpoint_ && !connection.called;
   stream.attach(std::move(connection.fd), std::move(protection));
+  if (!stream.is_local()) use_usual_congestion_control(fd);
   attached_.push_back(index);
   FDL_RETURN_IF_ERROR(poller_.add(fd, index, false, false));
   stream.in_poller = true;
@@ -283,6 +284,23 @@ bool TcpTransport::prepare_to_sleep() {
   return nothing_to_do;
 }
 
+// The kernel may put two ranks of a host that share no memory on one processor. There each would spin while the other
+// could run. Of the ranks that share a processor all but the lowest leave it.
+PeerActivity TcpTransport::peer_activity() {
+  const int here = this_processor() + 1;
+  PeerActivity activity;
+  for (std::size_t word = 0; word < busy_.size(); ++word) {
+    for (uint64_t bits = busy_[word]; bits != 0; bits &= bits - 1) {
+      const std::size_t index = 64 * word + static_cast<std::size_t>(std::countr_zero(bits));
+      const TcpStream* stream = stream_at(index);
+      if (!stream->receiving() || stream->peer_processor() != here) continue;
+      activity.on_this_processor = true;
+      activity.should_leave |= peer_of(index) < membership_.rank;
+    }
+  }
+  return activity;
+}
+
 Status TcpTransport::channel_status(Channel channel) const {
   for (int i = 0; i < streams_of(channel); ++i) {
     const Status& failure = failures_[index_of(channel, i)];
@@ -305,7 +323,7 @@ Status TcpTransport::status() const {
 double TcpTransport::round_trip_s(int peer) const {
   const std::size_t index = index_of({peer, 0}, 0);
   // Connections within a host have no round trip worth measuring.
-  if (!connected(index) || stays_on_host(streams_[index]->fd())) return 0;
+  if (!connected(index) || streams_[index]->is_local()) return 0;
   return shortest_round_trip_s(streams_[index]->fd());
 }
 

@@ -39,6 +39,7 @@ class TcpTransport final : public Transport {
   int wake_fd() const override { return poller_.fd(); }
   bool prepare_to_sleep() override;
   void finish_sleep() override {}
+  PeerActivity peer_activity() override;
 
  private:
   // Streams are numbered by peer, then by place; see Assembly::connect() for the places of a peer.

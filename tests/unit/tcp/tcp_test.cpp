@@ -22,6 +22,7 @@
 
 #include "system/poller.h"
 #include "system/socket.h"
+#include "tests/contract/processors.h"
 #include "tests/support/participant.h"
 #include "tests/unit/tcp/all_pairs.h"
 #include "transports/tcp/stripes.h"
@@ -666,6 +667,8 @@ TEST(TcpStripes, KeepSlicesWholeAndInOrder) {
     }
   });
 }
+
+TEST(TcpProcessors, RanksKnowWhoRunsOnTheSameOne) { expect_processors_are_known(connect_all); }
 
 }  // namespace
 }  // namespace fdl
