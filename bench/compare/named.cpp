@@ -1,5 +1,6 @@
 // Measures farandole's named operations: one of 4 bytes, or many tensors beside one ordered allreduce of as many bytes.
-//   farandole_named [--ranks 2] [--seconds 1] [--tensors 64,9408]
+//   farandole_named [--ranks 2] [--seconds 1] [--tensors 64,9408] [--mode cold]
+// With --mode cold each rank writes 256 MiB of other memory before each step, as a model does with its activations.
 #include "farandole_library.h"
 #include "fork_ranks.h"
 
@@ -79,11 +80,30 @@ void measure_four_bytes(Farandole& library, double seconds) {
   print(library, "4 B", sample(library, seconds, batch, [&] { value = 1; }));
 }
 
+// Other memory of a program, which takes the place of the gradients in the caches and of their pages in the TLB.
+class OtherMemory {
+ public:
+  OtherMemory(Library& library, const Options& options) : count_(options.mode == "cold" ? kBytes / sizeof(float) : 0) {
+    if (count_ != 0) data_ = library.allocate(count_);
+  }
+  void write() {
+    ++turn_;
+    for (std::size_t i = 0; i < count_; ++i) data_[i] = static_cast<float>(turn_);
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 256 << 20;
+  std::size_t count_;
+  float* data_ = nullptr;
+  int turn_ = 0;
+};
+
 // One training step: all gradients in flight at once. Library::allreduce() is not used.
-void measure_step(Farandole& library, double seconds, const std::vector<std::size_t>& tensors) {
-  std::vector<Gradient> gradients = make_gradients(library, tensors);
+void measure_step(Farandole& library, const Options& options, OtherMemory& other) {
+  std::vector<Gradient> gradients = make_gradients(library, options.tensors);
   const auto write = [&] {
     for (Gradient& gradient : gradients) gradient.write(library.rank());
+    other.write();
   };
   const auto batch = [&](int calls) {
     for (int i = 0; i < calls; ++i) submit_and_wait(library.group(), gradients);
@@ -97,20 +117,23 @@ void measure_step(Farandole& library, double seconds, const std::vector<std::siz
     }
   }
   write();
-  print(library, "submitted and waited for", sample(library, seconds, batch, write));
+  print(library, "submitted and waited for", sample(library, options.seconds, batch, write));
 }
 
-void measure_whole(Farandole& library, double seconds, const std::vector<std::size_t>& tensors) {
+void measure_whole(Farandole& library, const Options& options, OtherMemory& other) {
   std::size_t count = 0;
   // The lower bound for the tensors: one call without agreement and without packing.
-  for (const std::size_t size : tensors) count += size;
+  for (const std::size_t size : options.tensors) count += size;
   float* whole = library.allocate(count);
-  const auto write = [&] { write_values(whole, count, library.rank(), 0); };
+  const auto write = [&] {
+    write_values(whole, count, library.rank(), 0);
+    other.write();
+  };
   const auto batch = [&](int calls) {
     for (int i = 0; i < calls; ++i) library.allreduce(whole, whole, count);
   };
   write();
-  print(library, "one allreduce of as much", sample(library, seconds, batch, write));
+  print(library, "one allreduce of as much", sample(library, options.seconds, batch, write));
 }
 
 }  // namespace
@@ -125,8 +148,9 @@ int main(int argc, char** argv) {
     if (options.tensors.empty()) {
       measure_four_bytes(library, options.seconds);
     } else {
-      measure_step(library, options.seconds, options.tensors);
-      measure_whole(library, options.seconds, options.tensors);
+      OtherMemory other(library, options);
+      measure_step(library, options, other);
+      measure_whole(library, options, other);
     }
     return 0;
   });

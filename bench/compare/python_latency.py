@@ -1,4 +1,4 @@
-"""farandole.torch as a program written for Horovod uses it: 4 bytes in place, and steps of a DistributedOptimizer.
+"""farandole.torch as a program written for Horovod uses it: each call of 4 bytes, and steps of a DistributedOptimizer.
 
 python python_latency.py [--ranks 2] [--seconds 0.3] [--tensors 64,9408]
 """
@@ -37,23 +37,33 @@ class FarandoleTorch:
         return self.hvd.broadcast_(torch.tensor([value], dtype=torch.float64), 0, name="first").item()
 
 
-def measure_four_bytes(library, seconds):
-    hvd = library.hvd
-    tensor = torch.ones(1)
+def measure_four_bytes(library):
+    """Each call timed, of the three ways to reduce 4 bytes."""
+    import farandole
+    import numpy
 
-    def batch(calls):
-        for _ in range(calls):
-            hvd.allreduce_(tensor, op=hvd.Sum, name="four bytes")
+    hvd = library.hvd
+    tensor, array = torch.ones(1), numpy.ones(1, numpy.float32)
+
+    def in_place():
+        hvd.allreduce_(tensor, op=hvd.Sum, name="in place")
+
+    def without_gradient():
+        return hvd.allreduce(tensor, op=hvd.Sum, name="without gradient")
+
+    def numpy_array():
+        return farandole.allreduce(array, op=farandole.SUM, name="array")
 
     def rewrite():
         tensor.fill_(1)
 
-    batch(1)
-    if tensor.item() != library.size:
+    in_place()
+    if tensor.item() != library.size or numpy_array()[0] != library.size:
         raise SystemExit("wrong sum of 4 bytes")
-    batch(500)
     rewrite()
-    ranks.report(library, "4 B in place", ranks.sample(library, seconds, batch, rewrite))
+    ranks.report(library, "4 B in place", ranks.each_call(in_place, rewrite))
+    ranks.report(library, "4 B without gradient", ranks.each_call(without_gradient, lambda: None))
+    ranks.report(library, "4 B of NumPy", ranks.each_call(numpy_array, lambda: None))
 
 
 def measure_tensors(library, counts, seconds):
@@ -89,7 +99,7 @@ def measure_optimizer(library, counts, seconds):
 
 def body(rank, size, folder, options):
     library = FarandoleTorch(rank, size, folder)
-    measure_four_bytes(library, options.seconds)
+    measure_four_bytes(library)
     if options.tensors:
         measure_tensors(library, options.tensors, options.seconds)
         measure_optimizer(library, options.tensors, options.seconds)

@@ -93,6 +93,19 @@ def sample(library, seconds, batch, between):
     return library.max(samples)
 
 
+def each_call(call, rewrite, count=5000, first=500):
+    """Microseconds of each of `count` calls, after `first` that are not timed. rewrite() is not timed either."""
+    samples = []
+    for number in range(first + count):
+        begin = time.perf_counter_ns()
+        call()
+        took = (time.perf_counter_ns() - begin) / 1e3
+        rewrite()
+        if number >= first:
+            samples.append(took)
+    return samples
+
+
 def last_level_cache():
     try:
         return max(os.sysconf("SC_LEVEL3_CACHE_SIZE"), 32 << 20)

@@ -24,6 +24,10 @@ class Cell:
     def least(self):
         return min(self.samples_us) if self.samples_us else None
 
+    def percentile(self, part):
+        ordered = sorted(self.samples_us)
+        return ordered[int(part * len(ordered))] if ordered else None
+
     def text(self):
         if not self.samples_us:
             return "-" if self.failure is None else "failed"
