@@ -1,6 +1,8 @@
 // ProgressThread does all work that is ready, and then sleeps on one poller that watches all its descriptors.
 #include "runtime/progress/progress_thread.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <array>
 #include <exception>
@@ -25,6 +27,10 @@ constexpr int64_t kUnpolledNs = 1'000'000;
 // advance, it reads the clock only once in kRoundsPerClock rounds.
 constexpr int64_t kPollCoordinatorNs = 1'000'000;
 constexpr uint32_t kRoundsPerClock = 32;
+
+// Submissions come in bursts. So long after the last one the progress thread yields its processor instead of sleeping:
+// a submission then wakes no thread, which would cost two switches between threads that share a processor.
+constexpr int64_t kBurstNs = 20'000;
 
 // The world that this thread drives at the moment. A callback that waited on it would wait for itself.
 thread_local const ProgressThread* driving_here = nullptr;
@@ -207,15 +213,25 @@ void ProgressThread::run() {
   driving_here = this;
   is_library_thread = true;
   progress_token_.take_for_progress_thread();
+  int64_t burst_end_ns = 0;
   while (!progress_token_.stopping()) {
-    bool moved = do_tasks();
+    const bool submitted = do_tasks();
+    bool moved = submitted;
     moved |= poll_coordinator();
     moved |= drive_all();
+    if (submitted) burst_end_ns = now_ns() + kBurstNs;
     if (moved) continue;
     const int64_t now = now_ns();
     watch_all(now);
     keep_watch(now);
-    if (progress_token_.pass_on() || !sleep(Deadline::never())) progress_token_.take_for_progress_thread();
+    if (progress_token_.pass_on()) {
+      progress_token_.take_for_progress_thread();
+    } else if (now < burst_end_ns) {
+      ::sched_yield();
+      continue;
+    } else if (!sleep(Deadline::never())) {
+      progress_token_.take_for_progress_thread();
+    }
     wakeups_.fetch_add(1, std::memory_order_relaxed);
   }
   for (ProgressToken::Task& task : progress_token_.close()) run_task(task);
