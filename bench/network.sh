@@ -47,28 +47,6 @@ tear_down() {
 trap 'tear_down; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
-# address HOST INTERFACE
-address() {
-  ip -n "$tag-$1" link set lo up
-  ip -n "$tag-$1" addr add "10.77.0.$(($1 + 1))/24" dev "$2"
-  ip -n "$tag-$1" link set "$2" up
-}
-
-# shaped_links COUNT: a bridge with a port for each host; tbf on both ends, because each shapes only what it sends.
-shaped_links() {
-  ip netns add "$tag-sw"
-  ip -n "$tag-sw" link add br0 type bridge
-  ip -n "$tag-sw" link set br0 up
-  for host in $(seq 0 $(($1 - 1))); do
-    ip netns add "$tag-$host"
-    ip -n "$tag-sw" link add "port$host" type veth peer name eth0 netns "$tag-$host"
-    ip -n "$tag-sw" link set "port$host" master br0 up
-    address "$host" eth0
-    ip netns exec "$tag-$host" tc qdisc add dev eth0 root tbf rate 1gbit burst 128kb latency 50ms
-    ip netns exec "$tag-sw" tc qdisc add dev "port$host" root tbf rate 1gbit burst 128kb latency 50ms
-  done
-}
-
 # limited_flows: two shaped hosts, on which each connection gets 250 Mbit/s. Connections are distinguished by bits 1 to 6
 # of the port of host 1, which connects: the kernel assigns every other port to connecting sockets.
 limited_flows() {

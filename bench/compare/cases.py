@@ -135,7 +135,7 @@ def check_p6(measured):
 
 def check_p8(measured, sizes):
     target = Target(
-        "P8", "Python, 4 B: in place 8 us, without gradient 12, torch.distributed 15, p99 5x; others half of Gloo's time"
+        "P8", "Python, 4 B: in place 8 us, without gradient 12, torch.distributed 15, p99 5x; others half of Gloo's"
     )
     rows = []
     for words, name, case, limit_us in (

@@ -103,7 +103,7 @@ def loopback_tcp(programs, ranks, sizes, seconds):
 
 
 def p1_target(bytes_):
-    """How many times as fast as the best MPI. Twice at 16 KiB, because up to there no copy of the vector is the limit."""
+    """How many times as fast as the best MPI. Up to 16 KiB no copy of the vector is the limit, so twice there."""
     return 3 if bytes_ >= 16 << 20 else 2 if bytes_ == 16 << 10 else 1
 
 

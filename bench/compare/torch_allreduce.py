@@ -67,7 +67,8 @@ def body(rank, size, folder, options):
         measure_tensors(library, options.tensors, options.seconds)
     else:
         tensor = torch.ones(1)
-        ranks.report(library, "4 B, each call", ranks.each_call(lambda: dist.all_reduce(tensor), lambda: tensor.fill_(1)))
+        times = ranks.each_call(lambda: dist.all_reduce(tensor), lambda: tensor.fill_(1))
+        ranks.report(library, "4 B, each call", times)
         ranks.measure_sizes(library, options.sizes, options.seconds)
     dist.destroy_process_group()
 
