@@ -34,7 +34,7 @@ struct SliceHeader {
   uint32_t tag = 0;
   uint16_t kind = 0;
   uint16_t processor = 0;  // on which the sender ran, plus 1; 0: it is on another host, or the number is too large
-  uint64_t bytes = 0;  // of the whole slice, of which this connection may carry a part: both ends cut it alike
+  uint64_t bytes = 0;      // of the whole slice, of which this connection may carry a part: both ends cut it alike
 };
 static_assert(sizeof(SliceHeader) == 16);
 
@@ -67,7 +67,7 @@ class TcpStream {
 
   // Gives a stream its connection. Slices may have been queued and posted before.
   void attach(UniqueFd fd, std::unique_ptr<StreamProtection> protection);
-  int fd() const { return fd_.get(); }  // -1: there is no connection yet, or not any more
+  int fd() const { return fd_.get(); }         // -1: there is no connection yet, or not any more
   bool is_local() const { return is_local_; }  // both ends are on this host
   // On which processor the peer ran when it queued its last slice, plus 1; 0: unknown.
   int peer_processor() const { return peer_processor_; }

@@ -48,8 +48,8 @@ double cpu_quota();
 // launcher may have bound each to its own. Processes whose affinity cannot be read are ignored.
 int cores_in_affinity(std::span<const int> processes);
 // Returns whether each of these members on that host can have a core of its own. Only then does spinning help. A quota
-// takes no core away: with 0.5 to 1.5 cores for two ranks, small operations are 3 to 10 times faster if they spin, in the
-// mean too.
+// takes no core away: with 0.5 to 1.5 cores for two ranks, small operations are 3 to 10 times faster if they spin, in
+// the mean too.
 bool each_has_a_core(std::span<const Member> members, std::string_view host_id);
 // Returns a description from hwloc: "2 cores, 1 NUMA node, 32 MiB last-level cache".
 std::string describe_machine();
