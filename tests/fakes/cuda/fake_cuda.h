@@ -45,6 +45,12 @@ FAKE_EXPORT void fake_cuda_memory(size_t bytes);  // size of each device's memor
 FAKE_EXPORT void fake_cuda_driver_version(int version);
 FAKE_EXPORT void fake_cuda_pools(int has_pools);        // whether devices support cuMemAllocAsync
 FAKE_EXPORT void fake_cuda_capability(int capability);  // of all devices: 90 is 9.0
+// Whether cuMemAlloc waits for the device, as the driver's does where it needs new pages (0).
+FAKE_EXPORT void fake_cuda_allocations_wait(int wait);
+// The host's NUMA nodes: device i is near node i modulo this number. 0: the host has none.
+FAKE_EXPORT void fake_cuda_numa_nodes(int nodes);
+// Whether devices access registered memory of the host by the host's addresses.
+FAKE_EXPORT void fake_cuda_registers_at_address(int does);
 // Tensors that a kernel has packed or unpacked by accesses of less than 16 bytes, because of their place in the vector.
 FAKE_EXPORT size_t fake_cuda_narrow_segments(void);
 FAKE_EXPORT void fake_cuda_refuse_module(int code);  // 0: accept modules again

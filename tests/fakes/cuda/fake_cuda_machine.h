@@ -93,6 +93,9 @@ class Machine {
   unsigned delay_us = 0;
   std::size_t memory_bytes = std::size_t{8} << 30;
   bool has_pools = true;
+  bool allocations_wait = false;
+  int numa_nodes = 0;  // of the host: device i is near node i modulo this number; 0: the host has no NUMA
+  bool registers_at_address = true;
   int capability = 90;
   int driver_version = 13000;
   Outcome refused_module = 0;
@@ -103,6 +106,7 @@ class Machine {
   std::set<std::shared_ptr<Stream>> ending;  // destroyed streams with work that still runs
   std::map<void*, std::unique_ptr<Event>> events;
   std::map<std::byte*, std::size_t> pinned;
+  std::set<std::byte*> registered;  // pinned memory of the caller
   std::size_t pinned_bytes = 0;
   std::set<std::shared_ptr<Capture>> captures;  // in progress
   std::shared_ptr<Capture> last_capture;

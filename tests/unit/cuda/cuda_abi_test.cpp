@@ -73,6 +73,7 @@ TEST(CudaAbi, HasEachFunctionAsTheHeaderDeclaresItUnderTheNameThatIsLookedUp) {
   ROW(kStreamNonBlocking,        CU_STREAM_NON_BLOCKING)                   \
   ROW(kEventDisableTiming,       CU_EVENT_DISABLE_TIMING)                  \
   ROW(kHostAllocPortable,        CU_MEMHOSTALLOC_PORTABLE)                 \
+  ROW(kHostRegisterPortable,     CU_MEMHOSTREGISTER_PORTABLE)              \
   ROW(kCaptureNone,              CU_STREAM_CAPTURE_STATUS_NONE)            \
   ROW(kCaptureActive,            CU_STREAM_CAPTURE_STATUS_ACTIVE)          \
   ROW(kCaptureInvalid,           CU_STREAM_CAPTURE_STATUS_INVALIDATED)     \
@@ -84,7 +85,9 @@ TEST(CudaAbi, HasEachFunctionAsTheHeaderDeclaresItUnderTheNameThatIsLookedUp) {
   ROW(kMemoryDevice,             CU_MEMORYTYPE_DEVICE)                     \
   ROW(kAttributeComputeMajor,    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) \
   ROW(kAttributeComputeMinor,    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) \
-  ROW(kAttributeMemoryPools,     CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)
+  ROW(kAttributeRegisteredAddress, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM) \
+  ROW(kAttributeMemoryPools,     CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) \
+  ROW(kAttributeHostNumaId,      CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)
 // clang-format on
 
 TEST(CudaAbi, HasTheNumbersOfTheHeader) {

@@ -1,0 +1,135 @@
+// This file implements the fake libcuda's memory, of devices and pinned memory of the host.
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "tests/fakes/cuda/fake_cuda_call.h"
+
+EXPORT Outcome cuMemAlloc_v2(Pointer* memory, std::size_t bytes) {
+  ENTER(call);
+  TRY(call.context());
+  TRY(call.unsafe());
+  if (call.machine.allocations_wait) call.machine.wait_idle(call.lock, *current_device(), __func__);
+  void* start = nullptr;
+  TRY(call.machine.allocate(*current_device(), bytes, &start));
+  *memory = reinterpret_cast<std::uintptr_t>(start);
+  return kSuccess;
+}
+
+EXPORT Outcome cuMemFree_v2(Pointer memory) {
+  ENTER(call);
+  TRY(call.unsafe());
+  return call.machine.free_memory(call.lock, address(memory), __func__);
+}
+
+// Memory of a pool is there at once if the stream is idle, and is freed in the stream's order, without a wait.
+EXPORT Outcome cuMemAllocAsync(Pointer* memory, std::size_t bytes, void* handle) {
+  ENTER(call);
+  std::shared_ptr<fake::Stream> stream;
+  TRY(call.find_for_work(handle, &stream));
+  if (!call.machine.has_pools) return kNotSupported;
+  if (stream->capture != nullptr || !stream->queue.empty() || stream->running) return kCaptureUnsupported;  // not faked
+  void* start = nullptr;
+  TRY(call.machine.allocate(*stream->device, bytes, &start));
+  *memory = reinterpret_cast<std::uintptr_t>(start);
+  return kSuccess;
+}
+
+EXPORT Outcome cuMemFreeAsync(Pointer memory, void* handle) {
+  ENTER(call);
+  std::shared_ptr<fake::Stream> stream;
+  TRY(call.find_for_work(handle, &stream));
+  if (!call.machine.has_pools) return kNotSupported;
+  if (stream->capture == nullptr && stream->queue.empty() && !stream->running) {
+    return call.machine.drop_memory(address(memory));
+  }
+  return call.machine.queue(stream, [=] {
+    const std::lock_guard lock(Machine::get().mutex);
+    return Machine::get().drop_memory(address(memory));
+  });
+}
+
+EXPORT Outcome cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+  ENTER(call);
+  TRY(call.context());
+  *total = call.machine.memory_bytes;
+  *free = *total - std::min(*total, current_device()->used);
+  return kSuccess;
+}
+
+// As an allocation of pinned memory may in the driver, it waits for the device.
+EXPORT Outcome cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
+  ENTER(call);
+  TRY(call.context());
+  TRY(call.unsafe());
+  call.machine.wait_idle(call.lock, *current_device(), __func__);
+  void* start = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (start == MAP_FAILED) return kOutOfMemory;
+  call.machine.pinned[static_cast<std::byte*>(start)] = bytes;
+  call.machine.pinned_bytes += bytes;
+  *memory = start;
+  return kSuccess;
+}
+
+// The caller's own pages, which the driver pins. Unlike cuMemHostAlloc it touches them, so that they lie where the
+// caller has bound them.
+EXPORT Outcome cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned) {
+  ENTER(call);
+  TRY(call.context());
+  TRY(call.unsafe());
+  auto* const start = static_cast<std::byte*>(memory);
+  if (bytes == 0 || reinterpret_cast<std::uintptr_t>(start) % 4096 != 0) return kInvalidValue;
+  call.machine.wait_idle(call.lock, *current_device(), __func__);
+  for (std::size_t i = 0; i < bytes; i += 4096) const_cast<volatile std::byte&>(start[i]) = start[i];
+  call.machine.pinned[start] = bytes;
+  call.machine.registered.insert(start);
+  call.machine.pinned_bytes += bytes;
+  return kSuccess;
+}
+
+EXPORT Outcome cuMemHostUnregister(void* memory) {
+  ENTER(call);
+  if (current_device() == nullptr) return kInvalidContext;
+  TRY(call.unsafe());
+  if (call.machine.registered.erase(static_cast<std::byte*>(memory)) == 0) return kInvalidValue;
+  call.machine.wait_idle(call.lock, *current_device(), __func__);
+  const auto found = call.machine.pinned.find(static_cast<std::byte*>(memory));
+  call.machine.pinned_bytes -= found->second;
+  call.machine.pinned.erase(found);
+  return kSuccess;
+}
+
+EXPORT Outcome cuMemFreeHost(void* memory) {
+  ENTER(call);
+  if (current_device() == nullptr) return kInvalidContext;
+  TRY(call.unsafe());
+  if (!call.machine.pinned.contains(static_cast<std::byte*>(memory)) ||
+      call.machine.registered.contains(static_cast<std::byte*>(memory))) {
+    return kInvalidValue;
+  }
+  call.machine.wait_idle(call.lock, *current_device(), __func__);
+  const auto found = call.machine.pinned.find(static_cast<std::byte*>(memory));
+  call.machine.pinned_bytes -= found->second;
+  ::munmap(memory, found->second);
+  call.machine.pinned.erase(found);
+  return kSuccess;
+}
+
+EXPORT Outcome cuPointerGetAttribute(void* value, int attribute, Pointer pointer) {
+  ENTER(call);
+  const fake::Device* device = call.machine.owner_of(address(pointer));
+  if (device != nullptr && !call.machine.within_allocation(address(pointer), 1)) return kInvalidValue;
+  bool is_pinned = false;
+  for (const auto& [start, bytes] : call.machine.pinned) {
+    is_pinned |= address(pointer) >= start && address(pointer) < start + bytes;
+  }
+  if (device == nullptr && !is_pinned) return kInvalidValue;
+  if (attribute == kPointerMemoryType) {
+    *static_cast<unsigned*>(value) = device == nullptr ? kMemoryHost : kMemoryDevice;
+  } else if (attribute == kPointerDeviceOrdinal) {
+    *static_cast<int*>(value) = device == nullptr ? 0 : device->index;
+  } else {
+    return kInvalidValue;
+  }
+  return kSuccess;
+}
