@@ -16,6 +16,7 @@
 #include "cuda/events.h"
 #include "cuda/launches.h"
 #include "cuda/memory_cache.h"
+#include "cuda/one_shot.h"
 #include "cuda/pinned_memory.h"
 #include "cuda/pool_memory.h"
 
@@ -127,6 +128,7 @@ class CudaDevice final : public Device {
   }
   Status reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
                 std::size_t count, double factor) override;
+  OneShotSums* one_shot_sums() override { return &one_shot_; }
 
  private:
   // Allocates from a cache. Out of memory, the error has the free and total bytes of the device.
@@ -155,6 +157,7 @@ class CudaDevice final : public Device {
       0};  // one bit per device (modulo 64) for which peer access was enabled or found impossible
   LastWork last_work_{calls_};
   Launches launches_{calls_, kernel_image()};
+  OneShot one_shot_{calls_, launches_, last_work_};
   PoolMemory pool_memory_{calls_};
   MemoryCache device_memory_{[this](std::size_t bytes, void** memory) { return pool_memory_.allocate(bytes, memory); },
                              [this](void* memory) {
@@ -183,6 +186,7 @@ Status CudaDevice::begin() {
   (void)launches_.load();
   pool_memory_.begin(number_);
   host_memory_.begin(number_);
+  one_shot_.begin(number_, [this](const void* memory) { return enable_peer_of(memory); });
   return ok_status();
 }
 

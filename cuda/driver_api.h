@@ -58,6 +58,7 @@ inline constexpr Outcome kUnknown = 999;
 // ---- Flags and attributes ----
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
+inline constexpr unsigned kIpcLazyEnablePeerAccess = 1;
 inline constexpr unsigned kHostAllocPortable = 1;
 inline constexpr unsigned kHostRegisterPortable = 1;
 inline constexpr int kCaptureNone = 0;
@@ -78,6 +79,11 @@ inline constexpr int kAttributeHostNumaId = 134;
 // CUuuid.
 struct Uuid {
   unsigned char bytes[16];
+};
+
+// CUipcMemHandle: opens memory of the device in another process.
+struct IpcHandle {
+  char bytes[64];
 };
 
 }  // namespace fdl::cuda
@@ -113,6 +119,9 @@ struct Uuid {
   ROW(cuMemFreeHost,                     (void* memory))                                                               \
   ROW(cuMemHostRegister_v2,              (void* memory, std::size_t bytes, unsigned flags))                            \
   ROW(cuMemHostUnregister,               (void* memory))                                                               \
+  ROW(cuIpcGetMemHandle,                 (IpcHandle* handle, Pointer memory))                                          \
+  ROW(cuIpcOpenMemHandle_v2,             (Pointer* memory, IpcHandle handle, unsigned flags))                          \
+  ROW(cuIpcCloseMemHandle,               (Pointer memory))                                                             \
   ROW(cuPointerGetAttribute,             (void* value, int attribute, Pointer pointer))                                \
   ROW(cuStreamCreateWithPriority,        (void** stream, unsigned flags, int priority))                                \
   ROW(cuCtxGetStreamPriorityRange,       (int* least, int* greatest))                                                  \

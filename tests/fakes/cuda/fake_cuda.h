@@ -7,6 +7,7 @@
 //
 // Environment, read once at cuInit:
 //   FAKE_CUDA_DEVICES=2          number of devices (1)
+//   FAKE_CUDA_IPC=1              other processes can open memory of the devices; a process must not fork after cuInit
 //   FAKE_CUDA_MACHINE=name       the identities of devices differ between machine names
 //   FAKE_CUDA_DELAY_US=500       least duration of every operation of every stream (0)
 //   FAKE_CUDA_MEMORY=1048576     bytes of memory of each device (8 GiB)
@@ -33,6 +34,9 @@ FAKE_EXPORT void fake_cuda_delete(void* memory);
 // Bytes of device memory and of pinned memory that this process uses.
 FAKE_EXPORT size_t fake_cuda_device_bytes(void);
 FAKE_EXPORT size_t fake_cuda_pinned_bytes(void);
+
+// Allocations of other processes that this process has open.
+FAKE_EXPORT size_t fake_cuda_opened(void);
 
 // How often the primary context of a device is retained.
 FAKE_EXPORT int fake_cuda_retained(int device);

@@ -68,9 +68,11 @@ struct Device {
   Outcome fallen = 0;
   std::size_t used = 0;
   std::byte* base = nullptr;  // the whole address range
+  int file = -1;              // its pages, where other processes may open them
   std::size_t top = 0;
   std::multimap<std::size_t, std::byte*> freed{};  // blocks by their size, which the next of this size get
   std::map<std::byte*, std::size_t> live{};
+  std::set<std::byte*> pooled{};  // of the driver's pool
   std::shared_ptr<Stream> default_stream{};
   std::set<int> peers{};
 };

@@ -1,7 +1,11 @@
 // This file implements the fake libcuda's memory, of devices and pinned memory of the host.
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
+#include <string>
 
 #include "tests/fakes/cuda/fake_cuda_call.h"
 
@@ -31,6 +35,7 @@ EXPORT Outcome cuMemAllocAsync(Pointer* memory, std::size_t bytes, void* handle)
   if (stream->capture != nullptr || !stream->queue.empty() || stream->running) return kCaptureUnsupported;  // not faked
   void* start = nullptr;
   TRY(call.machine.allocate(*stream->device, bytes, &start));
+  stream->device->pooled.insert(static_cast<std::byte*>(start));
   *memory = reinterpret_cast<std::uintptr_t>(start);
   return kSuccess;
 }
@@ -132,4 +137,71 @@ EXPORT Outcome cuPointerGetAttribute(void* value, int attribute, Pointer pointer
     return kInvalidValue;
   }
   return kSuccess;
+}
+
+// ---- Memory for other processes ----
+
+namespace {
+
+// What a handle holds: where the pages of an allocation are found. They need FAKE_CUDA_IPC in the process that has
+// them.
+struct Shared {
+  int process;
+  int file;
+  std::size_t offset;
+  std::size_t bytes;
+};
+static_assert(sizeof(Shared) <= sizeof(IpcHandle));
+
+std::map<void*, std::size_t> opened;  // by the machine's mutex
+
+}  // namespace
+
+// Only the beginning of an allocation that is not of a pool has a handle.
+EXPORT Outcome cuIpcGetMemHandle(IpcHandle* handle, Pointer memory) {
+  ENTER(call);
+  TRY(call.context());
+  fake::Device* const device = call.machine.owner_of(address(memory));
+  if (device == nullptr) return kInvalidValue;
+  auto* const start = static_cast<std::byte*>(address(memory));
+  const auto found = device->live.find(start);
+  if (found == device->live.end() || device->pooled.contains(start)) return kInvalidValue;
+  const Shared shared{::getpid(), device->file, static_cast<std::size_t>(start - device->base), found->second};
+  std::memset(handle, 0, sizeof *handle);
+  std::memcpy(handle, &shared, sizeof shared);
+  return kSuccess;
+}
+
+EXPORT Outcome cuIpcOpenMemHandle_v2(Pointer* memory, IpcHandle handle, unsigned flags) {
+  ENTER(call);
+  TRY(call.context());
+  Shared shared{};
+  std::memcpy(&shared, &handle, sizeof shared);
+  if (flags != kIpcLazyEnablePeerAccess) return kInvalidValue;
+  if (shared.process == ::getpid()) return kInvalidContext;  // as the driver's
+  if (shared.file < 0) return kNotSupported;
+  const std::string path = "/proc/" + std::to_string(shared.process) + "/fd/" + std::to_string(shared.file);
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return kInvalidValue;
+  const auto offset = static_cast<off_t>(shared.offset);
+  void* const pages = ::mmap(nullptr, shared.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, offset);
+  ::close(file);
+  if (pages == MAP_FAILED) return kOutOfMemory;
+  opened[pages] = shared.bytes;
+  *memory = reinterpret_cast<std::uintptr_t>(pages);
+  return kSuccess;
+}
+
+EXPORT Outcome cuIpcCloseMemHandle(Pointer memory) {
+  ENTER(call);
+  const auto found = opened.find(address(memory));
+  if (found == opened.end()) return kInvalidValue;
+  ::munmap(found->first, found->second);
+  opened.erase(found);
+  return kSuccess;
+}
+
+EXPORT size_t fake_cuda_opened(void) {
+  Call call("fake_cuda_opened");
+  return opened.size();
 }
