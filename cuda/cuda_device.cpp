@@ -14,9 +14,11 @@
 #include "base/mutex.h"
 #include "cuda/calls.h"
 #include "cuda/events.h"
-#include "cuda/large_memory.h"
 #include "cuda/launches.h"
 #include "cuda/memory_cache.h"
+#include "cuda/one_shot.h"
+#include "cuda/pinned_memory.h"
+#include "cuda/pool_memory.h"
 
 namespace fdl {
 namespace {
@@ -64,8 +66,8 @@ class PrimaryContext {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(const Driver& driver, int index, int count, std::string name)
-      : driver_(driver), index_(index), count_(count), calls_(driver, std::move(name)) {}
+  CudaDevice(const Driver& driver, int index, int count, std::string name, const std::string& sysfs)
+      : driver_(driver), index_(index), count_(count), calls_(driver, std::move(name)), host_memory_(calls_, sysfs) {}
 
   // Retains the primary context. Call once, before anything else.
   Status begin();
@@ -126,6 +128,7 @@ class CudaDevice final : public Device {
   }
   Status reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
                 std::size_t count, double factor) override;
+  OneShotSums* one_shot_sums() override { return &one_shot_; }
 
  private:
   // Allocates from a cache. Out of memory, the error has the free and total bytes of the device.
@@ -154,27 +157,21 @@ class CudaDevice final : public Device {
       0};  // one bit per device (modulo 64) for which peer access was enabled or found impossible
   LastWork last_work_{calls_};
   Launches launches_{calls_, kernel_image()};
-  LargeMemory large_memory_{calls_};
-  MemoryCache device_memory_{[this](std::size_t bytes, void** memory) {
-                               if (large_memory_.takes(bytes)) return large_memory_.allocate(bytes, memory);
-                               Pointer allocated = 0;
-                               const Outcome outcome = driver_.cuMemAlloc_v2(&allocated, bytes);
-                               *memory = reinterpret_cast<void*>(static_cast<std::uintptr_t>(allocated));
-                               return outcome;
-                             },
-                             [this](void* memory, std::size_t bytes) {
+  OneShot one_shot_{calls_, launches_, last_work_};
+  PoolMemory pool_memory_{calls_};
+  MemoryCache device_memory_{[this](std::size_t bytes, void** memory) { return pool_memory_.allocate(bytes, memory); },
+                             [this](void* memory) {
                                const RelaxedScope scope(calls_);
-                               if (large_memory_.takes(bytes)) return large_memory_.free(memory);
-                               (void)driver_.cuMemFree_v2(pointer(memory));
+                               pool_memory_.free(memory);
                              },
-                             kMostIdleDeviceBytes, [this](std::size_t bytes) { return large_memory_.takes(bytes); }};
-  MemoryCache pinned_memory_{
-      [this](std::size_t bytes, void** memory) { return driver_.cuMemHostAlloc(memory, bytes, kHostAllocPortable); },
-      [this](void* memory, std::size_t) {
-        const RelaxedScope scope(calls_);
-        (void)driver_.cuMemFreeHost(memory);
-      },
-      kMostIdlePinnedBytes, [](std::size_t) { return false; }};
+                             kMostIdleDeviceBytes, [this](void* memory) { return pool_memory_.frees_at_once(memory); }};
+  PinnedMemory host_memory_;
+  MemoryCache pinned_memory_{[this](std::size_t bytes, void** memory) { return host_memory_.allocate(bytes, memory); },
+                             [this](void* memory) {
+                               const RelaxedScope scope(calls_);
+                               host_memory_.free(memory);
+                             },
+                             kMostIdlePinnedBytes, [](void*) { return false; }};
 };
 
 Status CudaDevice::begin() {
@@ -187,7 +184,9 @@ Status CudaDevice::begin() {
   // wait for a peer. The first launch reports a failure.
   const Scope scope(calls_);
   (void)launches_.load();
-  large_memory_.begin(number_);
+  pool_memory_.begin(number_);
+  host_memory_.begin(number_);
+  one_shot_.begin(number_, [this](const void* memory) { return enable_peer_of(memory); });
   return ok_status();
 }
 
@@ -405,7 +404,7 @@ Status CudaDevice::reduce(Stream stream, Dtype dtype, Op op, void* target, std::
 
 // ---- Opening ----
 
-Result<std::shared_ptr<Device>> open_now(const Driver& driver, int index) {
+Result<std::shared_ptr<Device>> open_now(const Driver& driver, int index, const std::string& sysfs) {
   int count = 0;
   Calls calls(driver, "cuda");
   FDL_RETURN_IF_ERROR(calls.status(driver.cuDeviceGetCount(&count), "cuDeviceGetCount"));
@@ -418,7 +417,7 @@ Result<std::shared_ptr<Device>> open_now(const Driver& driver, int index) {
   char name[128] = "";
   FDL_RETURN_IF_ERROR(calls.status(driver.cuDeviceGet(&number, index), "cuDeviceGet"));
   FDL_RETURN_IF_ERROR(calls.status(driver.cuDeviceGetName(name, sizeof name, number), "cuDeviceGetName"));
-  auto device = std::make_shared<CudaDevice>(driver, index, count, fmt::format("cuda:{} ({})", index, name));
+  auto device = std::make_shared<CudaDevice>(driver, index, count, fmt::format("cuda:{} ({})", index, name), sysfs);
   FDL_RETURN_IF_ERROR(device->begin());
   return std::shared_ptr<Device>(std::move(device));
 }
@@ -441,7 +440,7 @@ Result<std::shared_ptr<Device>> open_cuda_device(int index, const Config& config
   const MutexLock lock(mutex);
   std::weak_ptr<Device>& known = (*opened)[{driver, index}];
   if (std::shared_ptr<Device> device = known.lock()) return device;
-  FDL_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, open_now(*driver, index));
+  FDL_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, open_now(*driver, index, config.sysfs_root));
   known = device;
   return device;
 }

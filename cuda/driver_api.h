@@ -58,7 +58,9 @@ inline constexpr Outcome kUnknown = 999;
 // ---- Flags and attributes ----
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
+inline constexpr unsigned kIpcLazyEnablePeerAccess = 1;
 inline constexpr unsigned kHostAllocPortable = 1;
+inline constexpr unsigned kHostRegisterPortable = 1;
 inline constexpr int kCaptureNone = 0;
 inline constexpr int kCaptureActive = 1;
 inline constexpr int kCaptureInvalid = 2;
@@ -70,11 +72,18 @@ inline constexpr unsigned kMemoryHost = 1;
 inline constexpr unsigned kMemoryDevice = 2;
 inline constexpr int kAttributeComputeMajor = 75;
 inline constexpr int kAttributeComputeMinor = 76;
+inline constexpr int kAttributeRegisteredAddress = 91;
 inline constexpr int kAttributeMemoryPools = 115;
+inline constexpr int kAttributeHostNumaId = 134;
 
 // CUuuid.
 struct Uuid {
   unsigned char bytes[16];
+};
+
+// CUipcMemHandle: opens memory of the device in another process.
+struct IpcHandle {
+  char bytes[64];
 };
 
 }  // namespace fdl::cuda
@@ -91,6 +100,7 @@ struct Uuid {
   ROW(cuDeviceGetName,                   (char* name, int bytes, DeviceNumber device))                                 \
   ROW(cuDeviceGetUuid_v2,                (Uuid* uuid, DeviceNumber device))                                            \
   ROW(cuDeviceGetAttribute,              (int* value, int attribute, DeviceNumber device))                             \
+  ROW(cuDeviceGetPCIBusId,               (char* id, int bytes, DeviceNumber device))                                   \
   ROW(cuDeviceCanAccessPeer,             (int* can, DeviceNumber device, DeviceNumber peer))                           \
   ROW(cuDevicePrimaryCtxRetain,          (Context* context, DeviceNumber device))                                      \
   ROW(cuDevicePrimaryCtxRelease_v2,      (DeviceNumber device))                                                        \
@@ -107,6 +117,11 @@ struct Uuid {
   ROW(cuMemGetInfo_v2,                   (std::size_t* free, std::size_t* total))                                      \
   ROW(cuMemHostAlloc,                    (void** memory, std::size_t bytes, unsigned flags))                           \
   ROW(cuMemFreeHost,                     (void* memory))                                                               \
+  ROW(cuMemHostRegister_v2,              (void* memory, std::size_t bytes, unsigned flags))                            \
+  ROW(cuMemHostUnregister,               (void* memory))                                                               \
+  ROW(cuIpcGetMemHandle,                 (IpcHandle* handle, Pointer memory))                                          \
+  ROW(cuIpcOpenMemHandle_v2,             (Pointer* memory, IpcHandle handle, unsigned flags))                          \
+  ROW(cuIpcCloseMemHandle,               (Pointer memory))                                                             \
   ROW(cuPointerGetAttribute,             (void* value, int attribute, Pointer pointer))                                \
   ROW(cuStreamCreateWithPriority,        (void** stream, unsigned flags, int priority))                                \
   ROW(cuCtxGetStreamPriorityRange,       (int* least, int* greatest))                                                  \

@@ -52,9 +52,10 @@ Status Launches::look_up() {
 #define ROW(name, body, at_once) FDL_RETURN_IF_ERROR(find(#name, &packers_[k_##name]));
   FDL_PACK_KERNELS(ROW)
 #undef ROW
-// One kernel for each data type.
-#define ROW(name, type, kind) \
-  FDL_RETURN_IF_ERROR(find("fdl_reduce_" #name, &reducers_[static_cast<std::size_t>(Dtype::name)]));
+// Two kernels for each data type.
+#define ROW(name, type, kind)                                                                        \
+  FDL_RETURN_IF_ERROR(find("fdl_reduce_" #name, &reducers_[static_cast<std::size_t>(Dtype::name)])); \
+  FDL_RETURN_IF_ERROR(find("fdl_one_shot_" #name, &one_shots_[static_cast<std::size_t>(Dtype::name)]));
   FDL_DTYPES(ROW)
 #undef ROW
   return ok_status();
@@ -104,6 +105,11 @@ Status Launches::reduce(Stream stream, Dtype dtype, Op op, void* target, std::sp
   table.head = common_head(table, size);
   return launch(reducers_[static_cast<std::size_t>(dtype)], "reduce", reduce_blocks(reduce_plan(table, 16 / size)),
                 stream, &table);
+}
+
+Status Launches::sum_one_shot(Stream stream, Dtype dtype, const OneShotTable& table) {
+  FDL_RETURN_IF_ERROR(load());
+  return launch(one_shots_[static_cast<std::size_t>(dtype)], "sum", table.blocks, stream, &table);
 }
 
 }  // namespace fdl::cuda

@@ -26,6 +26,8 @@ class Launches {
   Status pack(Stream stream, const Packing& packing);
   Status reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
                 std::size_t count, double factor);
+  // Runs the table's number of blocks.
+  Status sum_one_shot(Stream stream, Dtype dtype, const OneShotTable& table);
 
  private:
   // An index for each row of FDL_PACK_KERNELS.
@@ -52,6 +54,7 @@ class Launches {
   Module module_ = nullptr;
   std::array<Function, kPackKernels> packers_{};
   std::array<Function, kDtypeCount> reducers_{};
+  std::array<Function, kDtypeCount> one_shots_{};
 };
 
 }  // namespace fdl::cuda

@@ -1,4 +1,5 @@
-// MemoryCache keeps one list of idle blocks per size. The largest blocks are freed first.
+// MemoryCache keeps one list of idle blocks per size. The largest blocks are freed first. Memory is allocated and freed
+// without the lock: the driver may wait for the device there, and other threads need the idle blocks meanwhile.
 #include "cuda/memory_cache.h"
 
 #include <algorithm>
@@ -25,7 +26,7 @@ std::size_t size_class(std::size_t bytes) {
 
 MemoryCache::~MemoryCache() {
   for (const auto& [size, blocks] : idle_) {
-    for (const Idle& block : blocks) free_(block.memory, size);
+    for (const Idle& block : blocks) free_(block.memory);
   }
 }
 
@@ -45,29 +46,32 @@ void* MemoryCache::take_idle(std::size_t size) {
 
 Outcome MemoryCache::take(std::size_t bytes, void** memory) {
   const std::size_t size = size_class(bytes);
-  const MutexLock lock(mutex_);
-  *memory = take_idle(size);
-  if (*memory == nullptr) {
-    Outcome outcome = allocate_(size, memory);
-    // Idle blocks of other sizes may hold the memory that is missing.
-    if (outcome == kOutOfMemory && idle_bytes_ > 0) {
-      trim(0, true);
-      outcome = allocate_(size, memory);
-    }
-    if (outcome != kSuccess) return outcome;
+  {
+    const MutexLock lock(mutex_);
+    *memory = take_idle(size);
+    if (*memory != nullptr) out_[*memory] = size;
   }
+  if (*memory != nullptr) return kSuccess;
+  Outcome outcome = allocate_(size, memory);
+  // Idle blocks of other sizes may hold the memory that is missing.
+  if (outcome == kOutOfMemory && trim(0, true)) outcome = allocate_(size, memory);
+  if (outcome != kSuccess) return outcome;
+  const MutexLock lock(mutex_);
   out_[*memory] = size;
   return kSuccess;
 }
 
 void MemoryCache::give(void* memory, DeviceEvents in_use_until) {
-  const MutexLock lock(mutex_);
-  const auto found = out_.find(memory);
-  FDL_CHECK(found != out_.end());
-  idle_[found->second].push_back({memory, std::move(in_use_until)});
-  idle_bytes_ += found->second;
-  out_.erase(found);
-  if (idle_bytes_ > most_idle_bytes_) trim(most_idle_bytes_, !is_library_thread);
+  {
+    const MutexLock lock(mutex_);
+    const auto found = out_.find(memory);
+    FDL_CHECK(found != out_.end());
+    idle_[found->second].push_back({memory, std::move(in_use_until)});
+    idle_bytes_ += found->second;
+    out_.erase(found);
+    if (idle_bytes_ <= most_idle_bytes_) return;
+  }
+  (void)trim(most_idle_bytes_, !is_library_thread);
 }
 
 Outcome MemoryCache::reserve(std::size_t bytes, int count) {
@@ -77,7 +81,6 @@ Outcome MemoryCache::reserve(std::size_t bytes, int count) {
     const MutexLock lock(mutex_);
     for (const Idle& block : idle_[size]) ready += all_reached(block.until) ? 1 : 0;
   }
-  // Without the lock: the driver may wait for the device here, and other threads need the idle blocks meanwhile.
   for (; ready < count; ++ready) {
     void* memory = nullptr;
     const Outcome outcome = allocate_(size, &memory);
@@ -89,18 +92,23 @@ Outcome MemoryCache::reserve(std::size_t bytes, int count) {
   return kSuccess;
 }
 
-void MemoryCache::trim(std::size_t most_bytes, bool may_wait) {
-  for (auto list = idle_.rbegin(); list != idle_.rend() && idle_bytes_ > most_bytes; ++list) {
-    if (!may_wait && !frees_at_once_(list->first)) continue;
-    auto& blocks = list->second;
-    for (std::size_t i = blocks.size(); i-- > 0 && idle_bytes_ > most_bytes;) {
-      // Blocks in use stay: freeing them would block until the device is idle.
-      if (!all_reached(blocks[i].until)) continue;
-      free_(blocks[i].memory, list->first);
-      idle_bytes_ -= list->first;
-      blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(i));
+bool MemoryCache::trim(std::size_t most_bytes, bool may_wait) {
+  std::vector<void*> dropped;
+  {
+    const MutexLock lock(mutex_);
+    for (auto list = idle_.rbegin(); list != idle_.rend() && idle_bytes_ > most_bytes; ++list) {
+      auto& blocks = list->second;
+      for (std::size_t i = blocks.size(); i-- > 0 && idle_bytes_ > most_bytes;) {
+        // Blocks in use stay: freeing them would block until the device is idle.
+        if ((!may_wait && !frees_at_once_(blocks[i].memory)) || !all_reached(blocks[i].until)) continue;
+        dropped.push_back(blocks[i].memory);
+        idle_bytes_ -= list->first;
+        blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(i));
+      }
     }
   }
+  for (void* const memory : dropped) free_(memory);
+  return !dropped.empty();
 }
 
 std::size_t MemoryCache::idle_bytes() const {

@@ -22,10 +22,10 @@ std::size_t size_class(std::size_t bytes);
 class MemoryCache {
  public:
   using Allocate = std::function<Outcome(std::size_t bytes, void** memory)>;
-  using Free = std::function<void(void* memory, std::size_t bytes)>;  // `bytes` as allocated
-  // Whether memory of this size is freed without a wait for the device. The library's own threads free no other memory
+  using Free = std::function<void(void* memory)>;
+  // Whether this memory is freed without a wait for the device. The library's own threads free no other memory
   // while there is enough: a kernel on the device may wait for a peer that waits for such a thread.
-  using FreesAtOnce = std::function<bool(std::size_t bytes)>;
+  using FreesAtOnce = std::function<bool(void* memory)>;
 
   MemoryCache(Allocate allocate, Free free, std::size_t most_idle_bytes, FreesAtOnce frees_at_once)
       : allocate_(std::move(allocate)),
@@ -53,9 +53,9 @@ class MemoryCache {
   };
 
   void* take_idle(std::size_t size) FDL_REQUIRES(mutex_);
-  // Frees idle memory that is no longer in use until at most `most_bytes` are kept. `may_wait`: also memory whose
-  // release waits for the device.
-  void trim(std::size_t most_bytes, bool may_wait) FDL_REQUIRES(mutex_);
+  // Frees idle memory that is no longer in use until at most `most_bytes` are kept, and returns whether there was any.
+  // `may_wait`: also memory whose release waits for the device.
+  bool trim(std::size_t most_bytes, bool may_wait);
 
   const Allocate allocate_;
   const Free free_;

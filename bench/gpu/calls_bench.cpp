@@ -146,10 +146,10 @@ struct Rank {
     if (file == nullptr) end(kWrong, "cannot write " + options.json);
     std::fprintf(file,
                  "{\"bench\":\"calls\",\"what\":\"%s\",\"way\":\"%s\",\"until\":\"%s\",\"calls\":\"%s\",\"ranks\":%d,"
-                 "\"bytes\":%zu,"
+                 "\"bytes\":%zu,\"one_shot_bytes\":%zu,"
                  "\"ours_us\":%.3f,\"ours_least_us\":%.3f,\"bare_us\":%.3f,\"bare_least_us\":%.3f}\n",
-                 what.c_str(), way, until, options.config.nccl_calls.c_str(), options.ranks, bytes, ours.median_us,
-                 ours.least_us, bare_one.median_us, bare_one.least_us);
+                 what.c_str(), way, until, options.config.nccl_calls.c_str(), options.ranks, bytes,
+                 options.config.one_shot_bytes, ours.median_us, ours.least_us, bare_one.median_us, bare_one.least_us);
     std::fclose(file);
   }
 

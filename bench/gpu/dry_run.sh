@@ -25,6 +25,6 @@ cp -r "$folder" "$bare/packed"
 echo "dry run: $(du -sm --apparent-size "$bare/packed" | cut -f1) MiB in $(find "$bare/packed" -type f | wc -l) files"
 # A network of its own, whose only interface is loopback.
 # shellcheck disable=SC2016
-env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin HOME="$bare" PYTHON="$python" TMPDIR="$bare" \
+env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin HOME="$bare" PYTHON="$python" TMPDIR="$bare" FAKE_CUDA_IPC=1 \
   unshare --map-root-user --net bash -c 'ip link set lo up && cd "$1/packed" && shift && exec bash run.sh "$@"' run "$bare" \
   A B --device cpu --library "$fakes/libfake_cuda.so" --nccl "$fakes/libfake_nccl.so" "$@"

@@ -97,6 +97,10 @@ part_A() {
       FARANDOLE_NCCL_CALLS=$way try 50 "$folder"/$what "${library[@]}" "${nccl[@]}" "${check[@]}" "${json[@]}" || true
     done
   done
+  # On one GPU this measures NCCL once more.
+  echo "== calls_bench --ranks 2, one-shot kernels"
+  FARANDOLE_ONE_SHOT_BYTES=256K try 50 "$folder"/calls_bench --ranks 2 "${library[@]}" "${nccl[@]}" "${check[@]}" \
+    "${json[@]}" || true
 }
 
 # Unpacks the carried package and puts it first in Python's path. Where none is carried, an installed one is used.

@@ -2,6 +2,7 @@
 // the CPU.
 #pragma once
 
+#include "cuda/kernels/one_shot_math.h"
 #include "cuda/kernels/pack_math.h"
 #include "cuda/kernels/reduce_math.h"
 
@@ -13,4 +14,5 @@
   ROW(fdl_cast_segments, change_tile<CastReals<float>>, 8)       \
   ROW(fdl_cast_float64_segments, change_tile<CastReals<double>>, 5)
 
-// Each dtype of FDL_DTYPES has a kernel fdl_reduce_<name>, whose body is reduce_part.
+// Each dtype of FDL_DTYPES has a kernel fdl_reduce_<name>, whose body is reduce_part, and a kernel fdl_one_shot_<name>,
+// whose parts are in one_shot_math.h.

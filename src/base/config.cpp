@@ -119,7 +119,7 @@ std::string meant(const std::string& value) { return value; }
 constexpr std::string_view kAlike[] = {
     "transport",         "algorithm",   "deterministic",      "cache_capacity",       "slice_bytes",
     "shm_bytes",         "numa_levels", "device_collectives", "device_staging_bytes", "security",
-    "trust_derived_key", "nccl_calls",  "tcp_mesh_ranks",     "agreement_width"};
+    "trust_derived_key", "nccl_calls",  "tcp_mesh_ranks",     "agreement_width",      "one_shot_bytes"};
 
 struct Given {
   std::string value;

@@ -129,6 +129,9 @@
        "but a rank that is late to the first collective of a kind blocks the others' threads.")                        \
   KNOB(nccl_call_timeout_s,    Seconds, "600", "",                                                                     \
        "With nccl_calls=direct: a call that is blocked for longer ends the group with an error.")                      \
+  KNOB(one_shot_bytes,         Bytes,   "0", "",                                                                       \
+       "Sums on devices of up to this size, among ranks of one host, are one kernel of farandole's over CUDA IPC. "    \
+       "0: none.")                                                                                                     \
   KNOB(device_staging_bytes,   Bytes,   "4M", "",                                                                      \
        "Device memory is staged through pinned memory of the host in parts of this size, several in flight at once.")  \
   KNOB(cuda_library,           Text,    "", "",                                                                        \
@@ -148,7 +151,7 @@
        "How many EFA devices this pod or host must have: with fewer, the transport efa does not start. 0: the number " \
        "of the instance type, which is compared and reported only.")                                                   \
   KNOB(sysfs_root,             Text,    "/sys", "",                                                                    \
-       "Where EFA devices, their counters and the instance type are read (tests have trees of their own).")            \
+       "Where EFA devices, their counters, the instance type and NUMA nodes of GPUs are read (tests have their own).") \
   KNOB(pmix_library,           Text,    "", "",                                                                        \
        "The PMIx library to open under mpirun on several hosts; empty: that of the launcher, else the system's.")      \
   KNOB(tensorflow_xla,         Flag,    "0", "",                                                                       \

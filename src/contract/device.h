@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "contract/one_shot_sums.h"
 #include "data/dtype.h"
 #include "data/reduce.h"
 #include "system/event.h"
@@ -104,6 +105,9 @@ class Device {
   // by scale of data/reduce.h. `target` may be one of the sources. A user's operation fails with UNSUPPORTED.
   virtual Status reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
                         std::size_t count, double factor) = 0;
+
+  // The sums that the device runs together with others of its host; null: none. Lives as long as the device.
+  virtual OneShotSums* one_shot_sums() { return nullptr; }
 };
 
 // Makes a device the calling thread's current one until the end of the scope.

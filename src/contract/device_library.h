@@ -65,6 +65,12 @@ class DeviceLibrary {
   virtual Result<Id> make_id() = 0;
   virtual Result<std::unique_ptr<Collectives>> join(const Id& id, int rank, std::span<const Member> members,
                                                     Device& device, Deadline deadline) = 0;
+  // The same for messages between two ranks. No call blocks until the peer has made one, whatever the configuration:
+  // ranks begin with several peers in different orders.
+  virtual Result<std::unique_ptr<Collectives>> join_pair(const Id& id, int rank, std::span<const Member> members,
+                                                         Device& device, Deadline deadline) {
+    return join(id, rank, members, device, deadline);
+  }
   // Returns the error that ended the result of join(), even if nothing is in flight for the host; OK if it still works.
   virtual Status status_of(const Collectives& /*joined*/) const { return {}; }
 

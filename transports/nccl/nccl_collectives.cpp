@@ -228,7 +228,7 @@ Status NcclCollectives::run_group(std::span<const NcclStep> group) {
 
 Result<nccl::RedOp> NcclCollectives::operation_of(const NcclStep& step) {
   if (step.factor == 1) return step.op;
-  // NCCL's own average multiplies by the same number, which is exact here (see nccl_scaling()).
+  // NCCL's own average multiplies floats by the same number, which is exact here (see nccl_scaling()).
   if (step.op == nccl::RedOp::sum && step.factor * communicator_->size() == 1) return nccl::RedOp::average;
   for (const Factor& known : factors_) {
     if (known.type == step.type && known.factor == step.factor) return known.op;

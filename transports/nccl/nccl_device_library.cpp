@@ -64,10 +64,13 @@ class NcclDeviceLibrary final : public DeviceLibrary {
 
   Result<std::unique_ptr<Collectives>> join(const Id& id, int rank, std::span<const Member> members, Device& device,
                                             Deadline deadline) override {
-    FDL_ASSIGN_OR_RETURN(auto communicator,
-                         NcclCommunicator::begin(library_, id, rank, members, device, deadline, options_));
-    FDL_ASSIGN_OR_RETURN(auto made, NcclCollectives::make(std::move(communicator), device, options_.timeout_s));
-    return std::unique_ptr<Collectives>(std::move(made));
+    return join_with(options_, id, rank, members, device, deadline);
+  }
+  Result<std::unique_ptr<Collectives>> join_pair(const Id& id, int rank, std::span<const Member> members,
+                                                 Device& device, Deadline deadline) override {
+    NcclOptions options = options_;
+    options.calls = NcclCalls::deferred;
+    return join_with(options, id, rank, members, device, deadline);
   }
 
   Status status_of(const Collectives& joined) const override {
@@ -102,7 +105,15 @@ class NcclDeviceLibrary final : public DeviceLibrary {
   }
 
  private:
-  // All collectives that callers pass back were made by join().
+  Result<std::unique_ptr<Collectives>> join_with(const NcclOptions& options, const Id& id, int rank,
+                                                 std::span<const Member> members, Device& device, Deadline deadline) {
+    FDL_ASSIGN_OR_RETURN(auto communicator,
+                         NcclCommunicator::begin(library_, id, rank, members, device, deadline, options));
+    FDL_ASSIGN_OR_RETURN(auto made, NcclCollectives::make(std::move(communicator), device, options.timeout_s));
+    return std::unique_ptr<Collectives>(std::move(made));
+  }
+
+  // All collectives that callers pass back were made by join() and join_pair().
   static NcclCollectives& ours(Collectives& joined) { return static_cast<NcclCollectives&>(joined); }
 
   const std::shared_ptr<const NcclLibrary> library_;

@@ -26,7 +26,11 @@ class Planner : NcclSteps {
         reduction_(nccl_reduction(spec.dtype, spec.reduction.op, spec.deterministic)),
         // Owners fold with the CPU's rounding, so they scale before and after.
         scaling_(reduction_ ? nccl_scaling(spec.dtype, spec.reduction.op, spec.prescale, spec.postscale)
-                            : NcclScaling{spec.prescale, 1, spec.postscale}) {}
+                            : NcclScaling{spec.prescale, 1, spec.postscale}) {
+    if (!reduction_ || !is_integer_average(spec.dtype, spec.reduction.op, spec.postscale, place.size)) return;
+    reduction_->op = nccl::RedOp::average;
+    scaling_.after = 1;
+  }
 
   std::size_t plan() {
     switch (spec_.collective) {
@@ -284,8 +288,8 @@ class Planner : NcclSteps {
     add(Kind::all_reduce, byte, byte, 1);
   }
 
-  const std::optional<NcclReduction> reduction_;
-  const NcclScaling scaling_;
+  std::optional<NcclReduction> reduction_;
+  NcclScaling scaling_;
 };
 
 }  // namespace

@@ -72,4 +72,9 @@ NcclScaling nccl_scaling(Dtype dtype, Op op, double prescale, double postscale) 
   return scaling;
 }
 
+bool is_integer_average(Dtype dtype, Op op, double postscale, int size) {
+  return kind_of(dtype) == DtypeKind::integer && (op == Op::sum || op == Op::average) && size > 1 &&
+         postscale == dividing_factor(size);
+}
+
 }  // namespace fdl

@@ -1,5 +1,11 @@
 // nccl_reduction() decides which reductions NCCL does with the results of the CPU's kernels, and nccl_scaling() where
 // factors are multiplied in. Pure.
+//
+// NCCL's own average is used where its results are those of the CPU:
+//   integers                             NCCL divides the sum, rounded toward zero
+//   floats, powers of two of ranks       NCCL multiplies each input by 1/ranks, which is exact
+// Among other numbers of ranks NCCL would round 1/ranks to the type, and each product once more: the average of three
+// float32 sevens would be 7.0000005, in bfloat16 7.03. There the sum is scaled, and rounded once.
 #pragma once
 
 #include <optional>
@@ -25,5 +31,8 @@ struct NcclScaling {
   double after = 1;
 };
 NcclScaling nccl_scaling(Dtype dtype, Op op, double prescale, double postscale);
+
+// Whether the sum of integers of `size` ranks, divided by `postscale`'s divisor, is NCCL's average.
+bool is_integer_average(Dtype dtype, Op op, double postscale, int size);
 
 }  // namespace fdl

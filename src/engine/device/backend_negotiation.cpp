@@ -54,6 +54,10 @@ Status DeviceCollectives::take_next_step() {
       return join_library();
     case Stage::joins:
       return conclude_negotiation();
+    case Stage::blocks:
+      return open_blocks();
+    case Stage::opens:
+      return conclude_one_shot();
     default:
       return {};
   }
@@ -148,7 +152,7 @@ Status DeviceCollectives::conclude_negotiation() {
         std::make_unique<DeviceSchedules>(std::move(channels), device_, parts_.rank, parts_.shape, *parts_.config);
   }
   if (joined_->wake_fd() >= 0) FDL_RETURN_IF_ERROR(poller_.add(joined_->wake_fd(), 1));
-  return {};
+  return prepare_one_shot();
 }
 
 // Composes the library's collectives with staged ones, which run the side that the library does not.
@@ -188,7 +192,7 @@ Status DeviceCollectives::reject_library(const Status& why) {
     log_at(some_have ? LogLevel::warning : LogLevel::info, "collectives on devices go through the host's memory: {}",
            why.text());
   }
-  return {};
+  return prepare_one_shot();
 }
 
 // ---- The scratch buffer ----

@@ -49,6 +49,7 @@ DeviceCollectives::DeviceCollectives(Parts parts, Device& device, Poller poller)
 // The library must unregister the scratch buffer before its collectives end; the buffer itself ends after them.
 DeviceCollectives::~DeviceCollectives() {
   if (scratch_ != nullptr) scratch_->leave(Deadline::after_seconds(parts_.config->suspect_after_s));
+  one_shot_.reset();
   schedules_.reset();
   joined_.reset();
 }
@@ -119,6 +120,7 @@ void DeviceCollectives::start_or_negotiate(const CollectiveSpec& spec, Completio
 
 // The host runs collectives whose named algorithm has no channels on the device.
 Collectives& DeviceCollectives::runner_for(const CollectiveSpec& spec) const {
+  if (one_shot_ != nullptr && one_shot_->can(spec)) return *one_shot_;
   if (schedules_ != nullptr && schedules_->can(spec)) return *schedules_;
   const bool named = !is_auto(spec.algorithm) && !is_whole(spec.algorithm);
   if (joined_ == nullptr || named || !joined_->can(spec)) return *staged_;
@@ -202,6 +204,7 @@ void DeviceCollectives::interrupt(const Status& why) {
   const bool in_order = why.code() == Code::shut_down && completion_ == nullptr;
   if (joined_ != nullptr && !in_order) joined_->interrupt(why);
   if (schedules_ != nullptr) schedules_->interrupt(why);
+  if (one_shot_ != nullptr && !in_order) one_shot_->interrupt(why);
   staged_->interrupt(why);
   if (completion_ == nullptr) return;
   if (running_ == nullptr) return finish(why);
@@ -210,13 +213,18 @@ void DeviceCollectives::interrupt(const Status& why) {
 }
 
 Status DeviceCollectives::status() const {
-  if (!ended_.ok() || by_library_ == nullptr) return ended_;
-  return library_->status_of(*by_library_);
+  if (!ended_.ok()) return ended_;
+  if (one_shot_ != nullptr && !one_shot_->status().ok()) return one_shot_->status();
+  return by_library_ == nullptr ? Status() : library_->status_of(*by_library_);
 }
 
 DeviceLibrary::Work DeviceCollectives::poll_work() {
-  if (by_library_ == nullptr || !ended_.ok()) return {};
-  return library_->poll_work(*by_library_);
+  if (!ended_.ok()) return {};
+  DeviceLibrary::Work work;
+  if (by_library_ != nullptr) work = library_->poll_work(*by_library_);
+  if (one_shot_ == nullptr) return work;
+  const DeviceLibrary::Work sums = one_shot_->poll_work();
+  return {work.in_flight || sums.in_flight, work.passed + sums.passed};
 }
 
 bool DeviceCollectives::takes_segments(const CollectiveSpec& spec) const {
@@ -225,7 +233,8 @@ bool DeviceCollectives::takes_segments(const CollectiveSpec& spec) const {
 
 std::string_view DeviceCollectives::runner_name(const CollectiveSpec& spec) const {
   if (!refused_.ok()) return {};
-  return stages(spec) ? staged_->name() : joined_->name();
+  const Collectives& runner = runner_for(spec);
+  return &runner == schedules_.get() ? joined_->name() : runner.name();
 }
 
 std::string_view DeviceCollectives::algorithm_of(const CollectiveSpec& spec) const {
@@ -251,7 +260,9 @@ std::string DeviceCollectives::phase() const {
   const std::string_view what = is_negotiated()          ? "exchanging the sizes of scratch buffers"
                                 : stage_ == Stage::facts ? "exchanging facts about devices"
                                 : stage_ == Stage::id    ? "waiting for the library's id"
-                                                         : "exchanging whether each rank could join";
+                                : stage_ == Stage::blocks || stage_ == Stage::opens
+                                    ? "sharing memory between the devices of the host"
+                                    : "exchanging whether each rank could join";
   const std::string on_host = host_->phase();
   return fmt::format("{}: {}", what, on_host.empty() ? host_->name() : std::string_view(on_host));
 }

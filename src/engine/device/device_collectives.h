@@ -15,6 +15,7 @@
 #include "contract/device_library.h"
 #include "engine/device/device_schedules.h"
 #include "engine/device/device_scratch.h"
+#include "engine/device/one_shot/one_shot_collectives.h"
 #include "engine/device/staged_collectives.h"
 #include "engine/device/symmetric_memory.h"
 #include "system/poller.h"
@@ -29,7 +30,8 @@ namespace fdl {
 //
 // Backend negotiation: at the first collective the ranks exchange their facts by a collective on host memory, and each
 // computes the same decision. The library is not touched before. If it is chosen, the first rank's id is distributed
-// the same way, and each rank reports whether it could join, so that no rank waits for one that cannot.
+// the same way, and each rank reports whether it could join, so that no rank waits for one that cannot. Then, if the
+// configuration wants it, the ranks of one host prepare the one-shot kernels in the same way.
 //
 // All ranks must call with device memory, or all with host memory. Ordered collectives are matched by position alone,
 // so a rank that calls with host memory meets another collective. At the first collective, and where collectives are
@@ -105,7 +107,7 @@ class DeviceCollectives final : public Collectives {
   void finish_sleep() override;
 
  private:
-  enum class Stage : uint8_t { unknown, facts, id, joins, negotiated };
+  enum class Stage : uint8_t { unknown, facts, id, joins, blocks, opens, negotiated };
   // A rank's status for the other ranks. It is sent as bytes, so the text is stored in place and may be cut.
   struct StatusReport {
     int32_t code = 0;
@@ -117,6 +119,10 @@ class DeviceCollectives final : public Collectives {
   struct IdReport {
     StatusReport report;
     DeviceLibrary::Id id{};
+  };
+  struct BlockReport {
+    StatusReport report;
+    OneShotSums::Address address;
   };
 
   // What a rank reports of its scratch buffer.
@@ -163,6 +169,9 @@ class DeviceCollectives final : public Collectives {
   Status join_library();
   Status conclude_negotiation();
   Status compose();
+  Status prepare_one_shot();
+  Status open_blocks();
+  Status conclude_one_shot();
   Collectives& runner_for(const CollectiveSpec& spec) const;
   void dispatch();
   bool release_if(bool done);
@@ -199,6 +208,7 @@ class DeviceCollectives final : public Collectives {
   std::unique_ptr<DeviceSchedules> schedules_;  // over the channels of joined_, if it has any
   std::unique_ptr<DeviceScratch> scratch_;
   std::unique_ptr<StagedCollectives> staged_;
+  std::unique_ptr<OneShotCollectives> one_shot_;  // small sums, where the configuration wants them and all ranks can
   Status refused_;  // why collectives on devices are impossible, if the configuration excludes staging
 
   // State of the exchanges between ranks, during backend negotiation and allocations.
@@ -210,6 +220,8 @@ class DeviceCollectives final : public Collectives {
   std::vector<DeviceFacts> all_facts_;
   IdReport id_;
   std::vector<IdReport> all_ids_;
+  BlockReport block_;
+  std::vector<BlockReport> all_blocks_;
   StatusReport outcome_;
   std::vector<StatusReport> all_outcomes_;
   ScratchReport scratch_report_;

@@ -8,7 +8,7 @@ namespace fdl {
 
 Result<std::unique_ptr<DeviceLink>> DeviceLink::join(DeviceLibrary& library, const DeviceLibrary::Id& id, bool lower,
                                                      std::span<const Member> both, Device& device, Deadline deadline) {
-  FDL_ASSIGN_OR_RETURN(auto joined, library.join(id, lower ? 0 : 1, both, device, deadline));
+  FDL_ASSIGN_OR_RETURN(auto joined, library.join_pair(id, lower ? 0 : 1, both, device, deadline));
   std::unique_ptr<DeviceLink> made(new DeviceLink(library, lower, device, std::move(joined)));
   FDL_RETURN_IF_ERROR(made->prepare());
   return made;

@@ -1,6 +1,5 @@
-// This file implements the functions of the fake libcuda: those of the driver that cuda/ uses, and a few more, on host
-// memory and threads. fake_cuda_streams.cpp has those for streams, events and captures.
-#include <sys/mman.h>
+// This file implements the functions of the fake libcuda for devices, contexts and work, on host memory and threads.
+// fake_cuda_memory.cpp has those for memory, and fake_cuda_streams.cpp those for streams, events and captures.
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,8 +30,6 @@ bool accessible(const void* memory, std::size_t bytes) {
   const std::lock_guard lock(machine.mutex);
   return machine.within_allocation(memory, bytes);
 }
-
-void* address(Pointer pointer) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(pointer)); }
 
 // A copy is checked when it runs, so memory that was freed in between is an illegal address.
 std::function<Outcome()> copying(void* target, const void* source, std::size_t bytes) {
@@ -165,10 +162,34 @@ EXPORT Outcome cuDeviceGetAttribute(int* value, int attribute, DeviceNumber numb
   ENTER(call);
   fake::Device* device = nullptr;
   TRY(device_numbered(call, number, &device));
-  *value = attribute == kAttributeMemoryPools    ? call.machine.has_pools
-           : attribute == kAttributeComputeMajor ? call.machine.capability / 10
-           : attribute == kAttributeComputeMinor ? call.machine.capability % 10
-                                                 : 0;
+  const int nodes = call.machine.numa_nodes;
+  switch (attribute) {
+    case kAttributeMemoryPools:
+      *value = call.machine.has_pools;
+      return kSuccess;
+    case kAttributeComputeMajor:
+      *value = call.machine.capability / 10;
+      return kSuccess;
+    case kAttributeComputeMinor:
+      *value = call.machine.capability % 10;
+      return kSuccess;
+    case kAttributeRegisteredAddress:
+      *value = call.machine.registers_at_address;
+      return kSuccess;
+    case kAttributeHostNumaId:
+      if (call.machine.driver_version < 12020) return kInvalidValue;  // the first one with this attribute
+      *value = nodes == 0 ? -1 : number % nodes;
+      return kSuccess;
+    default:
+      return kInvalidValue;
+  }
+}
+
+EXPORT Outcome cuDeviceGetPCIBusId(char* id, int bytes, DeviceNumber number) {
+  ENTER(call);
+  fake::Device* device = nullptr;
+  TRY(device_numbered(call, number, &device));
+  std::snprintf(id, static_cast<std::size_t>(bytes), "0000:%02X:00.0", 0x3A + number);
   return kSuccess;
 }
 
@@ -252,105 +273,6 @@ EXPORT Outcome cuCtxSynchronize(void) {
   TRY(call.unsafe());
   call.machine.wait_idle(call.lock, *current_device(), __func__);
   return current_device()->fallen;
-}
-
-// ---- Memory ----
-
-EXPORT Outcome cuMemAlloc_v2(Pointer* memory, std::size_t bytes) {
-  ENTER(call);
-  TRY(call.context());
-  TRY(call.unsafe());
-  void* start = nullptr;
-  TRY(call.machine.allocate(*current_device(), bytes, &start));
-  *memory = reinterpret_cast<std::uintptr_t>(start);
-  return kSuccess;
-}
-
-EXPORT Outcome cuMemFree_v2(Pointer memory) {
-  ENTER(call);
-  TRY(call.unsafe());
-  return call.machine.free_memory(call.lock, address(memory), __func__);
-}
-
-// Memory of a pool is there at once if the stream is idle, and is freed in the stream's order, without a wait.
-EXPORT Outcome cuMemAllocAsync(Pointer* memory, std::size_t bytes, void* handle) {
-  ENTER(call);
-  std::shared_ptr<fake::Stream> stream;
-  TRY(call.find_for_work(handle, &stream));
-  if (!call.machine.has_pools) return kNotSupported;
-  if (stream->capture != nullptr || !stream->queue.empty() || stream->running) return kCaptureUnsupported;  // not faked
-  void* start = nullptr;
-  TRY(call.machine.allocate(*stream->device, bytes, &start));
-  *memory = reinterpret_cast<std::uintptr_t>(start);
-  return kSuccess;
-}
-
-EXPORT Outcome cuMemFreeAsync(Pointer memory, void* handle) {
-  ENTER(call);
-  std::shared_ptr<fake::Stream> stream;
-  TRY(call.find_for_work(handle, &stream));
-  if (!call.machine.has_pools) return kNotSupported;
-  if (stream->capture == nullptr && stream->queue.empty() && !stream->running) {
-    return call.machine.drop_memory(address(memory));
-  }
-  return call.machine.queue(stream, [=] {
-    const std::lock_guard lock(Machine::get().mutex);
-    return Machine::get().drop_memory(address(memory));
-  });
-}
-
-EXPORT Outcome cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
-  ENTER(call);
-  TRY(call.context());
-  *total = call.machine.memory_bytes;
-  *free = *total - std::min(*total, current_device()->used);
-  return kSuccess;
-}
-
-// As an allocation of pinned memory may in the driver, it waits for the device.
-EXPORT Outcome cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
-  ENTER(call);
-  TRY(call.context());
-  TRY(call.unsafe());
-  call.machine.wait_idle(call.lock, *current_device(), __func__);
-  void* start = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (start == MAP_FAILED) return kOutOfMemory;
-  call.machine.pinned[static_cast<std::byte*>(start)] = bytes;
-  call.machine.pinned_bytes += bytes;
-  *memory = start;
-  return kSuccess;
-}
-
-EXPORT Outcome cuMemFreeHost(void* memory) {
-  ENTER(call);
-  if (current_device() == nullptr) return kInvalidContext;
-  TRY(call.unsafe());
-  if (!call.machine.pinned.contains(static_cast<std::byte*>(memory))) return kInvalidValue;
-  call.machine.wait_idle(call.lock, *current_device(), __func__);
-  const auto found = call.machine.pinned.find(static_cast<std::byte*>(memory));
-  call.machine.pinned_bytes -= found->second;
-  ::munmap(memory, found->second);
-  call.machine.pinned.erase(found);
-  return kSuccess;
-}
-
-EXPORT Outcome cuPointerGetAttribute(void* value, int attribute, Pointer pointer) {
-  ENTER(call);
-  const fake::Device* device = call.machine.owner_of(address(pointer));
-  if (device != nullptr && !call.machine.within_allocation(address(pointer), 1)) return kInvalidValue;
-  bool is_pinned = false;
-  for (const auto& [start, bytes] : call.machine.pinned) {
-    is_pinned |= address(pointer) >= start && address(pointer) < start + bytes;
-  }
-  if (device == nullptr && !is_pinned) return kInvalidValue;
-  if (attribute == kPointerMemoryType) {
-    *static_cast<unsigned*>(value) = device == nullptr ? kMemoryHost : kMemoryDevice;
-  } else if (attribute == kPointerDeviceOrdinal) {
-    *static_cast<int*>(value) = device == nullptr ? 0 : device->index;
-  } else {
-    return kInvalidValue;
-  }
-  return kSuccess;
 }
 
 // ---- Work ----

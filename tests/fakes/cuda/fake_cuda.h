@@ -7,6 +7,7 @@
 //
 // Environment, read once at cuInit:
 //   FAKE_CUDA_DEVICES=2          number of devices (1)
+//   FAKE_CUDA_IPC=1              other processes can open memory of the devices; a process must not fork after cuInit
 //   FAKE_CUDA_MACHINE=name       the identities of devices differ between machine names
 //   FAKE_CUDA_DELAY_US=500       least duration of every operation of every stream (0)
 //   FAKE_CUDA_MEMORY=1048576     bytes of memory of each device (8 GiB)
@@ -34,6 +35,9 @@ FAKE_EXPORT void fake_cuda_delete(void* memory);
 FAKE_EXPORT size_t fake_cuda_device_bytes(void);
 FAKE_EXPORT size_t fake_cuda_pinned_bytes(void);
 
+// Allocations of other processes that this process has open.
+FAKE_EXPORT size_t fake_cuda_opened(void);
+
 // How often the primary context of a device is retained.
 FAKE_EXPORT int fake_cuda_retained(int device);
 
@@ -45,6 +49,12 @@ FAKE_EXPORT void fake_cuda_memory(size_t bytes);  // size of each device's memor
 FAKE_EXPORT void fake_cuda_driver_version(int version);
 FAKE_EXPORT void fake_cuda_pools(int has_pools);        // whether devices support cuMemAllocAsync
 FAKE_EXPORT void fake_cuda_capability(int capability);  // of all devices: 90 is 9.0
+// Whether cuMemAlloc waits for the device, as the driver's does where it needs new pages (0).
+FAKE_EXPORT void fake_cuda_allocations_wait(int wait);
+// The host's NUMA nodes: device i is near node i modulo this number. 0: the host has none.
+FAKE_EXPORT void fake_cuda_numa_nodes(int nodes);
+// Whether devices access registered memory of the host by the host's addresses.
+FAKE_EXPORT void fake_cuda_registers_at_address(int does);
 // Tensors that a kernel has packed or unpacked by accesses of less than 16 bytes, because of their place in the vector.
 FAKE_EXPORT size_t fake_cuda_narrow_segments(void);
 FAKE_EXPORT void fake_cuda_refuse_module(int code);  // 0: accept modules again

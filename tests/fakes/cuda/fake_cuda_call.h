@@ -97,6 +97,8 @@ struct Call {
   }
 };
 
+inline void* address(Pointer pointer) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(pointer)); }
+
 inline Outcome device_numbered(Call& call, int index, fake::Device** device) {
   if (index < 0 || static_cast<std::size_t>(index) >= call.machine.devices.size()) return kInvalidDevice;
   *device = call.machine.devices[static_cast<std::size_t>(index)].get();

@@ -75,6 +75,21 @@ EXPORT void fake_cuda_pools(int has_pools) {
   call.machine.has_pools = has_pools != 0;
 }
 
+EXPORT void fake_cuda_numa_nodes(int nodes) {
+  Call call("fake_cuda_numa_nodes");
+  call.machine.numa_nodes = nodes;
+}
+
+EXPORT void fake_cuda_registers_at_address(int does) {
+  Call call("fake_cuda_registers_at_address");
+  call.machine.registers_at_address = does != 0;
+}
+
+EXPORT void fake_cuda_allocations_wait(int wait) {
+  Call call("fake_cuda_allocations_wait");
+  call.machine.allocations_wait = wait != 0;
+}
+
 EXPORT void fake_cuda_capability(int capability) {
   Call call("fake_cuda_capability");
   call.machine.capability = capability;

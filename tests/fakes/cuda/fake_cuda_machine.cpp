@@ -2,6 +2,7 @@
 #include "tests/fakes/cuda/fake_cuda_machine.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -51,7 +52,12 @@ void Machine::read_environment() {
   for (int i = 0; i < count; ++i) {
     auto device = std::make_unique<Device>();
     device->index = i;
-    void* range = ::mmap(nullptr, kRange, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (number_in("FAKE_CUDA_IPC", 0) != 0) {
+      device->file = ::memfd_create("fake_cuda", MFD_CLOEXEC);
+      if (device->file < 0 || ::ftruncate(device->file, kRange) != 0) std::abort();
+    }
+    const int kind = device->file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    void* range = ::mmap(nullptr, kRange, PROT_NONE, kind | MAP_NORESERVE, device->file, 0);
     if (range == MAP_FAILED) std::abort();
     device->base = static_cast<std::byte*>(range);
     device->default_stream = std::make_shared<Stream>();
@@ -138,7 +144,8 @@ Outcome Machine::drop_memory(void* memory) {
   const std::size_t pages = (found->second + kPage - 1) / kPage * kPage;
   device->used -= found->second;
   device->live.erase(found);
-  if (::madvise(memory, pages, MADV_DONTNEED) != 0) std::abort();
+  device->pooled.erase(static_cast<std::byte*>(memory));
+  if (::madvise(memory, pages, device->file < 0 ? MADV_DONTNEED : MADV_REMOVE) != 0) std::abort();
   device->freed.insert({pages, static_cast<std::byte*>(memory)});
   return device->fallen;
 }

@@ -68,9 +68,11 @@ struct Device {
   Outcome fallen = 0;
   std::size_t used = 0;
   std::byte* base = nullptr;  // the whole address range
+  int file = -1;              // its pages, where other processes may open them
   std::size_t top = 0;
   std::multimap<std::size_t, std::byte*> freed{};  // blocks by their size, which the next of this size get
   std::map<std::byte*, std::size_t> live{};
+  std::set<std::byte*> pooled{};  // of the driver's pool
   std::shared_ptr<Stream> default_stream{};
   std::set<int> peers{};
 };
@@ -93,6 +95,9 @@ class Machine {
   unsigned delay_us = 0;
   std::size_t memory_bytes = std::size_t{8} << 30;
   bool has_pools = true;
+  bool allocations_wait = false;
+  int numa_nodes = 0;  // of the host: device i is near node i modulo this number; 0: the host has no NUMA
+  bool registers_at_address = true;
   int capability = 90;
   int driver_version = 13000;
   Outcome refused_module = 0;
@@ -103,6 +108,7 @@ class Machine {
   std::set<std::shared_ptr<Stream>> ending;  // destroyed streams with work that still runs
   std::map<void*, std::unique_ptr<Event>> events;
   std::map<std::byte*, std::size_t> pinned;
+  std::set<std::byte*> registered;  // pinned memory of the caller
   std::size_t pinned_bytes = 0;
   std::set<std::shared_ptr<Capture>> captures;  // in progress
   std::shared_ptr<Capture> last_capture;

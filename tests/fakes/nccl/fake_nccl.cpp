@@ -295,6 +295,16 @@ fdl::Op op_of(RedOp op) {
   }
 }
 
+bool is_float(Type type) { return fdl::kind_of(dtype_of(type)) != fdl::DtypeKind::integer; }
+
+// NCCL has the factor of an average in the type of the elements.
+double rounded(Type type, double factor) {
+  const auto single = static_cast<float>(factor);
+  if (type == Type::float16) return fdl::float16_to_float(fdl::float_to_float16(single));
+  if (type == Type::bfloat16) return fdl::bfloat16_to_float(fdl::float_to_bfloat16(single));
+  return type == Type::float32 ? single : factor;
+}
+
 using Blob = std::vector<std::byte>;
 
 Blob load(const void* from, std::size_t bytes) {
@@ -392,6 +402,10 @@ class Part {
     for (const Blob& each : arrived_) sources.push_back(each.data());
     Blob result(bytes_);
     fdl::reduce_many(dtype_, {op_of(call_.op)}, result.data(), sources, call_.count);
+    // Integers are divided behind the sum; floats were multiplied before it.
+    if (call_.op == RedOp::average && !is_float(call_.type)) {
+      fdl::scale(dtype_, result.data(), result.data(), call_.count, fdl::dividing_factor(core_.size));
+    }
     store(target, result.data(), bytes_);
   }
 
@@ -506,7 +520,7 @@ Outcome hand_in(Core& core, std::vector<Call> calls) {
     if (call.stream != calls.front().stream) misuse("several streams in one group");
     const auto own = core.factors.find(static_cast<int>(call.op));
     if (own != core.factors.end()) call.factor = own->second.second;
-    if (call.op == RedOp::average) call.factor = 1.0 / core.size;
+    if (call.op == RedOp::average && is_float(call.type)) call.factor = rounded(call.type, 1.0 / core.size);
   }
   core.works.push_back(std::make_unique<Work>(Work{&core, std::move(calls)}));
   if (core.blocking) return put_on_stream(core, *core.works.back());

@@ -100,8 +100,8 @@ TEST_F(BetweenDevices, ABatchWithOnePeerIsOneGroup) {
 }
 
 // NCCL itself would hang in each of these programs: its calls run in the order in which they are made.
-TEST_F(BetweenDevices, NoOrderOfCallsEndsInADeadlock) {
-  run_ranks(3, kNccl, [](World& me) {
+void pass_in_orders_of_a_cycle(const Knobs& knobs) {
+  run_ranks(3, knobs, [](World& me) {
     Sender rank(me);
     constexpr std::size_t kCount = 2000;
     int32_t* got[3] = {rank.fresh(kCount), rank.fresh(kCount), rank.fresh(kCount)};
@@ -120,6 +120,23 @@ TEST_F(BetweenDevices, NoOrderOfCallsEndsInADeadlock) {
       EXPECT_EQ(rank.device.get(got[from], kCount), numbers(10 * from + me.rank, kCount)) << from;
     }
   });
+}
+
+TEST_F(BetweenDevices, NoOrderOfCallsEndsInADeadlock) { pass_in_orders_of_a_cycle(kNccl); }
+
+// A blocking communicator is made, and connects, in calls that wait for the peer, which may wait in one with the third
+// rank. All pairs are joined at once here, so that each rank would begin with another one.
+TEST_F(BetweenDevices, NoOrderOfCallsEndsInADeadlockWithDirectCalls) {
+  fake_nccl_set("connects", 1);
+  fake_nccl_set("hang_at_start", 1);
+  std::thread opens([] {
+    while (fake_nccl_calls("CommInitRankConfig") < 6) std::this_thread::yield();
+    fake_nccl_set("hang_at_start", 0);
+  });
+  Knobs knobs = kNccl;
+  knobs.insert(knobs.end(), {{"nccl_calls", "direct"}, {"nccl_call_timeout_s", "20"}});
+  pass_in_orders_of_a_cycle(knobs);
+  opens.join();
 }
 
 TEST_F(BetweenDevices, RunBesideCollectivesInAnyOrder) {

@@ -23,10 +23,12 @@ class Overlap : public testing::TestWithParam<Knobs> {
 // Work that holds a stream until it is let go.
 class Gate {
  public:
-  explicit Gate(OwnDevice& device) : device_(device) {
+  explicit Gate(OwnDevice& device) : Gate(device, device.stream()) {}
+  // The stream may be destroyed before the gate opens.
+  Gate(OwnDevice& device, void* stream) : device_(device) {
     // The fake finds the default streams by the current device; this stream is none of them.
     EXPECT_EQ(fake_cuda_queue(
-                  device.stream(), [](void* gate) { static_cast<Gate*>(gate)->opened_.get_future().wait(); }, this),
+                  stream, [](void* gate) { static_cast<Gate*>(gate)->opened_.get_future().wait(); }, this),
               0);
   }
   ~Gate() {
@@ -153,33 +155,66 @@ TEST_P(Overlap, ANewStreamWithTheHandleOfADestroyedOneWaitsToo) {
   });
 }
 
-// The same for submissions: the work of the destroyed stream still runs, and the operation waits for it too.
+// The same for submissions: the work of the destroyed stream still runs, and the operation waits for it too. The two
+// operations are one bucket, because their order has repeated.
 TEST_P(Overlap, WorkOfADestroyedStreamPrecedesTheOperation) {
+  std::barrier both(2);
   run_ranks(2, GetParam(), [&](World& me) {
     Tensors tensors(me);
     auto& [device, memory, other] = tensors;
-    const int32_t* values = device.put(numbers(me.rank + 4, kCount));
-    fake_cuda_delay_us(20'000);
-    void* const shortlived = device.device().make_stream().take();
-    EXPECT_TRUE(device.device().copy(shortlived, memory, values, kCount * sizeof(int32_t)).ok());
-    fdl_operation operations[] = {sum_of(device, "of the old stream", memory, shortlived),
-                                  sum_of(device, "of the new stream", other, nullptr)};
-    fdl_handle* old = submit(me, operations[0]);
-    device.device().end_stream(shortlived);
-    void* const next = device.device().make_stream().take();
-    operations[1].input.stream = next;
-    fdl_handle* young = submit(me, operations[1]);
-    FDL_EXPECT_OK(fdl_wait_handle_on(old, -1, device.stream()));
-    FDL_EXPECT_OK(fdl_wait_handle_on(young, -1, next));
+    const int32_t* values = device.put(numbers(4 + me.rank, kCount));
+    fdl_operation operations[] = {sum_of(device, "of the old stream", memory, device.stream()),
+                                  sum_of(device, "of the new stream", other, device.stream())};
+    fdl_handle* handles[2] = {};
+    const auto wait_for_both = [&] {
+      for (fdl_handle* handle : handles) {
+        FDL_EXPECT_OK(fdl_wait_handle_on(handle, -1, device.stream()));
+        fdl_handle_free(handle);
+      }
+      device.synchronize();
+    };
+    for (int step = 0; step < 10; ++step) {
+      for (const int i : {0, 1}) handles[i] = submit(me, operations[i]);
+      wait_for_both();
+    }
+    both.arrive_and_wait();
+    const long before = fake_nccl_calls("AllReduce");
+    both.arrive_and_wait();
+    if (me.rank == 0) {
+      void* const shortlived = device.device().make_stream().take();
+      Gate gate(device, shortlived);
+      EXPECT_TRUE(device.device().copy(shortlived, memory, values, kCount * sizeof(int32_t)).ok());
+      operations[0].input.stream = shortlived;
+      handles[0] = submit(me, operations[0]);
+      device.device().end_stream(shortlived);
+      void* const next = device.device().make_stream().take();
+      EXPECT_EQ(next, shortlived) << "the fake uses the handle again";
+      operations[1].input.stream = next;
+      handles[1] = submit(me, operations[1]);
+      both.arrive_and_wait();
+      // Long enough for an operation that does not wait for the copy.
+      for (int i = 0; i < 100 && !is_done_on_device(handles[0]); ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+      EXPECT_FALSE(is_done_on_device(handles[0])) << "its input is not there yet";
+      gate.open();
+      FDL_EXPECT_OK(fdl_wait_handle_on(handles[1], -1, next));
+      device.synchronize(next);
+      device.device().end_stream(next);
+    } else {
+      device.queue_copy(memory, values, kCount);
+      for (const int i : {0, 1}) handles[i] = submit(me, operations[i]);
+      both.arrive_and_wait();
+    }
+    wait_for_both();
     std::vector<int32_t> sums = numbers(4, kCount);
     for (std::size_t i = 0; i < kCount; ++i) sums[i] += numbers(5, kCount)[i];
     EXPECT_EQ(device.get(memory, kCount), sums);
-    fdl_handle_free(old);
-    fdl_handle_free(young);
-    device.synchronize(next);
-    device.device().end_stream(next);
+    both.arrive_and_wait();
+    if (GetParam() == kNccl) {
+      EXPECT_EQ(fake_nccl_calls("AllReduce") - before, 2) << "one bucket on both ranks";
+    }
   });
-  fake_cuda_delay_us(0);
 }
 
 // The stream of the tensors is gone when the collective ends; another stream uses the results.

@@ -282,6 +282,43 @@ def test_a_lost_device_is_reported_on_all_ranks():
     assert all("rank 1" in one for one in printed), printed
 
 
+def sum_in_one_kernel():
+    fdl.init()
+    for dtype in DTYPES:
+        for count in (1, 3, 1000, 8000):
+            tensor = fake_devices.array(values(fdl.rank(), (count,), dtype), device=fdl.rank())
+            assert (fdl.allreduce(tensor).get() == total((count,), dtype)).all(), (dtype, count)
+    assert fake_devices.nccl().fake_nccl_calls(b"AllReduce") == 0
+    large = fake_devices.array(values(fdl.rank(), (100_000,), "float32"), device=fdl.rank())
+    assert (fdl.allreduce(large).get() == total((100_000,), "float32")).all()
+    assert fake_devices.nccl().fake_nccl_calls(b"AllReduce") == 1
+
+
+def lose_a_rank_in_one_kernel():
+    fdl.init()
+    comm = fdl.Communicator()
+    tensor = fake_devices.array(values(fdl.rank(), (100,), "float32"), device=fdl.rank())
+    comm.allreduce(tensor, tensor)
+    assert (tensor.get() == total((100,), "float32")).all()
+    if fdl.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(fdl.PeerLostError, match="rank 1"):
+        while True:
+            comm.allreduce(tensor, tensor)
+            fake_devices.synchronize(fdl.rank())  # the kernel waits for rank 1, whose flag never comes
+
+
+ONE_SHOT = fake_devices.environment(nccl=True, FAKE_CUDA_IPC="1", FARANDOLE_ONE_SHOT_BYTES="64K")
+
+
+def test_small_sums_are_one_kernel_over_memory_of_other_processes():
+    launch(3, sum_in_one_kernel, ONE_SHOT)
+
+
+def test_a_kernel_that_waits_for_a_killed_rank_ends():
+    launch(3, lose_a_rank_in_one_kernel, ONE_SHOT, codes=[0, -9, 0])
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_rank_that_is_killed_is_named(transport):
     launch(3, lose_a_rank, fake_devices.environment(nccl=False, FARANDOLE_TRANSPORT=transport), codes=[0, -9, 0])

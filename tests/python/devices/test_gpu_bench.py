@@ -83,7 +83,7 @@ def test_a_packed_folder_needs_nothing_else(packed):
     assert size < 40
     done = dry_run(folder, "--check")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("all sums are right") == 8
+    assert done.stdout.count("all sums are right") == 9
     assert re.search(r"^farandole \S+ /\S+/package/farandole/__init__.py$", done.stdout, re.MULTILINE), done.stdout
     assert done.stdout.endswith("2 ranks on cpu: all gradients are right\n")
 

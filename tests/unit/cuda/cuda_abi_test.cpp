@@ -73,6 +73,8 @@ TEST(CudaAbi, HasEachFunctionAsTheHeaderDeclaresItUnderTheNameThatIsLookedUp) {
   ROW(kStreamNonBlocking,        CU_STREAM_NON_BLOCKING)                   \
   ROW(kEventDisableTiming,       CU_EVENT_DISABLE_TIMING)                  \
   ROW(kHostAllocPortable,        CU_MEMHOSTALLOC_PORTABLE)                 \
+  ROW(kIpcLazyEnablePeerAccess,  CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)       \
+  ROW(kHostRegisterPortable,     CU_MEMHOSTREGISTER_PORTABLE)              \
   ROW(kCaptureNone,              CU_STREAM_CAPTURE_STATUS_NONE)            \
   ROW(kCaptureActive,            CU_STREAM_CAPTURE_STATUS_ACTIVE)          \
   ROW(kCaptureInvalid,           CU_STREAM_CAPTURE_STATUS_INVALIDATED)     \
@@ -84,7 +86,9 @@ TEST(CudaAbi, HasEachFunctionAsTheHeaderDeclaresItUnderTheNameThatIsLookedUp) {
   ROW(kMemoryDevice,             CU_MEMORYTYPE_DEVICE)                     \
   ROW(kAttributeComputeMajor,    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) \
   ROW(kAttributeComputeMinor,    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) \
-  ROW(kAttributeMemoryPools,     CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)
+  ROW(kAttributeRegisteredAddress, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM) \
+  ROW(kAttributeMemoryPools,     CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) \
+  ROW(kAttributeHostNumaId,      CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)
 // clang-format on
 
 TEST(CudaAbi, HasTheNumbersOfTheHeader) {
@@ -110,6 +114,8 @@ TEST(CudaAbi, HasOnlyFatalOutcomesInTheFatalRange) {
 TEST(CudaAbi, HasTypesOfTheSizesOfTheHeader) {
   EXPECT_EQ(sizeof(Uuid), sizeof(CUuuid));
   EXPECT_EQ(alignof(Uuid), alignof(CUuuid));
+  EXPECT_EQ(sizeof(IpcHandle), sizeof(CUipcMemHandle));
+  EXPECT_EQ(alignof(IpcHandle), alignof(CUipcMemHandle));
   EXPECT_TRUE((std::is_same_v<Pointer, CUdeviceptr>));
   EXPECT_TRUE((std::is_same_v<DeviceNumber, CUdevice>));
   EXPECT_EQ(sizeof(Outcome), sizeof(CUresult));

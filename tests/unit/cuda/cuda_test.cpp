@@ -239,21 +239,35 @@ TEST_F(CudaTest, FreesLargeMemoryWhileTheDeviceIsBusy) {
 }
 
 // Such a thread drives all communicators of the world, also the one for which the device waits.
-TEST_F(CudaTest, AThreadOfTheLibraryFreesNoSmallMemory) {
-  const auto release_much = [&] {
+// Its own memory is of the driver's pool, and is freed without a wait.
+TEST_F(CudaTest, AThreadOfTheLibraryFreesNoMemoryForWhichTheDriverWaits) {
+  const auto allocate_much = [&] {
     std::vector<void*> all;
     for (int i = 0; i < 20; ++i) all.push_back(*device_->allocate(std::size_t{20} << 20));
+    return all;
+  };
+  const auto release_all = [&](const std::vector<void*>& all) {
     for (void* memory : all) device_->release(memory);
   };
+  const auto on_library_thread = [](auto work) {
+    std::async(std::launch::async, [&] {
+      is_library_thread = true;
+      work();
+    }).get();
+  };
   const std::size_t before = fake_cuda_calls("cuMemFree_v2");
-  std::async(std::launch::async, [&] {
-    is_library_thread = true;
-    release_much();
-  }).get();
-  EXPECT_EQ(fake_cuda_calls("cuMemFree_v2"), before);
+  const std::vector<void*> of_the_program = allocate_much();
+  on_library_thread([&] { release_all(of_the_program); });
   EXPECT_EQ(fake_cuda_device_bytes(), std::size_t{400} << 20);
-  release_much();
-  EXPECT_LE(fake_cuda_device_bytes(), std::size_t{256} << 20) << "a thread of the program does";
+  on_library_thread([&] {
+    std::vector<void*> more = allocate_much();  // idle blocks, and then one of the pool
+    more.push_back(*device_->allocate(std::size_t{20} << 20));
+    release_all(more);
+  });
+  EXPECT_EQ(fake_cuda_calls("cuMemFree_v2"), before);
+  EXPECT_EQ(fake_cuda_device_bytes(), std::size_t{400} << 20) << "the block of the pool is gone";
+  release_all(allocate_much());
+  EXPECT_LE(fake_cuda_device_bytes(), std::size_t{256} << 20) << "a thread of the program frees the rest";
 }
 
 // The fake waits for the device in each allocation of pinned memory, as the driver may.

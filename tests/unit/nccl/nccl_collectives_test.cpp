@@ -362,6 +362,53 @@ TEST_F(Nccl, AveragesByNcclsOwnOperation) {
   }
 }
 
+// NCCL divides the sum of integers, toward zero, whatever the number of ranks.
+TEST_F(Nccl, AveragesIntegersByNcclsOwnOperation) {
+  using Kind = NcclStep::Kind;
+  int64_t values[3] = {};
+  const std::vector<std::size_t> even(3, 1);
+  const CollectiveSpec average{.dtype = Dtype::int64, .count = 3, .postscale = dividing_factor(3)};
+  EXPECT_THAT(kinds_of(average, {values, values}, 1, 3), ElementsAre(Kind::all_reduce));
+  EXPECT_THAT(kinds_of(average, {values, values}, 1, 4), ElementsAre(Kind::all_reduce, Kind::scale)) << "a third of 4";
+  const CollectiveSpec twice{.dtype = Dtype::int64, .count = 3, .prescale = 2, .postscale = dividing_factor(3)};
+  EXPECT_THAT(kinds_of(twice, {values, values}, 1, 3), ElementsAre(Kind::scale, Kind::all_reduce));
+  run_gpu_group(3, [&](GpuRank& me) {
+    for (const Dtype dtype : {Dtype::int8, Dtype::uint8, Dtype::int32, Dtype::uint32, Dtype::int64, Dtype::uint64}) {
+      for (const Collective collective : {Collective::allreduce, Collective::reduce, Collective::reduce_scatter}) {
+        CollectiveCase c;
+        c.collective = collective;
+        c.dtype = dtype;
+        c.count = 67;
+        c.counts = {20, 20, 27};
+        c.reduction.op = Op::average;
+        c.postscale = dividing_factor(3);
+        ASSERT_EQ(run_case(me, c), "");
+      }
+    }
+  });
+}
+
+// NCCL would multiply each input by a rounded third: the average of three sevens would be 7.0000005, or 7.03 in
+// bfloat16.
+TEST_F(Nccl, AveragesOfFloatsAreExactAmongAnyNumberOfRanks) {
+  const auto average_of = [](GpuRank& me, auto* values, Dtype dtype) {
+    const CollectiveSpec average =
+        me.on_stream({.dtype = dtype, .reduction = {Op::average}, .count = 5, .postscale = 1.0 / 3});
+    const Call call{&average, {values, values}};
+    Completion completion;
+    me.collectives->launch_group(std::span(&call, 1), completion);
+    require(wait(*me.collectives, completion));
+    me.gpu.synchronize();
+    return me.gpu.get(values, 5);
+  };
+  run_gpu_group(3, [&](GpuRank& me) {
+    const std::vector<float> sevens(5, 7.0f);
+    EXPECT_EQ(average_of(me, me.gpu.put(sevens), Dtype::float32), sevens);
+    const std::vector<uint16_t> halves(5, float_to_bfloat16(7.0f));
+    EXPECT_EQ(average_of(me, me.gpu.put(halves), Dtype::bfloat16), halves);
+  });
+}
+
 TEST_F(Nccl, SumsInRankOrderIfDeterministic) {
   run_gpu_group(4, [&](GpuRank& me) {
     CollectiveCase c;
