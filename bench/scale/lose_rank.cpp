@@ -16,7 +16,7 @@ long long now_ns() {
 }
 
 // Names are fresh in each step, so that ranks negotiate each time; then an ordered sum. False if a sum is wrong.
-bool run_step(const fdl::World& world, const fdl::Comm& comm, int step) {
+bool run_step(const fdl::World& world, fdl::Comm& comm, int step) {
   float named[2] = {1, 2};
   fdl::Batch batch;
   batch.allreduce("a" + std::to_string(step), &named[0], 1, FDL_SUM);
@@ -35,7 +35,7 @@ int main() {
   try {
     const fdl::World world;
     rank = world.rank();
-    const fdl::Comm comm(world.all());
+    fdl::Comm comm(world.all());
     for (int step = 0;; ++step) {
       if (!run_step(world, comm, step)) {
         std::printf("WRONG %d\n", rank);

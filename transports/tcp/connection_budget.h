@@ -8,7 +8,7 @@
 
 namespace fdl {
 
-// With fewer, a ring or a tree would close what it needs at once.
+// What is assumed to be left where the limit of descriptors leaves less: a ring or a tree needs so many.
 inline constexpr int kLeastConnections = 8;
 
 class ConnectionBudget {
@@ -18,7 +18,7 @@ class ConnectionBudget {
   int limit() const { return limit_.load(std::memory_order_relaxed); }
   // The process has no descriptor left: the program uses more of them than were left for it.
   void lower_to(int limit) {
-    if (limit < this->limit()) limit_.store(limit < kLeastConnections ? kLeastConnections : limit);
+    if (limit < this->limit()) limit_.store(limit < 1 ? 1 : limit);
   }
   int open() const { return open_.load(std::memory_order_relaxed); }
   void opened() { open_.fetch_add(1, std::memory_order_relaxed); }

@@ -7,8 +7,8 @@
 //   closes                                     closes
 //
 // Either rank may send again at any time: it demands another connection, by its connector and that of the peer, whether
-// or not the peer's program does anything. So up to two streams have a place, and a third one is not possible: a stream
-// rests only if no other one is left from before it.
+// or not the peer's program does anything. A stream rests only if none is left from before it, so a rank has at most
+// two of a place, and a third one that waits for its turn: the peer may have closed the first one already.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -92,18 +92,23 @@ bool TcpTransport::retire_if_both_rest(std::size_t index) {
   note_closed(index);
   mark_idle(index);
   streams_[index] = std::exchange(streams_[next], nullptr);
-  if (!streams_[index]) return true;
-  mark_idle(next);
-  TcpStream& other = *streams_[index];
-  other.watches_early = true;  // a rest may have come that was no use before
-  if (other.sending() || other.receiving()) mark_busy(index);
-  if (other.fd() < 0 || !other.in_poller) return true;
-  poller_.remove(other.fd());  // its token changes
-  other.watch = {};
-  const Status added = poller_.add(other.fd(), index, false, false);
+  if (streams_[index]) take_place_of_rested(index);
+  if (auto early = early_.extract(index)) take_connection(index, std::move(early.mapped()));
+  return true;
+}
+
+// The stream of the second half has moved to this index.
+void TcpTransport::take_place_of_rested(std::size_t index) {
+  mark_idle(index + half_);
+  TcpStream& stream = *streams_[index];
+  stream.watches_early = true;  // a rest may have come that was no use before
+  if (stream.sending() || stream.receiving()) mark_busy(index);
+  if (stream.fd() < 0 || !stream.in_poller) return;
+  poller_.remove(stream.fd());  // its token changes
+  stream.watch = {};
+  const Status added = poller_.add(stream.fd(), index, false, false);
   if (added.ok()) watch(index);
   if (!added.ok()) fail(peer_of(index), added.while_doing("watching " + membership_.name_of(peer_of(index))));
-  return true;
 }
 
 // Closes a connection, if there is one, and counts it.

@@ -69,6 +69,7 @@ Status TcpTransport::attach(std::size_t index, TcpConnection connection) {
   if (!streams_[index]) make_stream(index);
   TcpStream& stream = *streams_[index];
   stream.was_accepted = endpoint_ && !connection.called;
+  stream.watches_early = endpoint_ != nullptr;  // the peer may rest before this rank receives
   stream.attach(std::move(connection.fd), std::move(protection));
   const bool is_first = index < half_ && (!endpoint_ || rested_[index].generation == 0);
   if (is_first) attached_.push_back(index);
@@ -83,23 +84,31 @@ bool TcpTransport::take_arrivals() {
   bool changed = false;
   for (TcpEndpoint::Arrival& arrival : endpoint_->take()) {
     changed = true;
-    std::size_t index = index_of({arrival.peer, 0}, 0) + static_cast<std::size_t>(arrival.number);
+    const std::size_t index = index_of({arrival.peer, 0}, 0) + static_cast<std::size_t>(arrival.number);
     if (!arrival.failure.ok()) {
       arrival.left ? end_stream(index, arrival.failure) : fail(arrival.peer, arrival.failure);
     } else if (!failed(index)) {
-      if (arrival.generation != rested_[index].generation) {
-        // The connector admits one generation after the other, and this one begins before the last one has ended.
-        if (!streams_[index]) continue;
-        make_next(index);
-        index += half_;
-      }
-      const Status attached = attach(index, std::move(arrival.connection));
-      if (!attached.ok()) fail(arrival.peer, attached.while_doing("connecting " + membership_.name_of(arrival.peer)));
+      take_connection(index, std::move(arrival));
     }
   }
   close_idle_connections();
   if (changed && endpoint_->budget().excess() > 0) endpoint_->relieve();
   return changed;
+}
+
+// A peer that has closed a connection before this rank has read of it may be two ahead: its newest one waits.
+void TcpTransport::take_connection(std::size_t index, TcpEndpoint::Arrival arrival) {
+  const uint32_t generation = rested_[index].generation;
+  if (arrival.generation > generation + 1) {
+    early_.emplace(index, std::move(arrival));
+    return;
+  }
+  const int peer = arrival.peer;
+  const bool is_next = arrival.generation == generation + 1;
+  if (is_next && !streams_[index]) return;  // the connector admits one generation after the other
+  if (is_next) make_next(index);
+  const Status attached = attach(is_next ? index + half_ : index, std::move(arrival.connection));
+  if (!attached.ok()) fail(peer, attached.while_doing("connecting " + membership_.name_of(peer)));
 }
 
 std::size_t TcpTransport::use_to_send(Channel channel, int i) {
@@ -216,7 +225,13 @@ bool TcpTransport::progress() {
   }
   // If bytes moved, they explain the wake-up. If there was another reason, it wakes this rank again.
   const bool woken_by_others = std::exchange(slept_, false) && !moved;
-  if (woken_by_others || ++calls_ % kCallsBetweenPolls == 0) moved |= poll_hang_ups();
+  if (woken_by_others || ++calls_ % kCallsBetweenPolls == 0) {
+    if (endpoint_) {
+      close_idle_connections();  // those that were in use before
+      watch_all();
+    }
+    moved |= poll_hang_ups();
+  }
   moved |= std::exchange(unreported_failure_, false);
   return moved;
 }
@@ -228,7 +243,10 @@ bool TcpTransport::advance_stream(std::size_t index) {
   TcpStream& stream = *streams_[index];
   bool moved = false;
   if (stream.sending()) moved |= handle_outcome(index, stream.push());
-  if (stream.receiving() && !failed(index)) moved |= handle_outcome(index, stream.pull());
+  if (stream.receiving() && !failed(index) && handle_outcome(index, stream.pull())) {
+    moved = true;
+    stream.watches_early |= endpoint_ != nullptr;  // what was ignored has been read; a rest may come next
+  }
   if (stream.peer_rests) [[unlikely]] {
     if (!failed(index) && !stream.rests() && !stream.sending()) {
       rest(index);
@@ -336,7 +354,13 @@ bool TcpTransport::watch(std::size_t index) {
 bool TcpTransport::prepare_to_sleep() {
   slept_ = true;
   // A failure that progress() has not reported must keep the caller awake.
-  bool nothing_to_do = !unreported_failure_ && !(endpoint_ && endpoint_->has_arrivals());
+  const bool has_news = unreported_failure_ || (endpoint_ && endpoint_->has_arrivals());
+  return watch_all() && !has_news;
+}
+
+// False if a stream has work that the poller would not report.
+bool TcpTransport::watch_all() {
+  bool nothing_to_do = true;
   for (const std::size_t index : attached_) {
     if (connected(index) && !watch(index)) nothing_to_do = false;
     const std::size_t next = index + half_;

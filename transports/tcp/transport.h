@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -78,10 +79,12 @@ class TcpTransport final : public Transport {
   void rest(std::size_t index);
   void note_peer_rests(std::size_t index);
   bool retire_if_both_rest(std::size_t index);
+  void take_place_of_rested(std::size_t index);
   void note_closed(std::size_t index);
   bool connected(std::size_t index) const { return streams_[index] && streams_[index]->fd() >= 0; }
   Status attach(std::size_t index, TcpConnection connection);
   bool take_arrivals();
+  void take_connection(std::size_t index, TcpEndpoint::Arrival arrival);
   // A failed stream is closed; its failure stays in failures_.
   bool failed(std::size_t index) const { return !failures_[index % half_].ok(); }
 
@@ -120,6 +123,7 @@ class TcpTransport final : public Transport {
   void handle_hang_up(std::size_t index);
   void ignore_data(std::size_t index);
   bool watch(std::size_t index);
+  bool watch_all();
   // Ends all streams with a peer.
   void fail(int peer, const Status& why);
   // Ends one stream; the first failure stays.
@@ -140,10 +144,11 @@ class TcpTransport final : public Transport {
     uint64_t received = 0;
     uint32_t generation = 0;
   };
-  std::vector<Rested> rested_;         // with an endpoint only
-  std::vector<std::size_t> attached_;  // indexes of the streams that have, or had, a connection
-  std::vector<Status> failures_;       // by stream
-  std::vector<uint64_t> busy_;         // one bit per stream: it has outstanding slices
+  std::vector<Rested> rested_;                         // with an endpoint only
+  std::map<std::size_t, TcpEndpoint::Arrival> early_;  // by index: of the generation after the next one
+  std::vector<std::size_t> attached_;                  // indexes of the streams that have, or had, a connection
+  std::vector<Status> failures_;                       // by stream
+  std::vector<uint64_t> busy_;                         // one bit per stream: it has outstanding slices
   ZeroedLines lines_;
   Poller poller_;
   bool has_failures_ = false;

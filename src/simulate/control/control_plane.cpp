@@ -16,6 +16,9 @@ namespace {
 constexpr int kEventsOfRound = 64;
 // Bytes of a packet that carries one part of a handshake.
 constexpr std::size_t kHandshakeBytes = 128;
+// A call that was dropped: the kernel repeats it after a second, and the rank (find_coordinator.cpp) in rounds of 1 to
+// 5 s.
+constexpr int64_t kRepeated_ns = 1'000'000'000;
 // Numbers of connections; JobMembership has one of its own below.
 constexpr JobMembership::Peer kFirstPeer = 16;
 
@@ -149,16 +152,14 @@ void ControlPlane::plan_round(int64_t moment) {
   add(moment, Event::Kind::round, -1);
 }
 
-// A call that finds the queue full is dropped by the kernel, and the caller's kernel repeats it.
+// A call that finds the queue full is dropped by the kernel, and repeated.
 void ControlPlane::arrive(Event event) {
   if (!serves_) return;
   const auto kind = static_cast<Input::Kind>(event.input);
   if (kind == Input::Kind::accept) {
     if (calls_in_queue_ == costs_.accept_queue) {
       ++traffic_.refused_calls;
-      Rank& caller = *ranks_[static_cast<std::size_t>(event.rank)];
-      caller.call_pause_ns = caller.call_pause_ns == 0 ? 1'000'000'000 : 2 * caller.call_pause_ns;
-      return add(now_ns_ + caller.call_pause_ns, Event::Kind::call, event.rank);
+      return add(now_ns_ + kRepeated_ns, Event::Kind::call, event.rank);
     }
     ++calls_in_queue_;
   }

