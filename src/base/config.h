@@ -66,9 +66,6 @@
   KNOB(tcp_mesh_ranks,         Count,   "16", "",                                                                      \
        "Over TCP, the ranks of a communicator of at most so many ranks are all connected when it is made; two ranks of " \
        "a larger one when they first exchange data. Equal on all ranks.")                                              \
-  KNOB(tcp_connections,        Count,   "0", "",                                                                       \
-       "How many TCP connections that were made at first use a process keeps before it closes idle ones; 0: what the "  \
-       "limit of descriptors leaves.")                                                                                  \
   KNOB(spin_us,                Count,   "50", "",                                                                      \
        "How long a waiting rank spins before it sleeps, in microseconds. Ranks without a core of their own never spin.") \
   KNOB(interfaces,             Text,    "", "FARANDOLE_IFACE,HOROVOD_GLOO_IFACE",                                      \

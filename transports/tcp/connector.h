@@ -12,9 +12,6 @@
 //                                            <------   one byte: taken, or has left
 //   the connection arrives at the transport            the connection arrives at the transport
 //
-// A connection that both ranks have closed while it was idle is made again in the same way, as the next generation of
-// its number.
-//
 // Both ranks may call at once. The call of the higher rank is kept: it refuses the other one, and the lower rank gives
 // up its own. A call for a communicator that the callee has not made yet waits until it has.
 #pragma once
@@ -28,7 +25,6 @@
 #include "contract/membership.h"
 #include "contract/transport.h"
 #include "system/event.h"
-#include "transports/tcp/connection_budget.h"
 #include "transports/tcp/links.h"
 
 namespace fdl {
@@ -43,7 +39,6 @@ class TcpEndpoint {
   struct Arrival {
     int peer = -1;
     int number = -1;  // see Assembly::connect()
-    uint32_t generation = 0;
     TcpConnection connection;
     Status failure;     // if not OK, there is no connection
     bool left = false;  // the peer has ended this communicator: that fails this connection only
@@ -51,11 +46,6 @@ class TcpEndpoint {
 
   // Asks for the connections of a channel.
   void demand(Channel channel);
-  // Asks for a connection after one that was closed.
-  void demand_again(int peer, int number, uint32_t generation);
-  ConnectionBudget& budget() { return *budget_; }
-  // Asks all communicators of the process to close idle connections: their take() has nothing to take then.
-  void relieve();
   bool has_arrivals() const { return has_arrivals_.load(std::memory_order_acquire); }
   std::vector<Arrival> take();
   int fd() const { return event_.fd(); }  // readable while there are arrivals
@@ -64,8 +54,7 @@ class TcpEndpoint {
 
  private:
   friend class TcpConnector;
-  TcpEndpoint(Membership membership, std::vector<int> streams, Event event, std::shared_ptr<ConnectionBudget> budget);
-  void nudge();
+  TcpEndpoint(Membership membership, std::vector<int> streams, Event event);
   int connections_with(int member) const;
 
   std::weak_ptr<TcpConnector> connector_;
@@ -74,7 +63,6 @@ class TcpEndpoint {
   const std::vector<int> streams_;  // connections of a channel, by member
   const std::string name_;          // a digest of the communicator's id
   const Event event_;
-  const std::shared_ptr<ConnectionBudget> budget_;
   std::atomic<bool> has_arrivals_{false};
   Mutex mutex_;
   std::vector<Arrival> arrivals_ FDL_GUARDED_BY(mutex_);
@@ -98,18 +86,14 @@ class TcpConnector {
   class Loop;
   friend class TcpEndpoint;
   struct Request {
-    enum class Kind { open, demand, demand_again, relieve, close } kind;
+    enum class Kind { open, demand, close } kind;
     std::shared_ptr<TcpEndpoint> endpoint;
-    Channel channel = {};  // of demand
-    int peer = -1;         // of demand_again
-    int number = -1;
-    uint32_t generation = 0;
+    Channel channel = {};
   };
-  TcpConnector(std::unique_ptr<Exchange> exchange, int connection_limit);
+  explicit TcpConnector(std::unique_ptr<Exchange> exchange);
   void post(Request request);
 
   std::unique_ptr<Exchange> exchange_;
-  const std::shared_ptr<ConnectionBudget> budget_;
   std::unique_ptr<Loop> loop_;
   std::weak_ptr<TcpConnector> self_;
   Mutex mutex_;

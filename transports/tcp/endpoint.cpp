@@ -22,13 +22,11 @@ void say_goodbye(const Membership& membership, int peer, TcpConnection connectio
   TcpStream(std::move(connection.fd), std::move(protection)).leave();
 }
 
-TcpEndpoint::TcpEndpoint(Membership membership, std::vector<int> streams, Event event,
-                         std::shared_ptr<ConnectionBudget> budget)
+TcpEndpoint::TcpEndpoint(Membership membership, std::vector<int> streams, Event event)
     : membership_(std::move(membership)),
       streams_(std::move(streams)),
       name_(name_of_communicator(membership_.id)),
-      event_(std::move(event)),
-      budget_(std::move(budget)) {}
+      event_(std::move(event)) {}
 
 int TcpEndpoint::connections_with(int member) const {
   if (member < 0 || member >= membership_.size() || member == membership_.rank) return 0;
@@ -39,26 +37,6 @@ void TcpEndpoint::demand(Channel channel) {
   if (const auto connector = connector_.lock()) {
     connector->post({TcpConnector::Request::Kind::demand, self_.lock(), channel});
   }
-}
-
-void TcpEndpoint::demand_again(int peer, int number, uint32_t generation) {
-  if (const auto connector = connector_.lock()) {
-    connector->post({.kind = TcpConnector::Request::Kind::demand_again,
-                     .endpoint = self_.lock(),
-                     .peer = peer,
-                     .number = number,
-                     .generation = generation});
-  }
-}
-
-void TcpEndpoint::relieve() {
-  if (const auto connector = connector_.lock()) connector->post({TcpConnector::Request::Kind::relieve, self_.lock()});
-}
-
-// Wakes the thread that drives the communicator.
-void TcpEndpoint::nudge() {
-  has_arrivals_.store(true, std::memory_order_release);
-  event_.ring();
 }
 
 std::vector<TcpEndpoint::Arrival> TcpEndpoint::take() {

@@ -35,13 +35,12 @@ Status connect_outcome(int fd, bool& refused) {
 }  // namespace
 
 std::string TcpCaller::text() const {
-  return fmt::format("{} {} {} {} {}{}{}", rank, number, target, count, generation, communicator.empty() ? "" : " ",
-                     communicator);
+  return fmt::format("{} {} {} {}{}{}", rank, number, target, count, communicator.empty() ? "" : " ", communicator);
 }
 
 TcpCaller TcpCaller::parse(std::string_view text) {
   TcpCaller caller;
-  for (int* number : {&caller.rank, &caller.number, &caller.target, &caller.count, &caller.generation}) {
+  for (int* number : {&caller.rank, &caller.number, &caller.target, &caller.count}) {
     while (text.starts_with(' ')) text.remove_prefix(1);
     const auto parsed = std::from_chars(text.data(), text.data() + text.size(), *number);
     if (parsed.ec != std::errc()) return {};

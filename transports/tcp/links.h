@@ -24,14 +24,13 @@ struct TcpConnection {
   bool called = false;  // by this rank
 };
 
-// The identity that a caller sends in the handshake: "3 1 0 2 0" is rank 3 for connection 1 of the 2 that it opens to
-// rank 0, for the first time, and may be followed by the name of the communicator.
+// The identity that a caller sends in the handshake: "3 1 0 2" is rank 3 for connection 1 of the 2 that it opens to
+// rank 0, and may be followed by the name of the communicator.
 struct TcpCaller {
   int rank = -1;
   int number = -1;
   int target = -1;
   int count = -1;
-  int generation = 0;  // how many connections of this number were closed before
   std::string communicator = {};
 
   std::string text() const;

@@ -16,7 +16,6 @@ namespace {
 // The kinds of headers. Any other value means that the peer is not in step, or that the data was changed.
 constexpr uint32_t kSlice = 0x4c534446;    // "FDSL"
 constexpr uint32_t kGoodbye = 0x59424446;  // "FDBY"
-constexpr uint32_t kRest = 0x53524446;     // "FDRS"
 constexpr std::size_t kHeaderBytes = sizeof(SliceHeader);
 // Limit of one system call, so that both directions and all peers take turns while the bytes are still in the cache.
 constexpr std::size_t kBurstBytes = 256_KiB;
@@ -94,10 +93,6 @@ int TcpStream::gather_outgoing(Segments& segments) const {
     gathering.add(const_cast<std::byte*>(slice.bytes.data()), shape.bytes, skip);
     gathering.add(const_cast<std::byte*>(slice.tag.data()), shape.tag, skip);
   }
-  if (rest_ == Rest::queued && sent_ == queued_) {
-    std::size_t sent = rest_bytes_sent_;
-    gathering.add(const_cast<Head*>(&rest_head_), shape_of(0).head, sent);
-  }
   return gathering.count;
 }
 
@@ -130,7 +125,6 @@ TcpStream::Outcome TcpStream::push() {
 // Advances the send position by the bytes that the kernel accepted.
 void TcpStream::count_sent(std::size_t bytes) {
   while (bytes > 0) {
-    if (sent_ == queued_) return count_rest_sent(bytes);
     const std::size_t whole = shape_of(outgoing_[sent_ % kDepth].bytes.size()).whole();
     const std::size_t step = std::min(whole - front_sent_, bytes);
     bytes -= step;
@@ -139,11 +133,6 @@ void TcpStream::count_sent(std::size_t bytes) {
     front_sent_ = 0;
     ++sent_;
   }
-}
-
-void TcpStream::count_rest_sent(std::size_t bytes) {
-  rest_bytes_sent_ += bytes;
-  if (rest_bytes_sent_ == shape_of(0).head) rest_ = Rest::sent;
 }
 
 TcpStream::Outcome TcpStream::pull() {
@@ -168,8 +157,6 @@ TcpStream::Outcome TcpStream::count_received(std::size_t bytes) {
       front_received_ += step;
       if (front_received_ < shape.head) break;
       const Outcome outcome = take_head(front);
-      if (outcome == Outcome::rests) front_received_ = 0;  // the slice itself comes on another connection
-      if (outcome == Outcome::rests && bytes > 0) return Outcome::garbage;
       if (outcome != Outcome::moved) return outcome;
     }
     const std::size_t step = std::min(shape.whole() - front_received_, bytes);
@@ -191,7 +178,6 @@ TcpStream::Outcome TcpStream::check_header(const Incoming& front) {
   arrived_ = front.head.header;
   expected_ = {front.tag, kSlice, front.slice_bytes};
   if (arrived_.kind == kGoodbye) return Outcome::left;
-  if (arrived_.kind == kRest) return Outcome::rests;
   if (arrived_.kind != kSlice) return Outcome::garbage;
   return arrived_.tag == front.tag && arrived_.bytes == front.slice_bytes ? Outcome::moved : Outcome::mismatch;
 }
@@ -204,38 +190,12 @@ TcpStream::Outcome TcpStream::peek() {
   if (count == 0) return Outcome::closed;
   // A header that is not authentic is reported when a receive reads it.
   if (count < wanted || (protection_ && !open_head(next, false))) return Outcome::unread;
-  if (next.header.kind == kRest) return Outcome::rests;
   return next.header.kind == kGoodbye ? Outcome::left : Outcome::unread;
 }
 
-void TcpStream::rest() {
-  FDL_CHECK(!sending() && rest_ == Rest::none);
-  rest_head_ = Head{{0, kRest, 0}};
-  rest_ = Rest::queued;
-  if (protection_ && !encrypts()) seal_head(rest_head_);
-}
-
-TcpStream::Outcome TcpStream::take_rest() {
-  Head head;
-  const std::size_t wanted = shape_of(0).head;
-  const ssize_t count = ::recv(fd_.get(), &head, wanted, MSG_DONTWAIT);
-  if (count < 0) return failed_with(errno);
-  if (count != static_cast<ssize_t>(wanted)) return Outcome::closed;
-  return protection_ && !open_head(head, true) ? Outcome::forged : Outcome::rests;
-}
-
-void TcpStream::take_receives_of(TcpStream& before) {
-  receive_after(before.received_);
-  for (uint64_t position = before.received_; position != before.posted_; ++position) {
-    const Incoming& slice = before.incoming_[position % kDepth];
-    post_recv(slice.tag, slice.slice_bytes, slice.bytes);
-  }
-  before.posted_ = before.received_;
-}
-
 void TcpStream::leave() {
-  // A goodbye inside a half-sent slice would be read as its data, and a peer reads nothing behind a rest.
-  if (front_sent_ == 0 && rest_ == Rest::none) {
+  // A goodbye inside a half-sent slice would be read as its data.
+  if (front_sent_ == 0) {
     Head goodbye{{0, kGoodbye, 0}};
     if (protection_) {
       // The goodbye takes the place of the first slice that does not leave any more.
@@ -325,17 +285,6 @@ void TcpStream::stage() {
     front_staged_ = 0;
     ++staged_slice_;
   }
-  stage_rest();
-}
-
-// The rest is the last message of a stream.
-void TcpStream::stage_rest() {
-  const std::size_t bytes = shape_of(0).head;
-  if (rest_ != Rest::queued || rest_is_staged_ || staged_.size() - staged_end_ < bytes) return;
-  seal_head(rest_head_);
-  std::memcpy(&staged_[staged_end_], &rest_head_, bytes);
-  staged_end_ += bytes;
-  rest_is_staged_ = true;
 }
 
 TcpStream::Outcome TcpStream::push_staged() {

@@ -6,10 +6,6 @@
 // sizes. An unexpected header ends the stream, so bytes that landed in a wrong buffer are never reported as received.
 // Data without a posted receive stays in the kernel.
 //
-// A connection that is idle may be closed. Each end says that it sends no more slices here, by a rest, and sends later
-// ones on another connection. The connection is closed once both have, so no slice is on its way then, and neither end
-// waits for the other one: a slice that follows needs nothing of the peer but its connector.
-//
 // On a protected stream a tag follows each header, and another one the bytes of each slice that has any. Received bytes
 // count as received only after their tag was checked. Encrypted bytes are sent from a buffer of one burst, because the
 // caller's bytes must stay as they are, and are decrypted in place.
@@ -57,7 +53,6 @@ class TcpStream {
     moved,     // bytes were transferred
     unread,    // peek(): unread data is waiting for a receive
     left,      // the peer ended its transport in order
-    rests,     // the peer sends nothing more on this connection; what is posted waits for another one
     closed,    // the peer is gone
     broken,    // the connection failed: error_number()
     mismatch,  // the headers arrived() and expected() differ
@@ -83,8 +78,8 @@ class TcpStream {
   // Numbers of slices done since the beginning.
   uint64_t sent() const { return sent_; }
   uint64_t received() const { return received_; }
-  bool has_received_anything() const { return received_ != began_receiving_ || front_received_ != 0; }
-  bool sending() const { return sent_ != queued_ || rest_ == Rest::queued; }
+  bool has_received_anything() const { return received_ != 0 || front_received_ != 0; }
+  bool sending() const { return sent_ != queued_; }
   bool receiving() const { return received_ != posted_; }
 
   // Each makes one system call that sends, or receives, as much as fits into a burst.
@@ -92,22 +87,6 @@ class TcpStream {
   Outcome pull();
   // Determines what a hang-up means while no receive is posted. Consumes nothing.
   Outcome peek();
-  // ---- Ending an idle connection ----
-  // Queues the rest, after which nothing may be sent here. Requires that nothing is queued.
-  void rest();
-  bool rests() const { return rest_ != Rest::none; }
-  bool has_rested() const { return rest_ == Rest::sent; }  // the kernel has it
-  bool has_unsent_slices() const { return sent_ != queued_; }
-  // The peer rests, and has closed the connection before it got this end's rest.
-  void assume_rested() { rest_ = Rest::sent; }
-  // Reads the rest that peek() has found.
-  Outcome take_rest();
-  // A stream that goes on for another one counts its slices on.
-  void send_after(uint64_t slices) { queued_ = sent_ = staged_slice_ = slices; }
-  void receive_after(uint64_t slices) { posted_ = received_ = began_receiving_ = slices; }
-  // Posts the receives of a stream whose peer rests here.
-  void take_receives_of(TcpStream& before);
-
   // Notifies the peer that this end leaves in order, unless a slice is half sent, and closes the connection. Bytes that
   // the kernel has accepted still arrive.
   void leave();
@@ -128,8 +107,6 @@ class TcpStream {
   bool in_poller = false;
   bool hung_up = false;  // the poller has reported a hang-up and need not report it again
   bool peer_left = false;
-  bool peer_rests = false;
-  uint32_t last_use = 0;      // when a slice was queued or posted, in calls of the transport's progress()
   bool was_accepted = false;  // at its first use: the peer has called, and may not know that its call was taken
   SilentHost host;
 
@@ -171,7 +148,6 @@ class TcpStream {
   bool open_head(Head& head, bool consume);
   void seal_slice(Outgoing& slice);
   void stage();
-  void stage_rest();
   Outcome push_staged();
   Outcome take_head(Incoming& slice);
   Outcome take_payload(Incoming& slice, std::size_t from, std::size_t to);
@@ -179,7 +155,6 @@ class TcpStream {
   int gather_outgoing(Segments& segments) const;
   int gather_incoming(Segments& segments);
   void count_sent(std::size_t bytes);
-  void count_rest_sent(std::size_t bytes);
   Outcome count_received(std::size_t bytes);
   Outcome check_header(const Incoming& front);
   Outcome failed_with(int error_number);
@@ -202,14 +177,7 @@ class TcpStream {
 
   uint64_t posted_ = 0;
   uint64_t received_ = 0;
-  uint64_t began_receiving_ = 0;  // slices that another stream has received before
   std::size_t front_received_ = 0;
-
-  enum class Rest { none, queued, sent };
-  Rest rest_ = Rest::none;
-  Head rest_head_;
-  std::size_t rest_bytes_sent_ = 0;
-  bool rest_is_staged_ = false;  // on an encrypted stream
 
   int error_number_ = 0;
   SliceHeader arrived_;

@@ -30,10 +30,8 @@ TcpTransport::TcpTransport(const Membership& membership, std::vector<int> stream
       stream_counts_(std::move(streams)),
       places_(Assembly::place_count(stream_counts_)),
       endpoint_(std::move(endpoint)),
-      half_(membership.members.size() * places_),
-      streams_(endpoint_ ? 2 * half_ : half_),
-      rested_(endpoint_ ? half_ : 0),
-      failures_(half_),
+      streams_(membership.members.size() * places_),
+      failures_(streams_.size()),
       busy_((streams_.size() + 63) / 64),
       lines_(2 * kChannelCount * membership.members.size()),
       poller_(std::move(poller)) {}
@@ -42,10 +40,7 @@ TcpTransport::~TcpTransport() {
   // Before the goodbyes, so that peers that call later get the same answer.
   if (endpoint_) endpoint_->close();
   for (const std::size_t index : attached_) {
-    for (std::size_t at = index; at < streams_.size(); at += half_) {
-      if (connected(at)) streams_[at]->leave();
-      if (endpoint_ && streams_[at]) note_closed(at);
-    }
+    if (connected(index)) streams_[index]->leave();
   }
 }
 
@@ -66,17 +61,14 @@ Status TcpTransport::attach(std::size_t index, TcpConnection connection) {
   // A peer that computes does not read, possibly for a long time; that must not end the connection.
   let_peer_pause(fd);
   if (!stays_on_host(fd)) use_usual_congestion_control(fd);
-  if (!streams_[index]) make_stream(index);
+  if (!streams_[index]) streams_[index] = std::make_unique<TcpStream>();
   TcpStream& stream = *streams_[index];
   stream.was_accepted = endpoint_ && !connection.called;
-  stream.watches_early = endpoint_ != nullptr;  // the peer may rest before this rank receives
   stream.attach(std::move(connection.fd), std::move(protection));
-  const bool is_first = index < half_ && (!endpoint_ || rested_[index].generation == 0);
-  if (is_first) attached_.push_back(index);
-  if (endpoint_) endpoint_->budget().opened();
+  attached_.push_back(index);
   FDL_RETURN_IF_ERROR(poller_.add(fd, index, false, false));
   stream.in_poller = true;
-  return watch(index) ? Status() : failures_[index % half_];
+  return watch(index) ? Status() : failures_[index];
 }
 
 // Takes connections that peers or this rank have demanded, and the errors of those that could not be made.
@@ -88,64 +80,22 @@ bool TcpTransport::take_arrivals() {
     if (!arrival.failure.ok()) {
       arrival.left ? end_stream(index, arrival.failure) : fail(arrival.peer, arrival.failure);
     } else if (!failed(index)) {
-      take_connection(index, std::move(arrival));
+      const Status attached = attach(index, std::move(arrival.connection));
+      if (!attached.ok()) fail(arrival.peer, attached.while_doing("connecting " + membership_.name_of(arrival.peer)));
     }
   }
-  close_idle_connections();
-  if (changed && endpoint_->budget().excess() > 0) endpoint_->relieve();
   return changed;
 }
 
-// A peer that has closed a connection before this rank has read of it may be two ahead: its newest one waits.
-void TcpTransport::take_connection(std::size_t index, TcpEndpoint::Arrival arrival) {
-  const uint32_t generation = rested_[index].generation;
-  if (arrival.generation > generation + 1) {
-    early_.emplace(index, std::move(arrival));
-    return;
-  }
-  const int peer = arrival.peer;
-  const bool is_next = arrival.generation == generation + 1;
-  if (is_next && !streams_[index]) return;  // the connector admits one generation after the other
-  if (is_next) make_next(index);
-  const Status attached = attach(is_next ? index + half_ : index, std::move(arrival.connection));
-  if (!attached.ok()) fail(peer, attached.while_doing("connecting " + membership_.name_of(peer)));
-}
-
-std::size_t TcpTransport::use_to_send(Channel channel, int i) {
-  const std::size_t index = used(channel, i);
-  if (!streams_[index]->rests()) [[likely]]
-    return index;
-  return used_next(index);
-}
-
-std::size_t TcpTransport::use_to_receive(Channel channel, int i) {
-  const std::size_t index = used(channel, i);
-  if (!streams_[index]->peer_rests) [[likely]]
-    return index;
-  return used_next(index);
-}
-
-// Makes the stream and demands its connection at its first use.
-std::size_t TcpTransport::used(Channel channel, int i) {
+TcpStream& TcpTransport::use(Channel channel, int i) {
   const std::size_t index = index_of(channel, i);
   if (!streams_[index]) [[unlikely]] {
     FDL_CHECK(endpoint_ != nullptr && i < streams_of(channel));
-    make_stream(index);
-    const uint32_t generation = rested_[index].generation;
-    // The first stream asks for all connections of the channel.
-    if (generation > 0) endpoint_->demand_again(channel.peer, number_of(index), generation);
-    if (generation == 0 && i == 0) endpoint_->demand(channel);
+    streams_[index] = std::make_unique<TcpStream>();
+    // It asks for all connections of the channel.
+    if (i == 0) endpoint_->demand(channel);
   }
-  streams_[index]->last_use = calls_;
-  return index;
-}
-
-std::size_t TcpTransport::used_next(std::size_t index) {
-  if (!streams_[index + half_]) {
-    make_next(index);
-    endpoint_->demand_again(peer_of(index), number_of(index), rested_[index].generation + 1);
-  }
-  return index + half_;
+  return *streams_[index];
 }
 
 std::optional<Ticket> TcpTransport::send(Channel channel, uint32_t tag, ConstBytes bytes) {
@@ -154,8 +104,8 @@ std::optional<Ticket> TcpTransport::send(Channel channel, uint32_t tag, ConstByt
   const uint32_t line = line_of(channel, false);
   const uint64_t position = lines_[line].begin(parts);
   for (int i = 0; i < parts; ++i) {
-    const std::size_t index = use_to_send(channel, i);
-    TcpStream& stream = *streams_[index];
+    const std::size_t index = index_of(channel, i);
+    TcpStream& stream = use(channel, i);
     const bool first = !stream.sending() && stream.fd() >= 0;
     stream.post_send(tag, bytes.size(), part_at(bytes, parts, i));
     // Most slices fit into the socket's buffer, and are then done before the caller checks.
@@ -171,9 +121,7 @@ bool TcpTransport::may_send(Channel channel, int parts) {
     const std::size_t index = index_of(channel, i);
     if (failed(index)) return false;
     // The peer's goodbye was read while no operation used it; this send is what makes it lost.
-    const TcpStream* stream = stream_at(index);
-    if (stream != nullptr && stream->rests()) stream = stream_at(index + half_);
-    if (stream != nullptr && stream->peer_left) {
+    if (streams_[index] && streams_[index]->peer_left) {
       end_stream(index, failure_of(index, Outcome::left));
       return false;
     }
@@ -186,9 +134,8 @@ std::optional<Ticket> TcpTransport::recv(Channel channel, uint32_t tag, Bytes by
   if (!may_receive(channel, parts)) return std::nullopt;
   const uint32_t line = line_of(channel, true);
   for (int i = 0; i < parts; ++i) {
-    const std::size_t index = use_to_receive(channel, i);
-    streams_[index]->post_recv(tag, bytes.size(), part_at(bytes, parts, i));
-    mark_busy(index);
+    use(channel, i).post_recv(tag, bytes.size(), part_at(bytes, parts, i));
+    mark_busy(index_of(channel, i));
   }
   return Ticket{line, lines_[line].begin(parts)};
 }
@@ -225,35 +172,19 @@ bool TcpTransport::progress() {
   }
   // If bytes moved, they explain the wake-up. If there was another reason, it wakes this rank again.
   const bool woken_by_others = std::exchange(slept_, false) && !moved;
-  if (woken_by_others || ++calls_ % kCallsBetweenPolls == 0) {
-    if (endpoint_) {
-      close_idle_connections();  // those that were in use before
-      watch_all();
-    }
-    moved |= poll_hang_ups();
-  }
+  if (woken_by_others || ++calls_ % kCallsBetweenPolls == 0) moved |= poll_hang_ups();
   moved |= std::exchange(unreported_failure_, false);
   return moved;
 }
 
 // Makes progress in both directions of one stream, once. True if anything changed.
 bool TcpTransport::advance_stream(std::size_t index) {
-  // Another stream of this pass may have failed the peer, or have made room for this one.
-  if (failed(index) || !connected(index)) return false;
+  if (failed(index)) return false;  // another stream of this pass has failed the peer
   TcpStream& stream = *streams_[index];
+  if (stream.fd() < 0) return false;  // not connected yet
   bool moved = false;
   if (stream.sending()) moved |= handle_outcome(index, stream.push());
-  if (stream.receiving() && !failed(index) && handle_outcome(index, stream.pull())) {
-    moved = true;
-    stream.watches_early |= endpoint_ != nullptr;  // what was ignored has been read; a rest may come next
-  }
-  if (stream.peer_rests) [[unlikely]] {
-    if (!failed(index) && !stream.rests() && !stream.sending()) {
-      rest(index);
-      moved |= handle_outcome(index, stream.push());
-    }
-    if (!failed(index) && retire_if_both_rest(index)) return true;
-  }
+  if (stream.receiving() && !failed(index)) moved |= handle_outcome(index, stream.pull());
   if (!stream.sending() && !stream.receiving()) mark_idle(index);
   return moved;
 }
@@ -265,23 +196,16 @@ bool TcpTransport::handle_outcome(std::size_t index, Outcome outcome) {
   // A goodbye instead of an expected slice ends this stream only: data that the peer sent on its other streams is still
   // valid.
   if (outcome == Outcome::left) end_stream(index, failure_of(index, outcome));
-  if (outcome == Outcome::moved || outcome == Outcome::left) return true;
-  TcpStream& stream = *streams_[index];
-  if (outcome == Outcome::rests) {
-    note_peer_rests(index);
-  } else if (stream.peer_rests && !stream.has_unsent_slices()) {
-    stream.assume_rested();  // nothing was lost with the connection
-  } else {
-    fail(peer_of(index), failure_of(index, outcome));
-  }
+  if (outcome != Outcome::moved && outcome != Outcome::left) fail(peer_of(index), failure_of(index, outcome));
   return true;
 }
 
 Status TcpTransport::check_connections() {
   const int64_t limit_ns = seconds_to_ns(lost_after_s_);
   const int64_t now = now_ns();
-  for (const std::size_t index : connected_streams()) {
+  for (const std::size_t index : attached_) {
     TcpStream& stream = *streams_[index];
+    if (stream.fd() < 0) continue;
     if (!stream.host.is_silent_for(limit_ns, unacknowledged_of(stream.fd()), now)) continue;
     const Status why = lost(peer_of(index), fmt::format("has acknowledged nothing for {:g} s (FARANDOLE_LOST_AFTER_S): "
                                                         "the network between the two hosts is cut",
@@ -299,10 +223,8 @@ bool TcpTransport::poll_hang_ups() {
   for (std::size_t i = 0; i < count; ++i) {
     if (ready[i].token == kArrivalsToken) continue;  // the next progress() takes them
     const auto index = static_cast<std::size_t>(ready[i].token);
-    if (failed(index) || !streams_[index] || streams_[index]->receiving()) continue;
-    if (endpoint_ && index < half_ && streams_[index]->peek() == Outcome::rests) {
-      handle_outcome(index, streams_[index]->take_rest());
-    } else if (ready[i].hung_up) {
+    if (failed(index) || streams_[index]->receiving()) continue;
+    if (ready[i].hung_up) {
       handle_hang_up(index);
     } else if (ready[i].readable) {
       ignore_data(index);
@@ -354,17 +276,9 @@ bool TcpTransport::watch(std::size_t index) {
 bool TcpTransport::prepare_to_sleep() {
   slept_ = true;
   // A failure that progress() has not reported must keep the caller awake.
-  const bool has_news = unreported_failure_ || (endpoint_ && endpoint_->has_arrivals());
-  return watch_all() && !has_news;
-}
-
-// False if a stream has work that the poller would not report.
-bool TcpTransport::watch_all() {
-  bool nothing_to_do = true;
+  bool nothing_to_do = !unreported_failure_ && !(endpoint_ && endpoint_->has_arrivals());
   for (const std::size_t index : attached_) {
     if (connected(index) && !watch(index)) nothing_to_do = false;
-    const std::size_t next = index + half_;
-    if (next < streams_.size() && connected(next) && !watch(next)) nothing_to_do = false;
   }
   return nothing_to_do;
 }
@@ -403,25 +317,12 @@ void TcpTransport::fail(int peer, const Status& why) {
 
 void TcpTransport::end_stream(std::size_t index, const Status& why) {
   if (failed(index)) return;
-  index %= half_;
   failures_[index] = why;
   has_failures_ = unreported_failure_ = true;
-  for (; index < streams_.size(); index += half_) {
-    mark_idle(index);
-    if (!connected(index)) continue;
-    poller_.remove(streams_[index]->fd());
-    note_closed(index);
-  }
-}
-
-std::vector<std::size_t> TcpTransport::connected_streams() const {
-  std::vector<std::size_t> all;
-  for (const std::size_t first : attached_) {
-    for (std::size_t index = first; index < streams_.size(); index += half_) {
-      if (connected(index)) all.push_back(index);
-    }
-  }
-  return all;
+  mark_idle(index);
+  if (!connected(index)) return;
+  poller_.remove(streams_[index]->fd());
+  streams_[index]->close();
 }
 
 }  // namespace fdl

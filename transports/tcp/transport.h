@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -10,7 +9,6 @@
 #include "contract/membership.h"
 #include "contract/transport.h"
 #include "system/poller.h"
-#include "transports/tcp/connection_budget.h"
 #include "transports/tcp/connector.h"
 #include "transports/tcp/stream.h"
 #include "transports/tcp/stripes.h"
@@ -43,8 +41,7 @@ class TcpTransport final : public Transport {
   void finish_sleep() override {}
 
  private:
-  // Streams are numbered by peer, then by place; see Assembly::connect() for the places of a peer. Where connections
-  // are made at first use, a second half of the same order follows: streams that go on for those that rest.
+  // Streams are numbered by peer, then by place; see Assembly::connect() for the places of a peer.
   using Outcome = TcpStream::Outcome;
 
   // The index in streams_ of the i-th stream of a channel.
@@ -52,11 +49,10 @@ class TcpTransport final : public Transport {
     return static_cast<std::size_t>(channel.peer) * places_ +
            static_cast<std::size_t>(i * kChannelCount + channel.index);
   }
-  int peer_of(std::size_t index) const { return static_cast<int>(index % half_ / places_); }
+  int peer_of(std::size_t index) const { return static_cast<int>(index / places_); }
   Channel channel_of(std::size_t index) const {
     return {peer_of(index), static_cast<int>(index % places_) % kChannelCount};
   }
-  int number_of(std::size_t index) const { return static_cast<int>(index % places_); }  // see Assembly::connect()
   int streams_of(Channel channel) const { return stream_counts_[static_cast<std::size_t>(channel.peer)]; }
   // There is one line for each direction of a channel. A ticket's stream is the index of its line.
   static uint32_t line_of(Channel channel, bool incoming) {
@@ -64,29 +60,13 @@ class TcpTransport final : public Transport {
   }
   // Null if the stream has not been used and is not connected.
   TcpStream* stream_at(std::size_t index) const { return streams_[index].get(); }
-  // The index of the stream for a slice. Makes it and demands its connection at its first use.
-  std::size_t use_to_send(Channel channel, int i);
-  std::size_t use_to_receive(Channel channel, int i);
-  std::size_t used(Channel channel, int i);
-  std::size_t used_next(std::size_t index);
-  void make_stream(std::size_t index);
-  std::vector<std::size_t> connected_streams() const;
-
-  // tcp_rest.cpp: connections that are closed while they are idle.
-  void make_next(std::size_t index);
-  void close_idle_connections();
-  bool may_rest(std::size_t index) const;
-  void rest(std::size_t index);
-  void note_peer_rests(std::size_t index);
-  bool retire_if_both_rest(std::size_t index);
-  void take_place_of_rested(std::size_t index);
-  void note_closed(std::size_t index);
+  // The stream for a slice. Makes it and demands its connection at its first use.
+  TcpStream& use(Channel channel, int i);
   bool connected(std::size_t index) const { return streams_[index] && streams_[index]->fd() >= 0; }
   Status attach(std::size_t index, TcpConnection connection);
   bool take_arrivals();
-  void take_connection(std::size_t index, TcpEndpoint::Arrival arrival);
   // A failed stream is closed; its failure stays in failures_.
-  bool failed(std::size_t index) const { return !failures_[index % half_].ok(); }
+  bool failed(std::size_t index) const { return !failures_[index].ok(); }
 
   void mark_busy(std::size_t index) { busy_[index / 64] |= uint64_t{1} << (index % 64); }
   void mark_idle(std::size_t index) { busy_[index / 64] &= ~(uint64_t{1} << (index % 64)); }
@@ -99,18 +79,12 @@ class TcpTransport final : public Transport {
   bool goes_on(Channel channel) const;
   // Parts done on the i-th stream of a channel since the beginning.
   uint64_t sent(Channel channel, int i) const {
-    const std::size_t index = index_of(channel, i);
-    const TcpStream* stream = stream_at(index);
-    if (stream == nullptr) return endpoint_ ? rested_[index].sent : 0;
-    const TcpStream* next = stream->rests() ? stream_at(index + half_) : nullptr;
-    return next == nullptr ? stream->sent() : next->sent();
+    const TcpStream* stream = stream_at(index_of(channel, i));
+    return stream == nullptr ? 0 : stream->sent();
   }
   uint64_t received(Channel channel, int i) const {
-    const std::size_t index = index_of(channel, i);
-    const TcpStream* stream = stream_at(index);
-    if (stream == nullptr) return endpoint_ ? rested_[index].received : 0;
-    const TcpStream* next = stream->peer_rests ? stream_at(index + half_) : nullptr;
-    return next == nullptr ? stream->received() : next->received();
+    const TcpStream* stream = stream_at(index_of(channel, i));
+    return stream == nullptr ? 0 : stream->received();
   }
   bool advance_stream(std::size_t index);
   bool handle_outcome(std::size_t index, Outcome outcome);
@@ -123,7 +97,6 @@ class TcpTransport final : public Transport {
   void handle_hang_up(std::size_t index);
   void ignore_data(std::size_t index);
   bool watch(std::size_t index);
-  bool watch_all();
   // Ends all streams with a peer.
   void fail(int peer, const Status& why);
   // Ends one stream; the first failure stays.
@@ -136,19 +109,10 @@ class TcpTransport final : public Transport {
   const std::vector<int> stream_counts_;  // streams per channel, by peer
   const std::size_t places_;              // entries per peer in the vectors below: kChannelCount * largest stream count
   const std::shared_ptr<TcpEndpoint> endpoint_;
-  const std::size_t half_;  // streams without those that go on for others
   std::vector<std::unique_ptr<TcpStream>> streams_;
-  // Of a stream that has rested, while there is no other one for it: what was done, and how many connections it had.
-  struct Rested {
-    uint64_t sent = 0;
-    uint64_t received = 0;
-    uint32_t generation = 0;
-  };
-  std::vector<Rested> rested_;                         // with an endpoint only
-  std::map<std::size_t, TcpEndpoint::Arrival> early_;  // by index: of the generation after the next one
-  std::vector<std::size_t> attached_;                  // indexes of the streams that have, or had, a connection
-  std::vector<Status> failures_;                       // by stream
-  std::vector<uint64_t> busy_;                         // one bit per stream: it has outstanding slices
+  std::vector<std::size_t> attached_;  // indexes of the streams that have, or had, a connection
+  std::vector<Status> failures_;       // by stream
+  std::vector<uint64_t> busy_;         // one bit per stream: it has outstanding slices
   ZeroedLines lines_;
   Poller poller_;
   bool has_failures_ = false;

@@ -12,7 +12,7 @@
 
 #include "tests/support/participant.h"
 #include "tests/unit/tcp/all_pairs.h"
-#include "tests/unit/tcp/connector_rank.h"
+#include "transports/tcp/tcp_transport.h"
 
 namespace fdl {
 namespace {
@@ -23,7 +23,31 @@ using testing::HasSubstr;
 
 constexpr Channel channel(int peer, int index = 0) { return Channel{peer, index}; }
 
-using Rank = ConnectorRank;
+// One rank of a world with a connector, in a thread of the test.
+class Rank {
+ public:
+  Rank(Participant& world, int rank) : world_(world), membership_(world.membership(rank)) {
+    membership_.tcp_connector =
+        require(start_tcp_connector(membership_, std::make_unique<ExchangeOf>(*membership_.exchange)));
+  }
+  ~Rank() { stop_tcp_connector(*membership_.tcp_connector); }
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+
+  Membership membership(const std::string& id = "") const {
+    Membership made = membership_;
+    if (!id.empty()) made.id = id;
+    return made;
+  }
+  std::unique_ptr<Transport> connect(const std::string& id = "", int streams = 1) const {
+    return require(connect_tcp_on_demand(
+        membership(id), std::vector<int>(static_cast<std::size_t>(world_.size()), streams), membership_.tcp_connector));
+  }
+
+ private:
+  Participant& world_;
+  Membership membership_;
+};
 
 std::size_t open_descriptors() {
   const std::filesystem::directory_iterator descriptors("/proc/self/fd");
@@ -257,8 +281,6 @@ TEST(TcpConnector, ReportsThatNoDescriptorIsLeft) {
   const pid_t child = ::fork();
   if (child == 0) {
     Participant world(2);
-    world.config().start_timeout_s = 0.5;
-    world.config().lost_after_s = 0.5;
     const Rank other(world, 1);
     const Rank rank(world, 0);
     auto transport = rank.connect();
