@@ -71,7 +71,7 @@ class ControlPlane {
   const Traffic& traffic() const { return traffic_; }
   // The messages that the busiest rank besides the first one has sent and received in start(), or since in lose().
   int64_t most_messages() const;
-  int64_t now_ns() const { return now_ns_; }
+  int64_t elapsed_ns() const { return now_ns_; }
 
  private:
   using Message = std::shared_ptr<const CoordinatorMessage>;

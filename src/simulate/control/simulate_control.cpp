@@ -54,7 +54,7 @@ Result<SimulatedLoss> simulate_loss(const Cluster& cluster, const ControlCosts& 
   ControlPlane plane(cluster, costs);
   FDL_RETURN_IF_ERROR(plane.start());
   const ControlPlane::Traffic before = plane.traffic();
-  const int64_t begin_ns = plane.now_ns() + seconds_to_ns(victim.at_s);
+  const int64_t begin_ns = plane.elapsed_ns() + seconds_to_ns(victim.at_s);
   const double limit_s = 10 * (costs.limits.suspect_after_s + costs.limits.lost_after_s) + 60;
   FDL_RETURN_IF_ERROR(plane.lose(victims, seconds_to_ns(victim.at_s), victim.is_silent, seconds_to_ns(limit_s)));
   return SimulatedLoss{.victims = static_cast<int>(victims.size()),
