@@ -79,7 +79,7 @@ const std::map<std::string, Module>& modules() {
       {"agree", {{"data", "base"}, pure}},
       {"bootstrap", {{"contract", "system", "base"}, "bootstrap finds ranks; it moves no tensors"}},
       {"engine", {{"algorithms", "schedule", "contract", "data", "system", "base"}, "pass it in through a contract"}},
-      {"simulate", {{"engine", "agree", "algorithms", "schedule", "contract", "data", "base"}, pure}},
+      {"simulate", {{"engine", "agree", "bootstrap", "algorithms", "schedule", "contract", "data", "base"}, pure}},
       {"cuda",
        {{"contract", "data", "schedule", "system", "base"},
         "a device implements its contract and uses no engine, runtime or transport"}},

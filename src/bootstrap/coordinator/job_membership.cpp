@@ -140,6 +140,7 @@ void JobMembership::start_over() {
   members_.assign(members_.size(), Member{});
   awaited_.clear();
   departed_.clear();
+  gone_.clear();
   many_fetches_.clear();
   first_rank_ = -1;
   first_settings_.clear();
@@ -222,17 +223,17 @@ bool JobMembership::is_own_process(const Member& member) const {
 
 // Sends a new member the losses and leaves that happened before it arrived, and the rank that serves the coordinator.
 void JobMembership::send_earlier_events(Peer peer) {
-  for (const Member& member : members_) {
-    if (member.state == Member::State::lost || member.state == Member::State::left) {
-      CoordinatorMessage event{.kind = member.state == Member::State::lost ? Kind::lost : Kind::left};
-      event.rank = member.hello.rank;
-      event.why = member.end;
-      send(peer, std::move(event));
-    } else if (member.peer != peer && serves_the_coordinator(member)) {
-      CoordinatorMessage server{.kind = Kind::server};
-      server.members = {member.hello};
-      send(peer, std::move(server));
-    }
+  if (const Member& first = members_.front(); first.peer != peer && serves_the_coordinator(first)) {
+    CoordinatorMessage server{.kind = Kind::server};
+    server.members = {first.hello};
+    send(peer, std::move(server));
+  }
+  for (const int rank : gone_) {
+    const Member& member = *member_at(rank);
+    CoordinatorMessage event{.kind = member.state == Member::State::lost ? Kind::lost : Kind::left};
+    event.rank = rank;
+    event.why = member.end;
+    send(peer, std::move(event));
   }
 }
 

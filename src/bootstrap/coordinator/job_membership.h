@@ -235,6 +235,7 @@ class JobMembership {
   bool is_ending_ = false;            // end() was called
   int arrived_ = 0;
   int here_ = 0;         // ranks that are present
+  std::set<int> gone_;   // ranks that have left or were lost
   std::set<int> late_;   // ranks that arrived after the start had failed and received the reason
   Status start_failed_;  // ranks are missing or were lost before all had arrived, or settings differ
   std::vector<Waiting> waiting_;

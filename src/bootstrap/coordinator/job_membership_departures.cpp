@@ -76,6 +76,7 @@ void JobMembership::lose(Member& member, const std::string& how) {
 // Removes a member that left or was lost, informs the others, and decides the reports that name it.
 void JobMembership::vacate(Member& member, Member::State state, News news) {
   member.state = state;
+  gone_.insert(member.hello.rank);
   end_wait_for_pong(member);
   --here_;
   store_.forget_all_of(member.peer);

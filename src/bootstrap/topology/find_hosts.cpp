@@ -5,12 +5,12 @@
 //   publish  hosts/L/socket    its Unix socket   fetch it, connect (which succeeds or fails at once)
 //   fetch    hosts/L/knock/r   from all          publish  hosts/L/knock/r   whether it is connected
 //   accept as many, prove the key, pass memory   prove the key, map the memory, answer through it
-//   publish  hosts/L/members   the successful    fetch it, as does every rank of the world
+//   publish  hosts/members/L   the successful    fetch it
 //
 // Containers of one host have one boot id but may not reach each other. The ranks that did not succeed try again among
-// themselves, until all have a host.
+// themselves, until all have a host. Rank 0 collects the outcomes of all kernels and publishes them as hosts/all, so
+// that each rank fetches one fact, however many hosts there are.
 #include <fmt/core.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
@@ -19,6 +19,7 @@
 #include <optional>
 
 #include "base/log.h"
+#include "base/rank_range.h"
 #include "bootstrap/topology/topology.h"
 #include "system/handshake.h"
 #include "system/shared_segment.h"
@@ -29,6 +30,12 @@ namespace {
 
 constexpr double kTimeout_s = 5;  // for one candidate that has connected and then sends nothing
 constexpr std::string_view kPurpose = "shared memory trial";
+constexpr std::string_view kMembers = "hosts/members/";  // and the leader
+constexpr std::string_view kAll = "hosts/all";
+constexpr char kFailed = '!';                     // begins hosts/all if rank 0 has failed; the reason follows
+constexpr int64_t kLaterWord_ns = 1'000'000'000;  // rank 0 says after the deadline which rank it has missed
+
+using Hosts = std::vector<std::vector<int>>;  // each in ascending order
 
 struct Trial {
   int leader;
@@ -41,6 +48,48 @@ struct Trial {
   bool has(int rank) const { return std::ranges::binary_search(candidates, rank); }
   Deadline timeout() const { return Deadline::after_seconds(kTimeout_s).earlier(deadline); }
 };
+
+// "0-7,16"
+std::string text_of(const std::vector<int>& ranks) {
+  std::vector<RankRange> ranges;
+  for (const int rank : ranks) append_rank(ranges, rank);
+  std::string text;
+  for (const RankRange& range : ranges) {
+    text += fmt::format("{}{}", text.empty() ? "" : ",", range.first);
+    if (range.count > 1) text += fmt::format("-{}", range.first + range.count - 1);
+  }
+  return text;
+}
+
+// The ranks of one host, of which each must be one of `candidates`.
+Result<std::vector<int>> parse_host(std::string_view text, const std::vector<int>& candidates) {
+  const auto broken = [text] {
+    return Status(Code::internal, fmt::format("'{}' is not a list of ranks of one host", text));
+  };
+  std::vector<int> ranks;
+  const char* at = text.data();
+  const char* const end = text.data() + text.size();
+  while (at != end) {
+    int first = -1;
+    const auto [behind, error] = std::from_chars(at, end, first);
+    if (error != std::errc()) return broken();
+    int last = first;
+    at = behind;
+    if (at != end && *at == '-') {
+      const auto [next, wrong] = std::from_chars(at + 1, end, last);
+      if (wrong != std::errc() || last <= first) return broken();
+      at = next;
+    }
+    if (at != end && (*at != ',' || ++at == end)) return broken();
+    for (int rank = first; rank <= last; ++rank) {
+      const bool is_next = ranks.empty() || ranks.back() < rank;
+      if (!is_next || !std::ranges::binary_search(candidates, rank)) return broken();
+      ranks.push_back(rank);
+    }
+  }
+  if (ranks.empty()) return Status(Code::internal, "a host without ranks");
+  return ranks;
+}
 
 // The leader writes word 0, and candidate r answers in word 1 + r.
 uint64_t& word(const SharedSegment& segment, int index) {
@@ -134,7 +183,7 @@ Status lead(const Trial& trial, int world_size) {
   }
   members.push_back(trial.leader);
   std::sort(members.begin(), members.end());
-  return trial.exchange.publish(trial.key("members"), fmt::format("{}", fmt::join(members, ",")));
+  return trial.exchange.publish(fmt::format("{}{}", kMembers, trial.leader), text_of(members));
 }
 
 // ---- A candidate ----
@@ -169,34 +218,112 @@ Status follow(const Trial& trial, int rank) {
 
 // ---- All ranks ----
 
-Result<std::vector<int>> parse_members(const std::string& text, const Trial& trial) {
-  std::vector<int> members;
-  const char* at = text.data();
-  const char* const end = text.data() + text.size();
-  while (at < end) {
-    int rank = -1;
-    const auto [next, error] = std::from_chars(at, end, rank);
-    if (error != std::errc() || !trial.has(rank)) {
-      return Status(Code::internal, fmt::format("'{}' is not a list of ranks of one host", text));
-    }
-    members.push_back(rank);
-    at = next + 1;
-  }
-  if (members.empty()) return Status(Code::internal, "a host without ranks");
-  return members;
-}
-
-// Returns the ranks that share memory with the leader, as the leader publishes them. Every rank of the world fetches
-// the outcome.
+// Returns the ranks that share memory with the leader, as the leader publishes them.
 Result<std::vector<int>> run_trial(const Trial& trial, int rank, int world_size) {
   if (trial.candidates.size() == 1) return trial.candidates;
   if (rank == trial.leader) {
     FDL_RETURN_IF_ERROR(lead(trial, world_size));
-  } else if (trial.has(rank)) {
+  } else {
     FDL_RETURN_IF_ERROR(follow(trial, rank));
   }
-  FDL_ASSIGN_OR_RETURN(const std::string text, trial.exchange.fetch(trial.key("members"), trial.deadline));
-  return parse_members(text, trial);
+  FDL_ASSIGN_OR_RETURN(const std::string text,
+                       trial.exchange.fetch(fmt::format("{}{}", kMembers, trial.leader), trial.deadline));
+  return parse_host(text, trial.candidates);
+}
+
+void erase(std::vector<int>& ranks, const std::vector<int>& found) {
+  std::erase_if(ranks, [&](int one) { return std::ranges::binary_search(found, one); });
+}
+
+using Kernels = std::map<std::string, std::vector<int>>;  // the ranks of each boot id
+
+// The hosts of this rank's own kernel. It takes part in trials until it has a host, and reads the outcome of later
+// ones.
+Result<Hosts> find_own_hosts(int rank, std::vector<int> left, int world_size, const std::string& job_key,
+                             Exchange& exchange, Deadline deadline) {
+  Hosts hosts;
+  while (!left.empty()) {
+    const Trial trial{left.front(), left, job_key, exchange, deadline};
+    if (trial.has(rank)) {
+      FDL_ASSIGN_OR_RETURN(hosts.emplace_back(), run_trial(trial, rank, world_size));
+    } else if (left.size() == 1) {
+      hosts.push_back(left);
+    } else {
+      FDL_ASSIGN_OR_RETURN(const std::string text,
+                           exchange.fetch(fmt::format("{}{}", kMembers, trial.leader), deadline));
+      FDL_ASSIGN_OR_RETURN(hosts.emplace_back(), parse_host(text, left));
+    }
+    erase(left, hosts.back());
+  }
+  return hosts;
+}
+
+// Rank 0 fetches the outcomes of all trials of these kernels. All first trials are one request, all second ones
+// another.
+Status collect_hosts(Kernels left, Exchange& exchange, Deadline deadline, Hosts& hosts) {
+  while (true) {
+    std::vector<int> leaders;
+    std::vector<std::vector<int>*> of_leader;
+    for (auto& [boot_id, ranks] : left) {
+      if (ranks.size() == 1) hosts.push_back(std::exchange(ranks, {}));
+      if (ranks.empty()) continue;
+      leaders.push_back(ranks.front());
+      of_leader.push_back(&ranks);
+    }
+    if (leaders.empty()) return {};
+    FDL_ASSIGN_OR_RETURN(const ManyFacts outcomes, exchange.fetch_many(kMembers, leaders, deadline));
+    if (!outcomes.missing.empty()) {
+      return Status(Code::timeout, fmt::format("rank {} did not publish in time which ranks share its memory",
+                                               outcomes.missing.front()));
+    }
+    for (std::size_t i = 0; i < leaders.size(); ++i) {
+      FDL_ASSIGN_OR_RETURN(hosts.emplace_back(), parse_host(outcomes.values[i], *of_leader[i]));
+      erase(*of_leader[i], hosts.back());
+    }
+  }
+}
+
+// "0-7;8-15"
+Result<Hosts> parse_hosts(std::string_view text, const std::vector<HostFacts>& facts, const Kernels& kernels) {
+  Hosts hosts;
+  std::vector<bool> is_listed(facts.size());
+  while (!text.empty()) {
+    const std::string_view one = text.substr(0, text.find(';'));
+    text.remove_prefix(std::min(one.size() + 1, text.size()));
+    std::size_t first = facts.size();
+    std::from_chars(one.data(), one.data() + one.size(), first);
+    if (first >= facts.size()) return Status(Code::internal, fmt::format("'{}' is no host of this world", one));
+    FDL_ASSIGN_OR_RETURN(hosts.emplace_back(), parse_host(one, kernels.at(facts[first].boot_id)));
+    for (const int rank : hosts.back()) {
+      if (is_listed[static_cast<std::size_t>(rank)]) {
+        return Status(Code::internal, fmt::format("rank 0 lists two hosts of rank {}", rank));
+      }
+      is_listed[static_cast<std::size_t>(rank)] = true;
+    }
+  }
+  if (const auto left = std::ranges::find(is_listed, false); left != is_listed.end()) {
+    return Status(Code::internal, fmt::format("rank 0 lists no host of rank {}", left - is_listed.begin()));
+  }
+  return hosts;
+}
+
+// Rank 0 publishes the hosts of all kernels, or why it cannot: the others wait for its word.
+Result<Hosts> publish_all(Result<Hosts> own, Kernels others, Exchange& exchange, Deadline deadline) {
+  Hosts hosts = own.ok() ? own.take() : Hosts();
+  const Status found = own.ok() ? collect_hosts(std::move(others), exchange, deadline, hosts) : own.status();
+  std::string text = found.ok() ? std::string() : kFailed + std::string(found.text());
+  for (std::size_t i = 0; found.ok() && i < hosts.size(); ++i) text += (i > 0 ? ";" : "") + text_of(hosts[i]);
+  const Status published = exchange.publish(kAll, text);
+  FDL_RETURN_IF_ERROR(found);
+  FDL_RETURN_IF_ERROR(published);
+  return hosts;
+}
+
+Result<Hosts> fetch_all(const std::vector<HostFacts>& facts, const Kernels& kernels, Exchange& exchange,
+                        Deadline deadline) {
+  FDL_ASSIGN_OR_RETURN(const std::string text, exchange.fetch(kAll, deadline.shifted_by_ns(kLaterWord_ns)));
+  if (text.starts_with(kFailed)) return Status(Code::timeout, text.substr(1));
+  return parse_hosts(text, facts, kernels);
 }
 
 // Divides hosts that have more ranks than a memory group may have, in the order of ranks and evenly: groups of equal
@@ -218,29 +345,31 @@ Result<std::vector<Member>> find_hosts(int rank, const std::vector<HostFacts>& f
                                        Exchange& exchange, Deadline deadline) {
   const int size = static_cast<int>(facts.size());
   std::vector<Member> world;
-  std::map<std::string, std::vector<int>> kernels;
+  Kernels kernels;
   for (const HostFacts& one : facts) {
     kernels[one.boot_id].push_back(static_cast<int>(world.size()));
     world.push_back({static_cast<int>(world.size()), {}, one.host_name, one.process_id, one.numa_node});
   }
-  // Run the trials of this rank's own kernel first. Other ranks wait for their outcome, but no rank waits until this
-  // one has read the outcome of others.
   const std::string& mine = facts[static_cast<std::size_t>(rank)].boot_id;
-  std::vector<std::string> order = {mine};
-  for (const auto& [boot_id, ranks] : kernels) {
-    if (boot_id != mine) order.push_back(boot_id);
-  }
-  for (const std::string& boot_id : order) {
-    std::vector<int> left = kernels[boot_id];
-    while (!left.empty()) {
-      const Trial trial{left.front(), left, job_key, exchange, deadline};
-      FDL_ASSIGN_OR_RETURN(const std::vector<int> members, run_trial(trial, rank, size));
-      // The leader's number makes it unique. Each member of each communicator has a copy, so it fits into a string
-      // without memory of its own.
-      const std::string host_id = fmt::format("{:.8}/{}", boot_id, trial.leader);
-      for (const int member : members) world[static_cast<std::size_t>(member)].host_id = host_id;
-      std::erase_if(left, [&](int one) { return !world[static_cast<std::size_t>(one)].host_id.empty(); });
+  Result<Hosts> hosts = find_own_hosts(rank, kernels[mine], size, job_key, exchange, deadline);
+  if (kernels.size() == facts.size()) {
+    for (const auto& [boot_id, ranks] : kernels) {
+      if (boot_id != mine) hosts->push_back(ranks);
     }
+  } else if (kernels.size() > 1 && rank == 0) {
+    Kernels others = kernels;
+    others.erase(mine);
+    hosts = publish_all(std::move(hosts), std::move(others), exchange, deadline);
+  } else if (kernels.size() > 1 && hosts.ok()) {
+    hosts = fetch_all(facts, kernels, exchange, deadline);
+  }
+  FDL_RETURN_IF_ERROR(hosts.status());
+  for (const std::vector<int>& members : *hosts) {
+    // The leader's number makes it unique. Each member of each communicator has a copy, so it fits into a string
+    // without memory of its own.
+    const auto leader = static_cast<std::size_t>(members.front());
+    const std::string host_id = fmt::format("{:.8}/{}", facts[leader].boot_id, leader);
+    for (const int member : members) world[static_cast<std::size_t>(member)].host_id = host_id;
   }
   assign_memory_groups(world);
   return world;

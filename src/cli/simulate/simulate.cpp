@@ -10,6 +10,7 @@
 #include "cli/json_line.h"
 #include "cli/simulate/cluster_text.h"
 #include "cli/simulate/picture.h"
+#include "cli/simulate/simulated_control.h"
 #include "cli/simulate/simulated_steps.h"
 #include "cli/simulate/simulated_ways.h"
 #include "cli/simulate/training_models.h"
@@ -41,6 +42,9 @@ struct SimulateArguments {
   std::string steps;  // a model; empty: single collectives
   std::string compute = "250ms";
   std::string backward = "67%";
+  bool start = false;
+  std::string lose;  // empty: nothing is lost
+  std::string coordinator = "150us,8us,1.5GB";
   bool json = false;
   std::string svg;
 };
@@ -51,6 +55,7 @@ struct Experiment {
   std::vector<Cluster> clusters;
   std::vector<int64_t> sizes;
   std::optional<TrainingQuery> training;
+  ControlCosts control;
 };
 
 Result<Collective> parse_collective(const std::string& name) {
@@ -111,6 +116,7 @@ Result<Experiment> parse(const SimulateArguments& arguments) {
   if (!arguments.steps.empty()) {
     FDL_ASSIGN_OR_RETURN(experiment.training, parse_training(arguments));
   }
+  FDL_RETURN_IF_ERROR(of_option(parse_control_costs(arguments.coordinator, experiment.control), "--coordinator"));
   FDL_ASSIGN_OR_RETURN(experiment.query.collective, parse_collective(arguments.collective));
   experiment.query.algorithms = arguments.algorithm;
   FDL_RETURN_IF_ERROR(parse_count(experiment.query.slice_bytes, arguments.slice, "--slice", 4));
@@ -252,8 +258,20 @@ Status simulate_steps(const SimulateArguments& arguments, const Experiment& expe
   return write_file(arguments.svg, picture_of(points, title, /*over_ranks=*/true, "computation"));
 }
 
+Status simulate_control(const SimulateArguments& arguments, const Experiment& experiment) {
+  std::vector<SimulatedPoint> points;
+  FDL_RETURN_IF_ERROR(
+      arguments.start
+          ? print_simulated_starts(experiment.clusters, experiment.control, arguments.json, points)
+          : print_simulated_losses(experiment.clusters, experiment.control, arguments.lose, arguments.json, points));
+  if (arguments.svg.empty()) return {};
+  const std::string title = arguments.start ? "simulated start of a world" : "simulated loss of " + arguments.lose;
+  return write_file(arguments.svg, picture_of(points, title, /*over_ranks=*/true));
+}
+
 Status simulate_all(const SimulateArguments& arguments) {
   FDL_ASSIGN_OR_RETURN(const Experiment experiment, parse(arguments));
+  if (arguments.start || !arguments.lose.empty()) return simulate_control(arguments, experiment);
   if (experiment.training) return simulate_steps(arguments, experiment);
   const Collective collective = experiment.query.collective;
   std::vector<SimulatedPoint> points;
@@ -296,6 +314,22 @@ void add_cluster_options(CLI::App* command, SimulateArguments& arguments) {
   option("--seed", arguments.seed, "Of noise and stragglers");
 }
 
+void add_control_options(CLI::App* command, SimulateArguments& arguments, const std::vector<CLI::Option*>& others) {
+  CLI::Option* start = command->add_flag("--start", arguments.start, "Simulate the start of a world of all ranks");
+  CLI::Option* lose = command->add_option("--lose", arguments.lose,
+                                          "Simulate a loss, until the last rank knows: rank:7@3s, host:2@3s, "
+                                          "coordinator@3s; with ,silent no connection ends");
+  start->excludes(lose);
+  for (CLI::Option* other : others) {
+    start->excludes(other);
+    lose->excludes(other);
+  }
+  command
+      ->add_option("--coordinator", arguments.coordinator,
+                   "Of its thread in --start and --lose: a handshake, a message, bytes authenticated in a second")
+      ->capture_default_str();
+}
+
 }  // namespace
 
 void add_simulate(CLI::App& app, Work& work) {
@@ -328,6 +362,7 @@ void add_simulate(CLI::App& app, Work& work) {
   command->add_option("--backward", arguments->backward, "The part of it that the backward pass takes")
       ->needs(steps)
       ->capture_default_str();
+  add_control_options(command, *arguments, {bytes, steps});
   command->add_flag("--json", arguments->json, "One JSON object a line");
   command->add_option("--svg", arguments->svg, "Write a picture: time over bytes, or over ranks");
   command->callback([&work, arguments] { work = [arguments] { return simulate_or_fail(*arguments); }; });

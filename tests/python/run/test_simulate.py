@@ -158,3 +158,79 @@ def test_a_picture_that_cannot_be_written_is_an_error():
     done = simulate("--svg", "/no/such/folder/x.svg")
     assert done.returncode == 74
     assert "/no/such/folder/x.svg" in done.stderr
+
+
+def test_a_start_of_8192_ranks():
+    small, large = rows_of("--hosts", "64,1024", "--ranks-per-host", "8", "--start")
+    assert (small["ranks"], large["ranks"]) == (512, 8192)
+    assert (small["connections"], large["connections"]) == (512, 8192)
+    assert small["messages_of_a_rank"] == large["messages_of_a_rank"]
+    assert small["connected_s"] < small["table_s"] < small["hosts_s"] < small["memory_s"] < small["time_s"]
+    assert small["time_s"] < large["time_s"] < 60
+
+
+def test_a_start_as_a_table_and_a_picture(tmp_path):
+    picture = tmp_path / "start.svg"
+    done = simulate("--hosts", "2:8", "--start", "--svg", str(picture))
+    assert done.returncode == 0, done.stderr
+    assert "in the world" in done.stdout
+    assert "a handshake" in done.stdout
+    assert len([line for line in done.stdout.splitlines() if line.split()[:1] in (["2"], ["4"], ["8"])]) == 3
+    xml.etree.ElementTree.parse(picture)
+
+
+@pytest.mark.parametrize(
+    ("victim", "ranks", "at_least", "at_most"),
+    [
+        ("rank:7@3s", 1, 0, 0.1),
+        ("host:2@500ms", 4, 0, 0.1),
+        ("coordinator@3s", 1, 0, 0.1),
+        ("rank:7@3s,silent", 1, 10.3, 10.5),
+        ("host:2@3s,silent", 4, 10.3, 10.5),
+        ("coordinator@3s,silent", 1, 10.3, 11.5),
+    ],
+)
+def test_a_loss(victim, ranks, at_least, at_most):
+    (row,) = rows_of("--hosts", "16", "--ranks-per-host", "4", "--lose", victim)
+    assert (row["victim"], row["victims"]) == (victim, ranks)
+    assert at_least < row["time_s"] < at_most
+    assert row["first_s"] <= row["time_s"]
+
+
+def test_a_loss_as_a_table():
+    done = simulate("--hosts", "4", "--ranks-per-host", "2", "--lose", "rank:3@1s")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("loss of rank:3@1s while all ranks wait in one allreduce")
+    assert "last knows" in done.stdout
+
+
+def test_the_coordinator_decides_the_time_of_a_start():
+    def seconds(costs):
+        return rows_of("--hosts", "128", "--start", "--coordinator", costs)[0]["time_s"]
+
+    assert seconds("1ms,8us,1.5GB") > seconds("100us,8us,1.5GB") + 0.1
+    assert seconds("100us,1ms,1.5GB") > seconds("100us,8us,1.5GB") + 0.1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--lose", "rank:7"), "give rank:7@3s"),
+        (("--lose", "rank:x@3s"), "give rank:7@3s"),
+        (("--lose", "rank:-1@3s"), "give rank:7@3s"),
+        (("--lose", "node:1@3s"), "give rank:7@3s"),
+        (("--lose", "rank:1@soon"), "soon"),
+        (("--lose", "rank:4@3s"), "there is no rank 4"),
+        (("--lose", "host:9@3s"), "there is no host 9"),
+        (("--start", "--coordinator", "150us"), "--coordinator"),
+        (("--start", "--coordinator", "x,8us,1GB"), "--coordinator"),
+        (("--start", "--hosts", "65536"), "at most 32768 ranks"),
+        (("--start", "--lose", "rank:1@3s"), "--lose"),
+        (("--start", "--bytes", "1M"), "--bytes"),
+        (("--start", "--steps", "resnet50"), "--steps"),
+    ],
+)
+def test_starts_and_losses_that_are_refused(arguments, text):
+    done = simulate("--hosts", "4", *arguments) if "--hosts" not in arguments else simulate(*arguments)
+    assert done.returncode != 0
+    assert text in done.stderr + done.stdout

@@ -162,22 +162,101 @@ TEST(Hosts, SilentRankIsATimeout) {
 }
 
 TEST(Hosts, InvalidMemberListOfTheLeaderIsAnError) {
-  for (const char* nonsense : {"", "7", "x", "0,1,9"}) {
+  for (const char* nonsense : {"", "7", "x", "0,1,9", "0-", "0-0", "1-0", "0,", "0-7", "1,0", "0,0"}) {
     MapExchange exchange;
     const HostFacts facts{"a", "kernel", 1};
     ASSERT_TRUE(exchange.publish("hosts/0/socket", "").ok());
-    ASSERT_TRUE(exchange.publish("hosts/0/members", nonsense).ok());
+    ASSERT_TRUE(exchange.publish("hosts/members/0", nonsense).ok());
     const auto world = find_hosts(1, {facts, facts}, kKey, exchange, Deadline::after_seconds(10));
     ASSERT_FALSE(world.ok()) << nonsense;
     EXPECT_EQ(world.status().code(), Code::internal);
   }
 }
 
+TEST(Hosts, InvalidListOfRankZeroIsAnError) {
+  for (const char* nonsense : {"", "0-1", "0-1;2", "0-1;2-4", "0-2;3", "0-1;0-1;2-3", "0-1;;2-3", "x", "0-1;9"}) {
+    MapExchange exchange;
+    const HostFacts here{"a", "kernel", 1};
+    const HostFacts there{"b", "another", 1};
+    ASSERT_TRUE(exchange.publish("hosts/2/socket", "").ok());
+    ASSERT_TRUE(exchange.publish("hosts/members/2", "2-3").ok());
+    ASSERT_TRUE(exchange.publish("hosts/all", nonsense).ok());
+    const auto world = find_hosts(3, {here, here, there, there}, kKey, exchange, Deadline::after_seconds(10));
+    ASSERT_FALSE(world.ok()) << nonsense;
+    EXPECT_EQ(world.status().code(), Code::internal) << nonsense;
+  }
+}
+
+// Rank 0 misses the leader of another kernel, and the ranks that wait for rank 0 return the same error.
+TEST(Hosts, LeaderThatPublishesNothingIsNamedOnAllRanks) {
+  MapExchange exchange;
+  const std::vector<HostFacts> facts{{"a", "x", 1}, {"b", "y", 1}, {"b", "y", 1}, {"c", "z", 1}, {"c", "z", 1}};
+  std::vector<Status> failures(facts.size());
+  std::vector<std::thread> threads;
+  for (const int rank : {0, 1, 2}) {
+    threads.emplace_back([&, rank] {
+      failures[static_cast<std::size_t>(rank)] =
+          find_hosts(rank, facts, kKey, exchange, Deadline::after_seconds(0.3)).status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const int rank : {0, 1, 2}) {
+    const Status& failure = failures[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(failure.code(), Code::timeout);
+    EXPECT_THAT(failure.text(), HasSubstr("rank 3 did not publish in time")) << rank;
+  }
+}
+
+TEST(Hosts, FailureOfRankZerosOwnTrialReachesTheOtherHosts) {
+  MapExchange exchange;
+  const std::vector<HostFacts> facts{{"a", "x", 1}, {"a", "x", 1}, {"b", "y", 1}};
+  Status there;
+  std::thread thread([&] { there = find_hosts(2, facts, kKey, exchange, Deadline::after_seconds(0.3)).status(); });
+  const Status here = find_hosts(0, facts, kKey, exchange, Deadline::after_seconds(0.3)).status();
+  thread.join();
+  EXPECT_THAT(here.text(), HasSubstr("rank 1 did not answer in time"));
+  EXPECT_THAT(there.text(), HasSubstr("rank 1 did not answer in time"));
+}
+
+// What a rank fetches does not grow with the number of hosts: of its own host one fact besides, or two.
+TEST(Hosts, EachRankFetchesOneFactOfAllOtherHosts) {
+  class CountingExchange final : public Exchange {
+   public:
+    explicit CountingExchange(Exchange& exchange) : exchange_(exchange) {}
+    Status publish(std::string_view key, std::string_view value) override { return exchange_.publish(key, value); }
+    Result<std::string> fetch(std::string_view key, Deadline deadline) override {
+      ++requests;
+      return exchange_.fetch(key, deadline);
+    }
+    Result<ManyFacts> fetch_many(std::string_view prefix, const std::vector<int>& ranks, Deadline deadline) override {
+      ++requests;
+      return exchange_.fetch_many(prefix, ranks, deadline);
+    }
+    int requests = 0;
+
+   private:
+    Exchange& exchange_;
+  };
+  MapExchange exchange;
+  std::vector<HostFacts> facts;
+  for (int rank = 0; rank < 40; ++rank) facts.push_back({"a", "kernel " + std::to_string(rank / 2), 1});
+  std::vector<CountingExchange> counting(facts.size(), CountingExchange(exchange));
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < facts.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto world = find_hosts(static_cast<int>(rank), facts, kKey, counting[rank], Deadline::after_seconds(60));
+      EXPECT_TRUE(world.ok()) << world.status().text();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const CountingExchange& one : counting) EXPECT_LE(one.requests, 3);
+}
+
 TEST(Hosts, UnreachableLeaderResultsInASeparateHost) {
   MapExchange exchange;
   const HostFacts facts{"a", "kernel", 1};
   ASSERT_TRUE(exchange.publish("hosts/0/socket", "unix:@farandole-no-such-socket").ok());
-  ASSERT_TRUE(exchange.publish("hosts/0/members", "0").ok());
+  ASSERT_TRUE(exchange.publish("hosts/members/0", "0").ok());
   const auto world = find_hosts(1, {facts, facts}, kKey, exchange, Deadline::after_seconds(10));
   ASSERT_TRUE(world.ok()) << world.status().text();
   EXPECT_EQ((*world)[0].host_id, "kernel/0");
