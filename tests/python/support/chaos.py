@@ -120,10 +120,14 @@ def run_rank(phase):
     every = int(os.environ.get("CHAOS_STEPS", 10))  # between two looks whether the job is over
     exits_after_s = os.environ.get("CHAOS_EXIT_AFTER_S") if os.environ["CHAOS_VICTIM"] == me else None
 
+    def leave():
+        _say("EXITS", me, time.monotonic())
+        os._exit(3)
+
     def is_in_phase():
         _say("READY", me, os.getpid())
         if exits_after_s:
-            threading.Timer(float(exits_after_s), os._exit, (3,)).start()
+            threading.Timer(float(exits_after_s), leave).start()
 
     try:
         if phase == "start":
@@ -149,6 +153,11 @@ def run_rank(phase):
 
 def variables_without_settings():
     return {name: value for name, value in os.environ.items() if not name.startswith("FARANDOLE_")}
+
+
+def kill(pid):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 class Job:
@@ -199,9 +208,12 @@ class Job:
                 found[int(fields[1])] = fields[2:]
         return found
 
-    def processes_left(self):
-        listed = subprocess.run(["pgrep", "-f", self.mark], capture_output=True, text=True).stdout.split()
+    def processes_left(self, begin=""):
+        listed = subprocess.run(["pgrep", "-f", begin + self.mark], capture_output=True, text=True).stdout.split()
         return [int(pid) for pid in listed]
+
+    def ranks_left(self):
+        return self.processes_left(f"^{re.escape(sys.executable)} .*")
 
     def strike(self):
         """Waits until the victim is in its phase, and does what the trial says."""
@@ -214,6 +226,8 @@ class Job:
             time.sleep(0.005)
         ready = self.lines("READY")
         self.strike_process(self.processes[0].pid if trial.victim == LAUNCHER else int(ready[trial.victim][0]))
+        if trial.how == "pause":
+            open(self.end_file, "w").close()
         return None
 
     def strike_process(self, victim):
@@ -225,13 +239,14 @@ class Job:
                 os.kill(victim, signal.SIGSTOP)
                 time.sleep(1)
                 os.kill(victim, signal.SIGCONT)
-                open(self.end_file, "w").close()
             elif trial.how != "exit":
                 os.kill(victim, getattr(signal, f"SIG{trial.how}"))
 
     def wait_for_survivors(self):
         """Returns the ranks that have not ended in time."""
         trial = self.trial
+        if trial.ends_launcher() and trial.how == "STOP":
+            return self.wait_without_launcher()
         ranks = set(range(RANKS)) - ({trial.victim} if trial.how != "pause" else set())
         end = time.monotonic() + DEADLINE_S
         while True:
@@ -246,14 +261,21 @@ class Job:
                 return late
             time.sleep(0.01)
 
+    def wait_without_launcher(self):
+        """Waits for the end of all ranks. Then the launcher goes on, and passes on what they have written."""
+        end = time.monotonic() + DEADLINE_S
+        while (late := self.ranks_left()) and time.monotonic() < end:
+            time.sleep(0.05)
+        self.processes[0].send_signal(signal.SIGCONT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.processes[0].wait(20)
+        return late
+
     def close(self):
         """Ends a stopped victim, and all that is left. Returns what a job must not leave."""
         victim = self.lines("READY").get(self.trial.victim)
-        if self.trial.how == "STOP" and self.trial.victim == LAUNCHER:
-            self.processes[0].kill()
-        elif self.trial.how == "STOP" and victim:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(victim[0]), signal.SIGKILL)
+        if self.trial.how == "STOP" and victim:
+            kill(int(victim[0]))
         left = []
         for process in self.processes:
             try:
@@ -265,7 +287,7 @@ class Job:
             time.sleep(0.02)
         for pid in self.processes_left():
             left.append(f"process {pid} is left")
-            os.kill(pid, signal.SIGKILL)
+            kill(pid)
         return left
 
     def knew(self):
@@ -283,7 +305,7 @@ class ElasticJob(Job):
     def start_all(self, program, command, variables):
         tasks = os.path.join(HERE, "..", "elastic", "elastic_tasks.py")
         self.end_file = os.path.join(self.folder, "stop")
-        self.goes_on_at = None
+        self.goes_on_at = self.victim = None
         self._start([program, "run", "-np", str(RANKS), "--min-np", "1", "--no-prefix", "--", sys.executable, tasks,
                      "spreads", self.folder, self.mark], variables)  # fmt: skip
 
@@ -308,7 +330,7 @@ class ElasticJob(Job):
             return "the job makes no steps"
         pids = {one["rank"]: one["pid"] for one in self.said() if "enters" in one and one["size"] == RANKS}
         others = sorted(set(pids) - {self.trial.victim})
-        os.kill(pids[random.Random(self.trial.seed).choice(others)], signal.SIGKILL)
+        kill(pids[random.Random(self.trial.seed).choice(others)])
         self.victim = self.processes[0].pid if self.trial.victim == LAUNCHER else pids[self.trial.victim]
         self.strike_process(self.victim)
         self.said_before = len(self.said())
@@ -324,9 +346,8 @@ class ElasticJob(Job):
 
     def wait_for_survivors(self):
         if self.trial.ends_launcher():
-            launcher = {self.processes[0].pid}
-            self.wait(lambda: not set(self.processes_left()) - launcher)
-            return sorted(set(self.processes_left()) - launcher)
+            self.wait(lambda: not self.ranks_left())
+            return self.ranks_left()
         if self.wait(self.goes_on):
             self.goes_on_at = time.monotonic()
         open(self.end_file, "w").close()
@@ -337,8 +358,8 @@ class ElasticJob(Job):
         return self.goes_on_at
 
     def close(self):
-        if self.trial.how == "STOP" and getattr(self, "victim", None) in self.processes_left():
-            os.kill(self.victim, signal.SIGKILL)
+        if self.trial.how == "STOP" and self.victim is not None:
+            kill(self.victim)
         return super().close()
 
     def faults(self):
@@ -400,11 +421,11 @@ def run(trial, program):
         faults += left
         if memory_names() - before:
             faults.append(f"shared memory is left: {memory_names() - before}")
-        knew = job.knew()
+        knew, exits = job.knew(), job.lines("EXITS")
         if faults:
             faults.append(job.output()[-6000:])
-    seconds = knew - job.signalled if knew and job.signalled and trial.how not in ("pause", "exit") else None
-    return faults, seconds
+    struck = float(exits[trial.victim][0]) if exits else job.signalled
+    return faults, knew - struck if knew and struck and trial.how != "pause" else None
 
 
 def main():
@@ -412,15 +433,16 @@ def main():
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1, help="of the first trial; the others follow")
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time; most of them wait")
+    parser.add_argument("--each", action="store_true", help="prints a line for each trial, not only for wrong ones")
     parser.add_argument("--program", default=os.path.join(HERE, "../../../build/bin/farandole"))
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     parser.add_argument("--mark", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank:
         return run_rank(options.rank)
-    seeds = range(options.seed, options.seed + options.trials)
-    trials = [Trial.of(seed) for seed in seeds]
-    return 1 if chaos_trials.run_all(trials, lambda trial: run(trial, options.program), options.jobs) else 0
+    trials = [Trial.of(seed) for seed in range(options.seed, options.seed + options.trials)]
+    wrong = chaos_trials.run_all(trials, lambda trial: run(trial, options.program), options.jobs, options.each)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

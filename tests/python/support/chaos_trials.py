@@ -8,8 +8,9 @@ import concurrent.futures
 import statistics
 import threading
 import time
+import traceback
 
-STOOD_STILL_S = 0.5
+STOOD_STILL_S = 1.5
 
 
 class Standstills(threading.Thread):
@@ -33,7 +34,10 @@ def run_undisturbed(run, trial, standstills):
     """Returns what run() returns, and how often it was repeated because of standstills."""
     for repeated in range(1000):
         begin = time.monotonic()
-        outcome = run(trial)
+        try:
+            outcome = run(trial)
+        except Exception:  # of the driver; the other trials go on
+            outcome = [traceback.format_exc()], None
         time.sleep(0.1)  # a standstill that has just ended is noticed
         if standstills.last < begin:
             return (*outcome, repeated)
@@ -41,31 +45,56 @@ def run_undisturbed(run, trial, standstills):
 
 
 def run_all(trials, run, jobs, prints_each=False):
-    """`run(trial)` returns faults, and the seconds until all survivors knew, or None. Returns how many were wrong."""
-    times, counts, wrong = collections.defaultdict(list), collections.Counter(), collections.Counter()
+    """`run(trial)` returns faults, and the seconds until all survivors knew, or None. Returns how many were wrong.
+
+    An interrupt ends it after the trials that have begun.
+    """
+    table = Table()
     standstills = Standstills()
     standstills.start()
-    repeats = 0
     with concurrent.futures.ThreadPoolExecutor(jobs) as executor:
         begun = {executor.submit(run_undisturbed, run, trial, standstills): trial for trial in trials}
-        for done in concurrent.futures.as_completed(begun):
-            trial = begun[done]
-            faults, seconds, repeated = done.result()
-            repeats += repeated
-            counts[trial.kind()] += 1
-            wrong[trial.kind()] += bool(faults)
-            if seconds is not None:
-                times[trial.kind()].append(seconds)
-            if faults or prints_each:
-                outcome = "WRONG" if faults else "right"
-                knew = f", all knew after {seconds:.3f} s" if seconds is not None else ""
-                print(f"{trial}: {outcome}{knew}", *faults, sep="\n  ", flush=True)
-    again = f"; {repeats} were repeated, because the machine stood still" if repeats else ""
-    print(f"{len(trials)} trials: {sum(wrong.values())} wrong{again}")
-    for kind in sorted(counts):
-        spread = f"all knew {describe(times[kind])}" if times[kind] else "survived"
-        print(f"  {kind}: {counts[kind]} trials, {wrong[kind]} wrong, {spread}")
-    return sum(wrong.values())
+        left = set(begun)
+        while left:
+            try:
+                done = next(concurrent.futures.as_completed(left))
+            except KeyboardInterrupt:
+                left = {one for one in left if not one.cancel()}
+                continue
+            left.remove(done)
+            table.add(begun[done], *done.result(), prints_each)
+    return table.print()
+
+
+class Table:
+    def __init__(self):
+        self.times, self.counts, self.wrong = (
+            collections.defaultdict(list),
+            collections.Counter(),
+            collections.Counter(),
+        )
+        self.repeats = 0
+
+    def add(self, trial, faults, seconds, repeated, prints_it):
+        self.repeats += repeated
+        self.counts[trial.kind()] += 1
+        self.wrong[trial.kind()] += bool(faults)
+        if seconds is not None:
+            self.times[trial.kind()].append(seconds)
+        if faults or prints_it:
+            outcome = "WRONG" if faults else "right"
+            knew = f", all knew after {seconds:.3f} s" if seconds is not None else ""
+            print(f"{trial}: {outcome}{knew}", *faults, sep="\n  ", flush=True)
+
+    def print(self):
+        """Returns how many trials were wrong."""
+        wrong = sum(self.wrong.values())
+        again = f"; {self.repeats} were repeated, because the machine stood still" if self.repeats else ""
+        print(f"{sum(self.counts.values())} trials: {wrong} wrong{again}")
+        for kind in sorted(self.counts):
+            spread = f"all knew {describe(self.times[kind])}" if self.times[kind] else "survived"
+            print(f"  {kind}: {self.counts[kind]} trials, {self.wrong[kind]} wrong, {spread}")
+        return wrong
 
 
 def describe(seconds):
