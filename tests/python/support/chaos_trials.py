@@ -92,7 +92,7 @@ class Table:
         again = f"; {self.repeats} were repeated, because the machine stood still" if self.repeats else ""
         print(f"{sum(self.counts.values())} trials: {wrong} wrong{again}")
         for kind in sorted(self.counts):
-            spread = f"all knew {describe(self.times[kind])}" if self.times[kind] else "survived"
+            spread = f"all knew {describe(self.times[kind])}" if self.times[kind] else "no rank reported a loss"
             print(f"  {kind}: {self.counts[kind]} trials, {self.wrong[kind]} wrong, {spread}")
         return wrong
 
