@@ -206,12 +206,6 @@ CONTROL_PLANE = [
         "now_ns - peer.unreached_since_ns >= lost_after_ns_;",
         "now_ns - peer.unreached_since_ns < 0;",
     ),
-    (
-        "the address of the next world is not sent again over another connection",
-        SURVIVOR_CALLS,
-        "  if (survivors_.has_decided() && address()) first.push_back(address_for(rank));\n",
-        "",
-    ),
 ]
 FAULTS = CONTROL_PLANE + planted_agreement.FAULTS
 
