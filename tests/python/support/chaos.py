@@ -262,7 +262,10 @@ class Job:
             time.sleep(0.01)
 
     def wait_without_launcher(self):
-        """Waits for the end of all ranks. Then the launcher goes on, and passes on what they have written."""
+        """Waits for the end of all ranks, which need no launcher as long as none of them waits. Then it passes on what
+        they have written."""
+        time.sleep(LOST_AFTER_S + 1)
+        open(self.end_file, "w").close()
         end = time.monotonic() + DEADLINE_S
         while (late := self.ranks_left()) and time.monotonic() < end:
             time.sleep(0.05)
@@ -389,11 +392,8 @@ def faults_of(job):
         if int(culprit) not in ((trial.victim, -1) if trial.phase == "start" else (trial.victim,)):
             faults.append(f"rank {rank} names rank {culprit}: {code}: {text}")
     if trial.phase not in ("start", "shutdown"):
-        faults += [
-            f"rank {rank} has not noticed"
-            for rank in range(RANKS)
-            if rank != trial.victim and rank not in failed and (trial.victim, trial.how) != (LAUNCHER, "KILL")
-        ]
+        needed = set(range(RANKS)) - {trial.victim} if trial.victim != LAUNCHER else set()
+        faults += [f"rank {rank} has not noticed" for rank in sorted(needed - set(failed))]
         # Of a communicator that is being made some ranks are ready, and begin the next one.
         texts = {re.sub(r", while connecting all comm \d+$", "", fields[3]) for fields in failed.values()}
         if len(texts) > 1:
