@@ -33,7 +33,8 @@ if(FARANDOLE_SANITIZE)
     # them. Compilers assume nothing about them without -fstrict-enums.
     target_compile_options(fdl_flags INTERFACE -fno-sanitize-recover=undefined
       $<$<STREQUAL:$<TARGET_PROPERTY:NAME>,fdl_capi>:-fno-sanitize=enum>
-      $<$<STREQUAL:$<TARGET_PROPERTY:NAME>,capi_random_test>:-fno-sanitize=enum>)
+      $<$<STREQUAL:$<TARGET_PROPERTY:NAME>,capi_random_test>:-fno-sanitize=enum>
+      $<$<NOT:$<BOOL:${FARANDOLE_SANITIZE_ACCESSES}>>:-fno-sanitize=null,alignment,object-size,vptr>)
   endif()
   if(FARANDOLE_SANITIZE STREQUAL thread)
     target_compile_options(fdl_flags INTERFACE -Wno-tsan)  # the sanitizer does not support fences

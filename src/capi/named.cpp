@@ -1,5 +1,6 @@
 // This file implements the C API's named operations: it checks and translates them, and submits them to the runtime.
 #include <cstring>
+#include <limits>
 
 #include "agree/wire/wire.h"
 #include "capi/call_checks.h"
@@ -86,8 +87,12 @@ Fault fault_of_splits(const fdl_operation& operation, int size) {
   }
   int64_t sum = 0;
   for (int rank = 0; rank < size; ++rank) {
-    if (operation.splits[rank] < 0) return "splits has a negative entry, " + std::to_string(operation.splits[rank]);
-    sum += operation.splits[rank];
+    const int64_t split = operation.splits[rank];
+    if (split < 0) return "splits has a negative entry, " + std::to_string(split);
+    if (split > std::numeric_limits<int64_t>::max() - sum) {
+      return "splits add up to more than an int64 holds, and the first dimension is " + std::to_string(rows);
+    }
+    sum += split;
   }
   if (sum <= rows) return std::nullopt;
   return "splits add up to " + std::to_string(sum) + ", more than the first dimension " + std::to_string(rows);

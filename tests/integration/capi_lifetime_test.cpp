@@ -364,5 +364,31 @@ TEST(Request, ItsOwnTimeLimitCountsFromTheWait) {
   });
 }
 
+// The second request begins when the first one has ended, which needs the other rank.
+TEST(Request, ItsAlgorithmMayBeOverwrittenAfterTheCall) {
+  run_ranks(2, {}, [](World& me) {
+    if (me.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    float first = 1;
+    float second = 2;
+    fdl_request* requests[2] = {};
+    FDL_ASSERT_OK(fdl_iallreduce(me.comm, &first, &first, 1, FDL_FLOAT32, FDL_SUM, &requests[0]));
+    std::string algorithm = "ring";
+    fdl_call_options options;
+    fdl_call_options_init(&options);
+    options.algorithm = algorithm.c_str();
+    fdl_call call;
+    fdl_call_init(&call);
+    call.collective = FDL_ALLREDUCE;
+    call.input = call.output = &second;
+    call.count = 1;
+    call.dtype = FDL_FLOAT32;
+    FDL_ASSERT_OK(fdl_call_ex(me.comm, &call, &options, &requests[1]));
+    algorithm.assign(algorithm.size(), '?');
+    for (fdl_request* request : requests) FDL_ASSERT_OK(fdl_wait(request));
+    EXPECT_EQ(first, 2);
+    EXPECT_EQ(second, 4);
+  });
+}
+
 }  // namespace
 }  // namespace world_test

@@ -2,6 +2,7 @@
 // anything.
 #include <cstring>
 #include <farandole/farandole.hpp>
+#include <limits>
 #include <numeric>
 
 #include "tests/support/worlds.h"
@@ -236,6 +237,14 @@ TEST(Sizes, NamedOperationsCheckOutputAndSplits) {
     operation.splits = splits;
     operation.splits_length = 1;
     refused_by_name("splits has 1 entry, and there are 2 ranks; pass one entry for each rank");
+    operation.splits_length = 2;
+    const int64_t too_many[] = {2, 3};
+    operation.splits = too_many;
+    refused_by_name("splits add up to 5, more than the first dimension 4");
+    const int64_t overflowing[] = {std::numeric_limits<int64_t>::max(), 2};  // a sum that wraps is negative
+    operation.splits = overflowing;
+    refused_by_name("splits add up to more than an int64 holds, and the first dimension is 4");
+    FDL_ASSERT_OK(fdl_barrier(me.comm));
   });
 }
 

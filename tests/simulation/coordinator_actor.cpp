@@ -7,11 +7,11 @@ namespace fdl::simulation {
 
 CoordinatorActor::CoordinatorActor(Network& network, Process& process, const CoordinatorOptions& options,
                                    const CoordinatorClient::Hello& own)
-    : Actor(network, process), membership_(options, "the simulated coordinator", own) {}
+    : Actor(network, process), rounds_(options, "the simulated coordinator", own, *this) {}
 
 bool CoordinatorActor::accept(const End& end) {
   if (!is_serving_) return false;
-  clients_[next_peer_++] = {end};
+  clients_[rounds_.add(false, clock())] = {end};
   wake();
   return true;
 }
@@ -19,20 +19,20 @@ bool CoordinatorActor::accept(const End& end) {
 void CoordinatorActor::died() {
   is_serving_ = false;
   clients_.clear();
-  batches_.clear();
+  outputs_.clear();
 }
 
 void CoordinatorActor::stop(int64_t patience) {
   if (!is_serving_ || ends_at_ != kNever) return;
   simulation().tell("{}: the coordinator ends", process().name);
   ends_at_ = clock() + patience;
-  membership_.end();
+  rounds_.end();
   wake();
 }
 
 void CoordinatorActor::turn() {
   if (!is_serving_) return;
-  if (!batches_.empty()) return flush_next();
+  if (!outputs_.empty()) return write_next();
   std::vector<Peer> ready;
   for (const auto& [peer, client] : clients_) {
     if (client.end.has_news()) ready.push_back(peer);
@@ -41,10 +41,10 @@ void CoordinatorActor::turn() {
     std::ranges::rotate(ready, ready.begin() + simulation().between(0, static_cast<int64_t>(ready.size()) - 1));
   }
   for (const Peer peer : ready) receive(peer);
-  membership_.tick(clock());
-  if (queue_batches()) return wake();
-  if (ends_at_ != kNever && (membership_.all_know_of_end() || clock() >= ends_at_)) return end();
-  wake_at(moment_of(std::min(membership_.next().moment_ns(), ends_at_)));
+  rounds_.finish(clock());
+  if (!outputs_.empty()) return wake();
+  if (ends_at_ != kNever && (membership().all_know_of_end() || clock() >= ends_at_)) return end();
+  wake_at(moment_of(std::min(rounds_.next().moment_ns(), ends_at_)));
 }
 
 void CoordinatorActor::receive(Peer peer) {
@@ -52,59 +52,47 @@ void CoordinatorActor::receive(Peer peer) {
   if (found == clients_.end()) return;
   std::vector<Packet> packets;
   const End::State state = found->second.end.receive(packets);
+  std::vector<CoordinatorMessage> messages;
   for (const Packet& packet : packets) {
-    if (!handle(peer, found->second, packet.bytes)) return close(peer);
+    auto message = decode(packet.bytes);
+    if (!message.ok()) {
+      simulation().violated("the coordinator cannot read a message: " + message.status().text());
+      continue;
+    }
+    messages.push_back(message.take());
   }
-  if (state != End::State::open) close(peer);
+  const int64_t before = rounds_.strangers();
+  rounds_.receive(peer, std::move(messages),
+                  state == End::State::open ? CoordinatorRounds::End::none : CoordinatorRounds::End::closed, clock());
+  if (rounds_.strangers() != before) simulation().violated("the coordinator refuses a message");
 }
 
-bool CoordinatorActor::handle(Peer peer, Client& client, const std::string& bytes) {
-  auto message = decode(bytes);
-  if (!message.ok()) {
-    simulation().violated("the coordinator cannot read a message: " + message.status().text());
-    return false;
-  }
-  if (client.is_member) {
-    const Status status = membership_.receive(peer, message.take(), clock());
-    if (!status.ok()) simulation().violated("the coordinator refuses a message: " + status.text());
-    return status.ok();
-  }
-  client.is_member = membership_.greet(peer, message->members.front(), clock(), message->number);
-  return true;
+void CoordinatorActor::queue(Peer peer, const std::string& message) {
+  if (const auto found = clients_.find(peer); found != clients_.end()) found->second.queued.push_back(message);
 }
 
-// Groups the messages of a round by connection, in the order of the first message to each. False: there are none.
-bool CoordinatorActor::queue_batches() {
-  const auto outgoing = membership_.take_outgoing();
-  MessageEncoder encoder;
-  hang_ups_ = membership_.take_hang_ups();
-  for (const JobMembership::Outgoing& one : outgoing) {
-    auto batch = std::ranges::find(batches_, one.peer, &Batch::peer);
-    if (batch == batches_.end()) batch = batches_.insert(batches_.end(), {one.peer, {}});
-    batch->messages.push_back(encoder.encode(one.message));
-  }
-  if (batches_.empty() && !hang_ups_.empty()) batches_.push_back({0, {}});
-  return !batches_.empty();
-}
-
-void CoordinatorActor::flush_next() {
-  const Batch batch = std::move(batches_.front());
-  batches_.pop_front();
-  if (const auto found = clients_.find(batch.peer); found != clients_.end()) {
-    for (const std::string& bytes : batch.messages) found->second.end.send({.bytes = bytes});
-  }
-  if (batches_.empty()) {
-    for (const Peer peer : std::exchange(hang_ups_, {})) close(peer);
-  }
-  wake();
+void CoordinatorActor::flush(Peer peer) {
+  const auto found = clients_.find(peer);
+  if (found == clients_.end()) return;
+  outputs_.push_back({.end = found->second.end, .messages = std::exchange(found->second.queued, {})});
 }
 
 void CoordinatorActor::close(Peer peer) {
   const auto found = clients_.find(peer);
   if (found == clients_.end()) return;
-  found->second.end.close();
+  outputs_.push_back({.end = found->second.end, .closes = true});
   clients_.erase(found);
-  membership_.closed(peer);
+  rounds_.closed(peer);
+}
+
+bool CoordinatorActor::is_silent(Peer peer) const { return clients_.contains(peer); }
+
+void CoordinatorActor::write_next() {
+  const Output output = std::move(outputs_.front());
+  outputs_.pop_front();
+  for (const std::string& bytes : output.messages) output.end.send({.bytes = bytes});
+  if (output.closes) output.end.close();
+  wake();
 }
 
 void CoordinatorActor::end() {

@@ -1,23 +1,22 @@
-// CoordinatorActor is the thread of a simulated process that serves a coordinator: the shipped JobMembership between
-// simulated connections.
+// CoordinatorActor is the thread of a simulated process that serves a coordinator: the shipped CoordinatorRounds
+// between simulated connections.
 //
-// Its rounds are those of CoordinatorServer (src/bootstrap/coordinator/coordinator.cpp): what has arrived, then time,
-// then all messages, one connection after another. Between two connections the thread may wait for a processor, and its
-// process may end.
+// What its socket calls would do is done one connection at a time: between two of them the thread may wait for a
+// processor, and its process may end.
 #pragma once
 
 #include <deque>
-#include <memory>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "bootstrap/coordinator/job_membership.h"
+#include "bootstrap/coordinator/coordinator_rounds.h"
 #include "tests/simulation/network.h"
 
 namespace fdl::simulation {
 
-class CoordinatorActor final : public Actor {
+class CoordinatorActor final : public Actor, private CoordinatorRounds::Connections {
  public:
   CoordinatorActor(Network& network, Process& process, const CoordinatorOptions& options,
                    const CoordinatorClient::Hello& own);
@@ -29,32 +28,36 @@ class CoordinatorActor final : public Actor {
   // Announces the end, and serves until each member has read it, for `patience` at most.
   void stop(int64_t patience);
   bool is_serving() const { return is_serving_; }
-  bool is_empty() const { return membership_.is_empty(); }
-  const JobMembership& membership() const { return membership_; }
+  bool is_empty() const { return membership().is_empty(); }
+  const JobMembership& membership() const { return rounds_.membership(); }
 
  private:
-  using Peer = JobMembership::Peer;
+  using Peer = CoordinatorRounds::Peer;
   struct Client {
     End end;
-    bool is_member = false;
+    std::vector<std::string> queued{};
   };
-  struct Batch {
-    Peer peer;
-    std::vector<std::string> messages;
+  // Messages that leave over a connection, or its close.
+  struct Output {
+    End end;
+    std::vector<std::string> messages{};
+    bool closes = false;
   };
 
   void receive(Peer peer);
-  bool handle(Peer peer, Client& client, const std::string& bytes);
-  bool queue_batches();
-  void flush_next();
-  void close(Peer peer);
+  void write_next();
   void end();
 
-  JobMembership membership_;
+  // ---- CoordinatorRounds::Connections ----
+  void queue(Peer peer, const std::string& message) override;
+  void flush(Peer peer) override;
+  void close(Peer peer) override;
+  bool is_silent(Peer peer) const override;
+  void note_own(const CoordinatorMessage& /*message*/) override {}
+
+  CoordinatorRounds rounds_;
   std::map<Peer, Client> clients_;
-  Peer next_peer_ = 10;
-  std::deque<Batch> batches_;  // of this round, in the order in which their connections are flushed
-  std::vector<Peer> hang_ups_;
+  std::deque<Output> outputs_;  // of this round
   bool is_serving_ = true;
   int64_t ends_at_ = kNever;  // on its clock
 };

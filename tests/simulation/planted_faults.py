@@ -26,6 +26,7 @@ SURVIVOR_CALLS = "src/bootstrap/recovery/survivor_calls.cpp"
 FAILURES = COORDINATOR + "job_membership_failures.cpp"
 DEPARTURES = COORDINATOR + "job_membership_departures.cpp"
 MEMBERSHIP = COORDINATOR + "job_membership.cpp"
+ROUNDS = COORDINATOR + "coordinator_rounds.cpp"
 
 # What is wrong, the file, the words that stand there, and those that are planted.
 CONTROL_PLANE = [
@@ -34,6 +35,25 @@ CONTROL_PLANE = [
         MEMBERSHIP,
         "return one.peer != first.peer;",
         "return one.peer == first.peer;",
+    ),
+    (
+        "the messages of a connection that has ended do not count",
+        ROUNDS,
+        "  for (CoordinatorMessage& message : messages) {\n    if (!handle",
+        "  if (end == End::closed) return connections_.close(peer);\n"
+        "  for (CoordinatorMessage& message : messages) {\n    if (!handle",
+    ),
+    (
+        "a member is dropped like a stranger",
+        ROUNDS,
+        "  if (connection.is_member) strangers_.erase(peer);\n",
+        "",
+    ),
+    (
+        "connections are closed before the last messages of the round",
+        ROUNDS,
+        "    std::vector<Peer> reached;\n",
+        "    for (const Peer peer : hang_ups) connections_.close(peer);\n    std::vector<Peer> reached;\n",
     ),
     (
         "a rank is lost as soon as it is silent",
@@ -186,12 +206,6 @@ CONTROL_PLANE = [
         "now_ns - peer.unreached_since_ns >= lost_after_ns_;",
         "now_ns - peer.unreached_since_ns < 0;",
     ),
-    (
-        "the address of the next world is not sent again over another connection",
-        SURVIVOR_CALLS,
-        "  if (survivors_.has_decided() && address()) first.push_back(address_for(rank));\n",
-        "",
-    ),
 ]
 FAULTS = CONTROL_PLANE + planted_agreement.FAULTS
 
@@ -207,6 +221,7 @@ PROTOCOL = [
     MEMBERSHIP,
     FAILURES,
     DEPARTURES,
+    ROUNDS,
     COORDINATOR + "job_membership_queries.cpp",
     "src/bootstrap/rendezvous/store.cpp",
     SURVIVORS,

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "engine/late_ranks.h"
 #include "tests/simulation/job.h"
 
 namespace fdl::simulation {
@@ -15,7 +14,11 @@ constexpr int64_t kFarewell = 2 * kSecond;  // for other ranks that still work, 
 }  // namespace
 
 Rank::Rank(Network& network, Process& process, Job& job, int number, AfterFailure after)
-    : Actor(network, process), job_(job), number_(number), after_failure_(after) {}
+    : Actor(network, process),
+      job_(job),
+      number_(number),
+      after_failure_(after),
+      driven_(*group_settings(0).config, hooks_of_groups()) {}
 
 void Rank::begin(World& world, int rank) {
   program_ = run(&world, rank);
@@ -180,6 +183,7 @@ std::string Rank::name() const { return process().name; }
 // ---- The thread ----
 
 void Rank::turn() {
+  driven_.finish_sleep();
   if (!has_begun_) {
     has_begun_ = true;
     program_.start();
@@ -193,16 +197,18 @@ void Rank::turn() {
   if (recovery_) drive_recovery();
   watch();
   while (awaiter_ != nullptr && awaiter_->is_over()) {
+    driven_.finish_sleep();
     awaiter_ = nullptr;
     std::exchange(waiting_, nullptr).resume();
     wake();  // what the program has begun is driven in the next turn
   }
   if (program_.is_done()) return network().end(process());
   if (link_) link_->carry_out();
-  wake_at(moment_of(std::min({next_watch(), next_alarm_of_groups(), awaiter_->until()})));
+  wake_at(moment_of(std::min({next_watch(), driven_.next_alarm().moment_ns(), awaiter_->until()})));
 }
 
 void Rank::died() {
+  driven_.finish_sleep();
   awaiter_ = nullptr;
   waiting_ = nullptr;
   program_ = {};
@@ -268,15 +274,6 @@ void Rank::watch() {
     probed.insert(probed.end(), comm->awaited.begin(), comm->awaited.end());
     link_->protocol().probe(probed, now);
   }
-  for (SimulatedGroup* group : groups()) {
-    if (!group->is_stuck(kSuspectAfter)) continue;
-    std::vector<int> others = group->record().members;
-    std::erase(others, rank_);
-    std::vector<int> probed = ranks_to_probe(others, rank_);
-    const InFlight waiting = group->comm().in_flight();
-    if (waiting.any) probed.insert(probed.end(), waiting.ranks.begin(), waiting.ranks.end());
-    link_->protocol().probe(probed, now);
-  }
   if (now >= next_watch_ns_) next_watch_ns_ = link_->protocol().probe_watched(now);
 }
 
@@ -284,7 +281,6 @@ int64_t Rank::next_watch() const {
   int64_t next = link_ ? next_watch_ns_ : kNever;
   for (const auto& comm : comms_) {
     if (comm->waits) next = std::min(next, comm->watched + kSuspectAfter);
-    if (comm->group) next = std::min(next, comm->group->next_watch(kSuspectAfter));
   }
   return next;
 }

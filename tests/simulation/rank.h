@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bootstrap/recovery/survivor_calls.h"
+#include "runtime/progress/driven_set.h"
 #include "runtime/progress/failure_decisions.h"
 #include "tests/simulation/coordinator_actor.h"
 #include "tests/simulation/coordinator_link.h"
@@ -197,7 +198,9 @@ class Rank final : public Actor {
                int round);
   Task<> end_groups(Status why, int64_t patience);
   std::vector<SimulatedGroup*> groups() const;
-  int64_t next_alarm_of_groups() const;
+  DrivenSet::Hooks hooks_of_groups();
+  void drive_groups();
+  void probe_for(Communicator& comm);
 
   // rank_elastic.cpp
   Task<> run_elastic(Actor* launcher);
@@ -224,6 +227,7 @@ class Rank final : public Actor {
   int rank_ = -1;
   std::unique_ptr<CoordinatorLink> link_;
   std::unique_ptr<FailureDecisions> decisions_;
+  DrivenSet driven_;  // the groups
   std::vector<std::unique_ptr<Comm>> comms_;
   std::vector<End> incoming_;  // connections whose first message has not come
   int64_t next_watch_ns_ = 0;

@@ -352,12 +352,9 @@ void Rank::fail_comm(Comm& comm, const Status& why) {
 
 void Rank::drive_comms() {
   for (const auto& comm : comms_) {
-    if (comm->group) {
-      comm->group->drive([this, &comm](const Status& failure) { report(*comm, failure); });
-    } else {
-      drive(*comm);
-    }
+    if (!comm->group) drive(*comm);
   }
+  drive_groups();
 }
 
 void Rank::take(Comm::Peer& peer, const std::vector<Packet>& packets) {

@@ -1,19 +1,18 @@
-// Coordinator is one thread around a JobMembership. A connection is a stranger until it has proved the job's key and
-// sent its hello.
+// Coordinator is one thread around CoordinatorRounds, which decides; this file has the sockets. A connection proves the
+// job's key before any of its messages is read.
 #include "bootstrap/coordinator/coordinator.h"
 
 #include <fmt/core.h>
 
 #include <array>
 #include <atomic>
-#include <map>
 #include <unordered_map>
 
 #include "base/log.h"
 #include "base/mutex.h"
 #include "bootstrap/coordinator/coordinator_listener.h"
+#include "bootstrap/coordinator/coordinator_rounds.h"
 #include "bootstrap/coordinator/find_coordinator.h"
-#include "bootstrap/coordinator/job_membership.h"
 #include "bootstrap/coordinator/job_view.h"
 #include "bootstrap/rendezvous/framed_socket.h"
 #include "bootstrap/topology/topology.h"
@@ -25,29 +24,21 @@
 namespace fdl {
 namespace {
 
-using Peer = JobMembership::Peer;
+using Peer = CoordinatorRounds::Peer;
 
-// Tokens of the poller. A connection has the number of its peer, and numbers below kFirstPeer are no connections.
+// Tokens of the poller. A connection has the number of its peer.
 constexpr uint64_t kWakeToken = 0;
 constexpr uint64_t kListenerToken = 1;
 constexpr uint64_t kQueryListenerToken = 2;
-constexpr Peer kFirstPeer = 3;
-static_assert(JobMembership::kOwnPeer < kFirstPeer);
-constexpr std::size_t kMostStrangers = 128;   // connections that are of no rank; see most_strangers()
-constexpr double kStrangerTimeout_s = 5;      // time until a stranger must have become a member
+static_assert(kQueryListenerToken < CoordinatorRounds::kFirstPeer);
 constexpr std::size_t kMostUnsent = 320_MiB;  // for a rank that does not read; more than the store holds
 
-// A connection passes through three states: stranger in its handshake (`introduction`), stranger with a session key
-// (`socket`, before the hello), and member. It has a deadline until it is a member. A client that only asks what the
-// ranks do stays a stranger.
+// A connection is in its handshake (`introduction`), or has a session key (`socket`).
 struct Connection {
   UniqueFd fd;  // during the handshake; afterwards `socket` owns the descriptor
   std::unique_ptr<Introduction> introduction;
   std::unique_ptr<FramedSocket> socket;
-  bool is_member = false;
-  bool may_only_query = false;  // it has not proved the job's key, but its user
   bool watches_write = false;
-  bool has_output = false;  // something was queued in this round
 
   int descriptor() const { return socket ? socket->fd() : fd.get(); }
   bool is_silent() const { return introduction && !introduction->received_anything(); }
@@ -60,7 +51,7 @@ CoordinatorClient::Hello own_process() {
       .rank = -1, .size = 0, .host_name = facts.host_name, .boot_id = facts.boot_id, .process_id = facts.process_id};
 }
 
-class CoordinatorServer final : public Coordinator {
+class CoordinatorServer final : public Coordinator, private CoordinatorRounds::Connections {
  public:
   CoordinatorServer(const CoordinatorOptions& options, std::unique_ptr<CoordinatorListener> listener, Poller poller,
                     Event wake)
@@ -68,14 +59,14 @@ class CoordinatorServer final : public Coordinator {
         listener_(std::move(listener)),
         poller_(std::move(poller)),
         wake_(std::move(wake)),
-        membership_(options, listener_->address(), own_process()) {}
+        rounds_(options, listener_->address(), own_process(), *this) {}
 
   Status watch_listener() { return listener_->watch(poller_, kListenerToken); }
   Status watch_wake() { return poller_.add(wake_.fd(), kWakeToken); }
   void listen_for_queries();
 
   std::string address() const override { return listener_->address(); }
-  int64_t strangers() const override { return strangers_.load(std::memory_order_relaxed); }
+  int64_t strangers() const override { return rounds_.strangers(); }
   // May be called from any thread.
   void stop(double patience_s) override {
     patience_s_.store(patience_s);
@@ -98,21 +89,20 @@ class CoordinatorServer final : public Coordinator {
   void accept_all(CoordinatorListener& listener, bool may_only_query);
   void take_in(UniqueFd fd, bool may_only_query);
   void close_listener_if_complete();
-  void note_own(CoordinatorMessage message);
-  std::size_t most_strangers() const;
-  void evict_if_full();
-  void drop_expired_strangers();
-  void drop_stranger(Peer peer);
 
   void serve(Peer peer, const Poller::Ready& ready);
   bool introduce(Peer peer, Connection& connection);
   void receive(Peer peer, Connection& connection);
-  bool handle(Peer peer, Connection& connection, CoordinatorMessage message);
 
-  void deliver();
+  // ---- CoordinatorRounds::Connections ----
+  void queue(Peer peer, const std::string& message) override;
+  void flush(Peer peer) override;
+  void close(Peer peer) override;
+  bool is_silent(Peer peer) const override;
+  void note_own(const CoordinatorMessage& message) override;
+
   bool flush(Peer peer, Connection& connection);
   void watch(Peer peer, Connection& connection, bool write);
-  void close(Peer peer);
   void note_emptiness();
   void announce_end();
 
@@ -126,13 +116,10 @@ class CoordinatorServer final : public Coordinator {
   std::atomic<bool> stopping_{false};
   std::atomic<double> patience_s_{kAnnounceEnd_s};
   std::atomic<bool> query_requested_{false};
-  std::atomic<int64_t> strangers_{0};
 
   // These belong to the thread in run().
-  JobMembership membership_;
+  CoordinatorRounds rounds_;
   std::unordered_map<Peer, Connection> connections_;
-  std::map<Peer, Deadline> strangers_here_;  // oldest first, because peers are numbered in order
-  Peer next_peer_ = kFirstPeer;
   JobViewReader own_query_;  // the answer to the query of this process, as far as it has come
 
   Mutex mutex_;
@@ -160,23 +147,17 @@ void CoordinatorServer::serve_once(Deadline deadline) {
       serve(ready[i].token, ready[i]);
     }
   }
-  // After the events, in this order: what arrived counts before time-outs are decided, and all messages of a round
-  // leave together.
   listener_->resume(poller_);
   if (query_listener_) query_listener_->resume(poller_);
-  // A query that is open already answers this request too.
-  if (query_requested_.exchange(false)) static_cast<void>(membership_.query_job(JobMembership::kOwnPeer, now_ns()));
-  membership_.tick(now_ns());
+  if (query_requested_.exchange(false)) rounds_.query_states(now_ns());
   close_listener_if_complete();
-  drop_expired_strangers();
-  deliver();
+  rounds_.finish(now_ns());
   note_emptiness();
 }
 
 Deadline CoordinatorServer::next_deadline() const {
-  Deadline next = membership_.next().earlier(listener_->pause_ends());
-  if (query_listener_) next = next.earlier(query_listener_->pause_ends());
-  return strangers_here_.empty() ? next : next.earlier(strangers_here_.begin()->second);
+  const Deadline next = rounds_.next().earlier(listener_->pause_ends());
+  return query_listener_ ? next.earlier(query_listener_->pause_ends()) : next;
 }
 
 // ---- Strangers ----
@@ -185,7 +166,7 @@ Deadline CoordinatorServer::next_deadline() const {
 void CoordinatorServer::accept_all(CoordinatorListener& listener, bool may_only_query) {
   while (UniqueFd fd = listener.accept(poller_, "coordinator")) {
     if (is_of_another_user(fd.get())) {
-      strangers_.fetch_add(1, std::memory_order_relaxed);
+      rounds_.count_stranger();
     } else {
       take_in(std::move(fd), may_only_query);
     }
@@ -194,7 +175,7 @@ void CoordinatorServer::accept_all(CoordinatorListener& listener, bool may_only_
 
 // No rank connects twice, so a port that only ranks can know has served its purpose.
 void CoordinatorServer::close_listener_if_complete() {
-  if (options_.closes_when_complete && membership_.absent_ranks() == 0) listener_->close(poller_);
+  if (options_.closes_when_complete && rounds_.membership().absent_ranks() == 0) listener_->close(poller_);
 }
 
 // A job works without this socket, so a failure is only logged.
@@ -207,12 +188,9 @@ void CoordinatorServer::listen_for_queries() {
 
 // Adds a stranger and begins its handshake. One that may only query has proved its user and needs none.
 void CoordinatorServer::take_in(UniqueFd fd, bool may_only_query) {
-  evict_if_full();
-  // Numbers are not reused, so an event of this round cannot reach a connection that was made in its place.
-  const Peer peer = next_peer_++;
-  if (!poller_.add(fd.get(), peer).ok()) return;
+  const Peer peer = rounds_.add(may_only_query, now_ns());
+  if (!poller_.add(fd.get(), peer).ok()) return rounds_.closed(peer);
   Connection connection;
-  connection.may_only_query = may_only_query;
   if (may_only_query) {
     connection.socket = std::make_unique<FramedSocket>(std::move(fd), kQuerySocketKey, Direction::to_coordinator);
   } else {
@@ -221,33 +199,8 @@ void CoordinatorServer::take_in(UniqueFd fd, bool may_only_query) {
                                                              kCoordinatorPurpose, options_.server_name.substr(0, 256));
   }
   connections_.emplace(peer, std::move(connection));
-  strangers_here_.emplace(peer, Deadline::after_seconds(kStrangerTimeout_s));
   // The greeting is sent at once. A process on this host may have written already, too.
   serve(peer, {.token = peer, .readable = true, .writable = false, .hung_up = false});
-}
-
-// The limit bounds descriptors and memory that a flood of strangers can take. Ranks that have not arrived are strangers
-// too until their hello, and all may connect at once: each has a place besides.
-std::size_t CoordinatorServer::most_strangers() const { return kMostStrangers + membership_.absent_ranks(); }
-
-// Closes the stranger that has been silent for longest: a rank sends its proof as soon as it has the greeting.
-void CoordinatorServer::evict_if_full() {
-  if (strangers_here_.size() < most_strangers()) return;
-  for (const auto& [peer, timeout] : strangers_here_) {
-    if (connections_.at(peer).is_silent()) return drop_stranger(peer);
-  }
-  drop_stranger(strangers_here_.begin()->first);
-}
-
-void CoordinatorServer::drop_expired_strangers() {
-  while (!strangers_here_.empty() && strangers_here_.begin()->second.passed()) {
-    drop_stranger(strangers_here_.begin()->first);
-  }
-}
-
-void CoordinatorServer::drop_stranger(Peer peer) {
-  strangers_.fetch_add(1, std::memory_order_relaxed);
-  close(peer);
 }
 
 // ---- Connections ----
@@ -268,7 +221,7 @@ bool CoordinatorServer::introduce(Peer peer, Connection& connection) {
   // reply, so that a stranger learns nothing.
   auto through = connection.introduction->advance(connection.fd.get());
   if (!through.ok()) {
-    drop_stranger(peer);
+    rounds_.drop(peer);
     return false;
   }
   watch(peer, connection, connection.introduction->has_output());
@@ -283,65 +236,31 @@ bool CoordinatorServer::introduce(Peer peer, Connection& connection) {
 
 void CoordinatorServer::receive(Peer peer, Connection& connection) {
   std::vector<CoordinatorMessage> messages;
-  // Complete frames are handled before the state: a rank that leaves sends its last message and closes at once.
   const FramedSocket::State state = connection.socket->receive(messages);
-  for (CoordinatorMessage& message : messages) {
-    if (!handle(peer, connection, std::move(message))) return drop_stranger(peer);
-  }
-  if (state == FramedSocket::State::broken) return drop_stranger(peer);
-  if (state == FramedSocket::State::closed) close(peer);
+  const auto end = state == FramedSocket::State::open     ? CoordinatorRounds::End::none
+                   : state == FramedSocket::State::closed ? CoordinatorRounds::End::closed
+                                                          : CoordinatorRounds::End::broken;
+  rounds_.receive(peer, std::move(messages), end, now_ns());
 }
 
-// Returns false if the message violates the protocol.
-bool CoordinatorServer::handle(Peer peer, Connection& connection, CoordinatorMessage message) {
-  if (connection.is_member) return membership_.receive(peer, std::move(message), now_ns()).ok();
-  if (message.kind == CoordinatorMessage::Kind::job_query) {
-    return membership_.query_job(peer, now_ns(), message.number == 1).ok();
-  }
-  if (connection.may_only_query) return false;
-  // The first message is the hello, and there is no second one.
-  if (message.kind != CoordinatorMessage::Kind::hello || message.members.size() != 1) return false;
-  const CoordinatorClient::Hello& hello = message.members.front();
-  if (hello.host_name.size() > kMostName || hello.boot_id.size() > kMostName) return false;
-  if (hello.recovery.size() > kMostKey || hello.salt.size() > kMostName) return false;
-  // greet() queues the welcome or a refusal; a refused rank stays a stranger until its deadline or its own close.
-  connection.is_member = membership_.greet(peer, hello, now_ns(), message.number);
-  if (connection.is_member) strangers_here_.erase(peer);
-  return true;
+void CoordinatorServer::queue(Peer peer, const std::string& message) {
+  const auto found = connections_.find(peer);
+  if (found != connections_.end() && found->second.socket) found->second.socket->send_encoded(message);
 }
 
-// Sending may close connections, and each closed connection causes further messages; repeats until there are none.
-void CoordinatorServer::deliver() {
-  while (true) {
-    auto outgoing = membership_.take_outgoing();
-    const auto hang_ups = membership_.take_hang_ups();
-    if (outgoing.empty() && hang_ups.empty()) return;
-    // Each connection is flushed once a round, with all of its messages: one system call for many small ones.
-    std::vector<Peer> reached;
-    MessageEncoder encoder;
-    for (const JobMembership::Outgoing& one : outgoing) {
-      if (one.peer == JobMembership::kOwnPeer) {
-        note_own(*one.message);
-        continue;
-      }
-      const auto found = connections_.find(one.peer);
-      if (found == connections_.end()) continue;
-      found->second.socket->send_encoded(encoder.encode(one.message));
-      if (!std::exchange(found->second.has_output, true)) reached.push_back(one.peer);
-    }
-    for (const Peer peer : reached) {
-      const auto found = connections_.find(peer);
-      if (found == connections_.end()) continue;
-      found->second.has_output = false;
-      flush(peer, found->second);
-    }
-    for (const Peer peer : hang_ups) close(peer);
-  }
+void CoordinatorServer::flush(Peer peer) {
+  const auto found = connections_.find(peer);
+  if (found != connections_.end() && found->second.socket) flush(peer, found->second);
 }
 
-// A message for the process itself: a part of the answer to its query.
-void CoordinatorServer::note_own(CoordinatorMessage message) {
-  const auto complete = own_query_.take(std::move(message));
+bool CoordinatorServer::is_silent(Peer peer) const {
+  const auto found = connections_.find(peer);
+  return found != connections_.end() && found->second.is_silent();
+}
+
+// A message for the process itself.
+void CoordinatorServer::note_own(const CoordinatorMessage& message) {
+  const auto complete = own_query_.take(message);
   if (complete.ok() && !*complete) return;
   const JobView view = own_query_.take_view();
   own_query_ = {};
@@ -370,18 +289,16 @@ void CoordinatorServer::watch(Peer peer, Connection& connection, bool write) {
 void CoordinatorServer::close(Peer peer) {
   const auto found = connections_.find(peer);
   if (found == connections_.end()) return;
-  // The membership comes last: it may queue messages about this peer, which must not be sent to it.
   poller_.remove(found->second.descriptor());
   connections_.erase(found);
-  strangers_here_.erase(peer);
-  membership_.closed(peer);
+  rounds_.closed(peer);
 }
 
-// Publishes membership_.is_empty() to the threads in wait_until_empty().
+// Publishes whether all ranks have gone to the threads in wait_until_empty().
 void CoordinatorServer::note_emptiness() {
   MutexLock lock(mutex_);
-  if (empty_ == membership_.is_empty()) return;
-  empty_ = membership_.is_empty();
+  if (empty_ == rounds_.membership().is_empty()) return;
+  empty_ = rounds_.membership().is_empty();
   emptied_.notify_all();
 }
 
@@ -389,10 +306,9 @@ void CoordinatorServer::note_emptiness() {
 // on its way in both directions: the announcement here, a leave message there.
 void CoordinatorServer::announce_end() {
   // Members that do not read within the limit see the end of the connection instead.
-  membership_.end();
-  deliver();
+  rounds_.end();
   const Deadline deadline = Deadline::after_seconds(patience_s_.load());
-  while (!membership_.all_know_of_end() && !deadline.passed()) serve_once(deadline);
+  while (!rounds_.membership().all_know_of_end() && !deadline.passed()) serve_once(deadline);
   for (auto& [peer, connection] : connections_) {
     while (connection.socket && connection.socket->unsent_bytes() > 0 && connection.socket->flush() &&
            connection.socket->unsent_bytes() > 0) {
@@ -400,7 +316,6 @@ void CoordinatorServer::announce_end() {
     }
   }
   connections_.clear();
-  strangers_here_.clear();
 }
 
 }  // namespace

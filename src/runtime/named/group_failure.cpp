@@ -41,8 +41,8 @@ int64_t GroupFailure::explanation_due_ns() const {
   return gone_.empty() ? std::numeric_limits<int64_t>::max() : gone_.front().due.moment_ns();
 }
 
-Status GroupFailure::unexplained_end() const {
-  return gone_.empty() || !gone_.front().due.passed() ? Status() : gone_.front().why;
+const Status* GroupFailure::first_overdue_end() const {
+  return gone_.front().due.passed() ? &gone_.front().why : nullptr;
 }
 
 }  // namespace fdl

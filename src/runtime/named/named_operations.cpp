@@ -61,7 +61,7 @@ bool NamedOperations::progress() {
   if (failure_.source_has_departed() && !running()) fail_all(Status(failure_.departure()));
   // Operations that wait for a rank without a connection cannot complete. Agreed buckets need no messages and finish
   // first.
-  if (const Status end = failure_.unexplained_end(); !end.ok() && !idle() && !running()) failure_.report(end);
+  if (const Status* end = failure_.unexplained_end(); end != nullptr && !idle() && !running()) failure_.report(*end);
   // A communicator may also fail while no bucket runs, when queued work on a device fails.
   if (comm_.has_failed() && failure().ok()) failure_.report(comm_.status());
   return moved;

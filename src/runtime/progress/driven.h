@@ -37,8 +37,9 @@ class Driven {
   Driven& operator=(const Driven&) = delete;
 
  private:
+  friend class DrivenSet;
   friend class ProgressThread;
-  // ---- the state of its progress, kept by ProgressThread ----
+  // ---- the state of its progress, kept by DrivenSet; is_polled_ also by ProgressThread ----
   bool is_lasting_ = false;  // it is driven until it is removed, not only while it has work
   bool is_active_ = false;   // it is driven
   bool is_polled_ = false;   // its descriptor is in the poller

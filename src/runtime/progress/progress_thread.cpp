@@ -7,7 +7,6 @@
 #include <array>
 #include <exception>
 
-#include "base/check.h"
 #include "base/thread_role.h"
 #include "system/thread.h"
 
@@ -19,9 +18,6 @@ constexpr uint64_t kProgressWake = 0;
 constexpr uint64_t kCoordinatorWake = 1;
 
 uint64_t token_of(Driven& driven) { return reinterpret_cast<uint64_t>(&driven); }
-
-// How long a sleep may last if a communicator could not enter the poller, because descriptors or memory are short.
-constexpr int64_t kUnpolledNs = 1'000'000;
 
 // A caller that drives and does not sleep polls the coordinator client once in kPollCoordinatorNs. While operations
 // advance, it reads the clock only once in kRoundsPerClock rounds.
@@ -42,7 +38,7 @@ thread_local const ProgressThread* driving_here = nullptr;
 class ProgressThread::Turn {
  public:
   explicit Turn(ProgressThread& driven) : progress_thread_(driven), before_(std::exchange(driving_here, &driven)) {
-    progress_thread_.finish_sleep();
+    progress_thread_.driven_.finish_sleep();
   }
   // An exception ends a turn too: the token must not stay with a thread that has left.
   ~Turn() {
@@ -66,7 +62,8 @@ ProgressThread::ProgressThread(CoordinatorClient& coordinator_client, const Conf
       config_(config),
       hooks_(std::move(hooks)),
       progress_token_(std::move(event)),
-      poller_(std::move(poller)) {}
+      poller_(std::move(poller)),
+      driven_(config, {hooks_.on_stuck, hooks_.on_failure_report}) {}
 
 Result<std::unique_ptr<ProgressThread>> ProgressThread::start(CoordinatorClient& coordinator_client,
                                                               const Config& config, Hooks hooks) {
@@ -175,24 +172,14 @@ bool ProgressThread::call(const std::function<void()>& task) {
 // ---- the owner of progress ----
 
 Status ProgressThread::add(Group& group) {
-  group.is_lasting_ = true;
-  activate(group);
+  driven_.add_lasting(group);
   FDL_RETURN_IF_ERROR(poller_.add(group.comm().wake_fd(), token_of(group)));
   group.is_polled_ = true;
   return {};
 }
 
-void ProgressThread::activate(Driven& driven) {
-  FDL_CHECK(prepared_ == 0);
-  if (std::exchange(driven.is_active_, true)) return;
-  driven.still_ns_ = 0;
-  active_.push_back(&driven);
-}
-
 void ProgressThread::remove(Driven& driven) {
-  FDL_CHECK(prepared_ == 0);
-  std::erase(active_, &driven);
-  driven.is_active_ = false;
+  driven_.remove(driven);
   if (std::exchange(driven.is_polled_, false)) poller_.remove(driven.comm().wake_fd());
 }
 
@@ -218,11 +205,11 @@ void ProgressThread::run() {
     const bool submitted = do_tasks();
     bool moved = submitted;
     moved |= poll_coordinator();
-    moved |= drive_all();
+    moved |= driven_.progress();
     if (submitted) burst_end_ns = now_ns() + kBurstNs;
     if (moved) continue;
     const int64_t now = now_ns();
-    watch_all(now);
+    driven_.watch(now);
     keep_watch(now);
     if (progress_token_.pass_on()) {
       progress_token_.take_for_progress_thread();
@@ -243,7 +230,7 @@ void ProgressThread::drive_until_done(Turn& turn, const Handle& handle, Deadline
   int64_t slept_ns = 0;     // since then
   while (!handle.done()) {
     bool moved = do_tasks();
-    moved |= drive_all();
+    moved |= driven_.progress();
     if (moved && still_since != 0) {
       spin_.moved(slept_ns);
       still_since = slept_ns = 0;
@@ -258,62 +245,26 @@ void ProgressThread::drive_until_done(Turn& turn, const Handle& handle, Deadline
     if (now >= deadline.moment_ns()) break;
     if (moved) continue;
     if (still_since == 0) still_since = now;
-    if (spin_.wait(now - still_since, config_.spin_us * 1000, [this] { return peer_activity(); })) continue;
-    watch_all(now);
+    if (spin_.wait(now - still_since, config_.spin_us * 1000, [this] { return driven_.peer_activity(); })) continue;
+    driven_.watch(now);
     keep_watch(now);
     sleep(deadline);
     slept_ns += now_ns() - now;
     poll_coordinator();
   }
-  turn.end(undone());
-}
-
-PeerActivity ProgressThread::peer_activity() {
-  PeerActivity all;
-  for (Driven* driven : active_) all.add(driven->comm().peer_activity());
-  return all;
-}
-
-bool ProgressThread::undone() const {
-  return std::any_of(active_.begin(), active_.end(), [](const Driven* driven) { return driven->has_work(); });
-}
-
-// Other threads wait for what this thread drives, so an exception must not end it, and neither may it end the process
-// because one operation needs more memory than there is. What was interrupted is in an unknown state and ends, on all
-// ranks; what it had in hand fails by the destructor of UnfinishedOperation.
-template <typename Work>
-void ProgressThread::guard(Driven* driven, const Work& work) {
-  try {
-    work();
-  } catch (const std::exception& error) {
-    if (driven != nullptr) return fail(*driven, error);
-    for (Driven* one : active_) fail(*one, error);
-  }
-}
-
-void ProgressThread::fail(Driven& driven, const std::exception& error) {
-  Communicator& comm = driven.comm();
-  const Member& me = comm.members()[static_cast<std::size_t>(comm.rank())];
-  const Status why = status_of_exception(error);
-  // Not a code that ends its call alone.
-  const Code code = why.code() == Code::internal ? Code::internal : Code::resource;
-  const Status failure = Status::blame(me.world_rank, me.host_name, code, name_of(me) + ": " + why.text());
-  comm.interrupt(failure);
-  comm.progress();  // carries out the interrupt
-  driven.note_failure(failure);
-  if (const Status report = driven.take_failure_report(); !report.ok()) hooks_.on_failure_report(comm, report);
+  turn.end(driven_.has_work());
 }
 
 void ProgressThread::run_task(ProgressToken::Task& task) {
   if (auto* named = std::get_if<ProgressToken::NamedTask>(&task)) {
-    guard(named->group, [&] { named->group->named().submit(std::move(named->entries)); });
+    driven_.guard(named->group, [&] { named->group->named().submit(std::move(named->entries)); });
   } else if (auto* ordered = std::get_if<ProgressToken::OrderedTask>(&task)) {
-    guard(ordered->calls, [&] {
-      activate(*ordered->calls);
+    driven_.guard(ordered->calls, [&] {
+      driven_.add(*ordered->calls);
       ordered->calls->start(std::move(ordered->call));
     });
   } else {
-    guard(nullptr, std::get<std::function<void()>>(task));
+    driven_.guard(nullptr, std::get<std::function<void()>>(task));
   }
 }
 
@@ -328,7 +279,7 @@ bool ProgressThread::do_tasks() {
 
 bool ProgressThread::poll_coordinator() {
   bool moved = false;
-  guard(nullptr, [&] {
+  driven_.guard(nullptr, [&] {
     coordinator_client_.progress();
     const std::vector<CoordinatorEvent> events = coordinator_client_.take_events();
     moved = !events.empty();
@@ -337,77 +288,19 @@ bool ProgressThread::poll_coordinator() {
   return moved;
 }
 
-bool ProgressThread::drive_all() {
-  bool moved = false;
-  // By index, because a hook may add a group; hooks remove nothing.
-  for (std::size_t i = 0; i < active_.size();) {
-    Driven& driven = *active_[i];
-    moved |= drive(driven);
-    if (driven.is_lasting_ || driven.has_work()) {
-      ++i;
-    } else {
-      // Its descriptor stays in the poller until it is readable: the next call usually comes before.
-      driven.is_active_ = false;
-      active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
-    }
-  }
-  return moved;
-}
-
-bool ProgressThread::drive(Driven& driven) {
-  bool moved = true;  // by an exception, too: it ends what waits
-  guard(&driven, [&] {
-    moved = driven.progress();
-    if (const Status failure_report = driven.take_failure_report(); !failure_report.ok())
-      hooks_.on_failure_report(driven.comm(), failure_report);
-  });
-  if (moved) driven.still_ns_ = 0;
-  return moved;
-}
-
-// Reports communicators in which operations wait and nothing has moved for config.suspect_after_s; the hook then makes
-// the coordinator probe the other ranks. Communicators with nothing in flight are never probed.
-void ProgressThread::watch_all(int64_t now) {
-  for (Driven* driven : active_) {
-    if (driven->still_ns_ == 0) driven->still_ns_ = driven->watched_ns_ = now;
-    if (!driven->waits() || now - driven->watched_ns_ < usual_probe_interval_ns(config_.suspect_after_s)) continue;
-    driven->watched_ns_ = now;
-    guard(driven, [&] { hooks_.on_stuck(driven->comm(), now - driven->still_ns_); });
-  }
-}
-
 void ProgressThread::keep_watch(int64_t now) {
   if (now < next_watch_ns_) return;
-  guard(nullptr, [&] { next_watch_ns_ = hooks_.on_watch(now); });
+  driven_.guard(nullptr, [&] { next_watch_ns_ = hooks_.on_watch(now); });
 }
 
 // ---- sleeping ----
 
-Deadline ProgressThread::next_alarm() const {
-  Deadline alarm = Deadline::at_ns(next_watch_ns_);
-  for (const Driven* driven : active_) {
-    alarm = alarm.earlier(Deadline::at_ns(driven->next_alarm_ns()));
-    if (driven->waits())
-      alarm = alarm.earlier(Deadline::at_ns(driven->watched_ns_ + usual_probe_interval_ns(config_.suspect_after_s)));
-    if (!driven->is_polled_) alarm = alarm.earlier(Deadline::after_ns(kUnpolledNs));
-  }
-  return alarm;
-}
-
-// False if a communicator has work to do at once. An ordered communicator enters the poller before its first sleep.
-bool ProgressThread::prepare_all() {
-  while (prepared_ < active_.size()) {
-    Driven& driven = *active_[prepared_++];
-    if (!driven.comm().prepare_to_sleep()) return false;
-    if (!driven.is_polled_) driven.is_polled_ = poller_.add(driven.comm().wake_fd(), token_of(driven)).ok();
-  }
-  return true;
-}
-
 // False: a caller has taken the token, and that caller ends the sleep of the communicators.
 bool ProgressThread::sleep(Deadline deadline) {
-  const bool quiet = prepare_all();
-  const Deadline alarm = next_alarm().earlier(deadline);
+  // An ordered communicator enters the poller before its first sleep.
+  const bool quiet = driven_.prepare_to_sleep(
+      [this](Driven& driven) { return poller_.add(driven.comm().wake_fd(), token_of(driven)).ok(); });
+  const Deadline alarm = driven_.next_alarm().earlier(Deadline::at_ns(next_watch_ns_)).earlier(deadline);
   if (quiet && progress_token_.begin_sleep()) {
     // From here on a caller may take the token: this thread must not touch the owner's members until end_sleep()
     // returns true.
@@ -416,7 +309,7 @@ bool ProgressThread::sleep(Deadline deadline) {
     if (!progress_token_.end_sleep()) return false;
     for (std::size_t i = 0; i < count; ++i) take_ready(ready[i].token);
   }
-  finish_sleep();
+  driven_.finish_sleep();
   return true;
 }
 
@@ -429,11 +322,6 @@ void ProgressThread::take_ready(uint64_t token) {
   if (driven.is_active_) return driven.comm().clear_wake();
   poller_.remove(driven.comm().wake_fd());
   driven.is_polled_ = false;
-}
-
-void ProgressThread::finish_sleep() {
-  for (std::size_t i = 0; i < prepared_; ++i) active_[i]->comm().finish_sleep();
-  prepared_ = 0;
 }
 
 }  // namespace fdl

@@ -17,6 +17,7 @@
 #include "bootstrap/coordinator/coordinator_client.h"
 #include "engine/spin.h"
 #include "runtime/lifecycle/group.h"
+#include "runtime/progress/driven_set.h"
 #include "runtime/progress/ordered_calls.h"
 #include "runtime/progress/progress_token.h"
 #include "system/poller.h"
@@ -28,11 +29,8 @@ class ProgressThread {
   // The owner calls them, without a lock.
   struct Hooks {
     std::function<void(const CoordinatorEvent&)> on_event;
-    // Operations of the communicator wait, and nothing in it has moved for another config.suspect_after_s; waited_ns
-    // counts from the last move.
-    std::function<void(Communicator&, int64_t waited_ns)> on_stuck;
-    // An operation failed on this rank; the coordinator must decide what that means for all ranks.
-    std::function<void(Communicator&, const Status&)> on_failure_report;
+    std::function<void(Communicator&, int64_t waited_ns)> on_stuck;       // as of DrivenSet
+    std::function<void(Communicator&, const Status&)> on_failure_report;  // as of DrivenSet
     // Returns when to call it again (clock time in ns); INT64_MAX: only after the next watch().
     std::function<int64_t(int64_t now_ns)> on_watch;
   };
@@ -82,25 +80,12 @@ class ProgressThread {
   void run();
   bool submit_and_wait(ProgressToken::Task task, Handle& handle, Deadline deadline);
   void drive_until_done(Turn& turn, const Handle& handle, Deadline deadline);
-  PeerActivity peer_activity();
-  bool undone() const;
-  // Runs `work`. An exception ends `driven`, or everything that is driven if it is null.
-  template <typename Work>
-  void guard(Driven* driven, const Work& work);
-  void fail(Driven& driven, const std::exception& error);
   void run_task(ProgressToken::Task& task);
   bool do_tasks();
   bool poll_coordinator();
-  void activate(Driven& driven);
-  bool drive_all();
-  bool drive(Driven& driven);
-  void watch_all(int64_t now);
   void keep_watch(int64_t now);
-  Deadline next_alarm() const;
-  bool prepare_all();
   void take_ready(uint64_t token);
   bool sleep(Deadline deadline);
-  void finish_sleep();
 
   CoordinatorClient& coordinator_client_;
   const Config& config_;
@@ -112,8 +97,7 @@ class ProgressThread {
   // ---- only the owner touches these ----
   Poller poller_;
   std::vector<ProgressToken::Task> tasks_;
-  std::vector<Driven*> active_;  // changes only while prepared_ is 0
-  std::size_t prepared_ = 0;     // communicators that are prepared for a sleep: the first of active_
+  DrivenSet driven_;
   int64_t polled_coordinator_ns_ = 0;
   uint32_t rounds_ = 0;
   Spin spin_;

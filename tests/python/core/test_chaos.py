@@ -4,8 +4,9 @@ import chaos
 import pytest
 from launch import FARANDOLE
 
-# They cover each phase and each way to end, both transports, rank 0 that serves the coordinator, and the launcher.
-SEEDS = (3, 5, 6, 7, 28, 36, 38, 48, 67)
+# They cover each phase, an elastic reset, each way to end, both transports, rank 0 that serves the coordinator, and the
+# launcher.
+SEEDS = (3, 5, 6, 7, 28, 36, 38, 42, 48, 67)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

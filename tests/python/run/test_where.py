@@ -183,6 +183,8 @@ def test_where_shows_the_stacks_of_each_rank(tmp_path):
         # Ranks with the same stacks share them; the others wait in the library.
         assert re.search(r"ranks 0, 2:\n  thread MainThread:\n(    .*\n)*    .* in allreduce.*\n", done.stdout)
         assert "load_data" not in where(str(job.process.pid)).stdout
+        # Without --stacks no rank reads them.
+        assert {rank["stacks"] for rank in json.loads(where(str(job.process.pid), "--json").stdout)["ranks"]} == {""}
         states = json.loads(where(str(job.process.pid), "--stacks", "--json").stdout)["ranks"]
         assert "in load_data" in states[1]["stacks"] and "in load_data" not in states[0]["stacks"]
 

@@ -3,24 +3,27 @@
     python tests/python/support/chaos.py --trials 1000 --seed 1
 
 A trial is right if all survivors end in time, each sum is exact, no healthy rank is named, all survivors report one
-text, and no process and no shared memory is left. A wrong trial prints its seed, and `--trials 1 --seed N` repeats it.
-The seed determines what happens; how the scheduler interleaves the processes differs each time.
+text, and no process and no shared memory is left. An elastic job first loses another rank, meets the fault while it
+resets, and must then go on. A wrong trial prints its seed, and `--trials 1 --seed N` repeats it. The seed determines
+what happens; how the scheduler interleaves the processes differs each time.
 """
 
 import argparse
-import collections
+import contextlib
 import dataclasses
+import json
 import os
 import random
 import re
 import secrets
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+
+import chaos_trials
 
 RANKS = 3
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -30,6 +33,8 @@ DEADLINE_S = 60
 PHASES = ("start", "groups", "ordered", "named", "locked", "shutdown")
 # "exit": the process calls exit. "pause": it is stopped for a second, and nothing may be lost.
 HOWS = ("KILL", "STOP", "SEGV", "exit", "pause")
+ELASTIC_HOWS = ("KILL", "STOP", "SEGV", "pause")
+LAUNCHER_HOWS = ("KILL", "STOP", "pause")
 LAUNCHER = -1  # as a victim
 
 
@@ -48,13 +53,19 @@ class Trial:
         chance = random.Random(seed)
         launcher = chance.choice(("run", "none"))
         how = chance.choice(HOWS)
-        victims = list(range(RANKS)) + ([LAUNCHER] if launcher == "run" and how in ("KILL", "pause") else [])
-        return Trial(seed, launcher, chance.choice(("shm", "tcp")), chance.choice(PHASES), how, chance.choice(victims),
-                     chance.random() * 0.3)  # fmt: skip
+        victims = list(range(RANKS)) + ([LAUNCHER] if launcher == "run" and how in LAUNCHER_HOWS else [])
+        trial = Trial(seed, launcher, chance.choice(("shm", "tcp")), chance.choice(PHASES), how, chance.choice(victims),
+                      chance.random() * 0.3)  # fmt: skip
+        if launcher == "run" and how in ELASTIC_HOWS and chance.random() < 0.25:
+            trial = dataclasses.replace(trial, phase="elastic")
+        return trial
+
+    def ends_launcher(self):
+        return self.victim == LAUNCHER and self.how in ("KILL", "STOP")
 
     def kind(self):
         victim = "launcher" if self.victim == LAUNCHER else "rank 0" if self.victim == 0 else "rank"
-        return f"{self.how} of {victim}"
+        return f"{self.how} of {victim}" + (" in an elastic reset" if self.phase == "elastic" else "")
 
 
 # ---- A rank ----------------------------------------------------------------------------------------------------------
@@ -109,10 +120,14 @@ def run_rank(phase):
     every = int(os.environ.get("CHAOS_STEPS", 10))  # between two looks whether the job is over
     exits_after_s = os.environ.get("CHAOS_EXIT_AFTER_S") if os.environ["CHAOS_VICTIM"] == me else None
 
+    def leave():
+        _say("EXITS", me, time.monotonic())
+        os._exit(3)
+
     def is_in_phase():
         _say("READY", me, os.getpid())
         if exits_after_s:
-            threading.Timer(float(exits_after_s), os._exit, (3,)).start()
+            threading.Timer(float(exits_after_s), leave).start()
 
     try:
         if phase == "start":
@@ -136,6 +151,15 @@ def run_rank(phase):
 # ---- A job -----------------------------------------------------------------------------------------------------------
 
 
+def variables_without_settings():
+    return {name: value for name, value in os.environ.items() if not name.startswith("FARANDOLE_")}
+
+
+def kill(pid):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 class Job:
     def __init__(self, trial, folder, program):
         self.trial, self.folder = trial, folder
@@ -143,13 +167,17 @@ class Job:
         self.end_file = os.path.join(folder, "end")
         self.signalled = None
         command = [sys.executable, os.path.abspath(__file__), "--rank", trial.phase, "--mark", self.mark]
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("FARANDOLE_")}
-        variables.update(FARANDOLE_TRANSPORT=trial.transport, FARANDOLE_LOST_AFTER_S=str(LOST_AFTER_S),
-                         FARANDOLE_START_TIMEOUT_S=str(START_TIMEOUT_S), OMP_NUM_THREADS="1", CHAOS_END=self.end_file,
-                         CHAOS_VICTIM=str(trial.victim), PYTHONUNBUFFERED="1")  # fmt: skip
+        variables = {**variables_without_settings(), "FARANDOLE_TRANSPORT": trial.transport,
+                     "FARANDOLE_LOST_AFTER_S": str(LOST_AFTER_S), "FARANDOLE_START_TIMEOUT_S": str(START_TIMEOUT_S),
+                     "OMP_NUM_THREADS": "1", "CHAOS_END": self.end_file, "CHAOS_VICTIM": str(trial.victim),
+                     "PYTHONUNBUFFERED": "1"}  # fmt: skip
         if trial.how == "exit":
             variables["CHAOS_EXIT_AFTER_S"] = str(trial.delay_s)
         self.processes = []
+        self.start_all(program, command, variables)
+
+    def start_all(self, program, command, variables):
+        trial, folder = self.trial, self.folder
         if trial.launcher == "run":
             self._start([program, "run", "-np", str(RANKS), "--no-prefix", "--", *command], variables)
             return
@@ -180,9 +208,12 @@ class Job:
                 found[int(fields[1])] = fields[2:]
         return found
 
-    def processes_left(self):
-        listed = subprocess.run(["pgrep", "-f", self.mark], capture_output=True, text=True).stdout.split()
+    def processes_left(self, begin=""):
+        listed = subprocess.run(["pgrep", "-f", begin + self.mark], capture_output=True, text=True).stdout.split()
         return [int(pid) for pid in listed]
+
+    def ranks_left(self):
+        return self.processes_left(f"^{re.escape(sys.executable)} .*")
 
     def strike(self):
         """Waits until the victim is in its phase, and does what the trial says."""
@@ -194,24 +225,28 @@ class Job:
                 return f"ranks are not in the phase after {DEADLINE_S} s"
             time.sleep(0.005)
         ready = self.lines("READY")
-        victim = self.processes[0].pid if trial.victim == LAUNCHER else int(ready[trial.victim][0])
+        self.strike_process(self.processes[0].pid if trial.victim == LAUNCHER else int(ready[trial.victim][0]))
+        if trial.how == "pause":
+            open(self.end_file, "w").close()
+        return None
+
+    def strike_process(self, victim):
+        trial = self.trial
         time.sleep(trial.delay_s)
         self.signalled = time.monotonic()
-        try:
+        with contextlib.suppress(ProcessLookupError):  # it may have ended in the phase "shutdown"
             if trial.how == "pause":
                 os.kill(victim, signal.SIGSTOP)
                 time.sleep(1)
                 os.kill(victim, signal.SIGCONT)
-                open(self.end_file, "w").close()
             elif trial.how != "exit":
                 os.kill(victim, getattr(signal, f"SIG{trial.how}"))
-        except ProcessLookupError:
-            pass  # it had ended: trials of the phase "shutdown"
-        return None
 
     def wait_for_survivors(self):
         """Returns the ranks that have not ended in time."""
         trial = self.trial
+        if trial.ends_launcher() and trial.how == "STOP":
+            return self.wait_without_launcher()
         ranks = set(range(RANKS)) - ({trial.victim} if trial.how != "pause" else set())
         end = time.monotonic() + DEADLINE_S
         while True:
@@ -226,14 +261,24 @@ class Job:
                 return late
             time.sleep(0.01)
 
+    def wait_without_launcher(self):
+        """Waits for the end of all ranks, which need no launcher as long as none of them waits. Then it passes on what
+        they have written."""
+        time.sleep(LOST_AFTER_S + 1)
+        open(self.end_file, "w").close()
+        end = time.monotonic() + DEADLINE_S
+        while (late := self.ranks_left()) and time.monotonic() < end:
+            time.sleep(0.05)
+        self.processes[0].send_signal(signal.SIGCONT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.processes[0].wait(20)
+        return late
+
     def close(self):
         """Ends a stopped victim, and all that is left. Returns what a job must not leave."""
         victim = self.lines("READY").get(self.trial.victim)
         if self.trial.how == "STOP" and victim:
-            try:
-                os.kill(int(victim[0]), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            kill(int(victim[0]))
         left = []
         for process in self.processes:
             try:
@@ -245,8 +290,92 @@ class Job:
             time.sleep(0.02)
         for pid in self.processes_left():
             left.append(f"process {pid} is left")
-            os.kill(pid, signal.SIGKILL)
+            kill(pid)
         return left
+
+    def knew(self):
+        """When the last survivor knew of the loss; None if none has reported it."""
+        moments = [float(fields[0]) for rank, fields in self.lines("FAILED").items() if rank != self.trial.victim]
+        return max(moments, default=None)
+
+    def faults(self):
+        return faults_of(self)
+
+
+class ElasticJob(Job):
+    """A rank is killed, and the victim is struck while the others meet again."""
+
+    def start_all(self, program, command, variables):
+        tasks = os.path.join(HERE, "..", "elastic", "elastic_tasks.py")
+        self.end_file = os.path.join(self.folder, "stop")
+        self.goes_on_at = self.victim = None
+        self._start([program, "run", "-np", str(RANKS), "--min-np", "1", "--no-prefix", "--", sys.executable, tasks,
+                     "spreads", self.folder, self.mark], variables)  # fmt: skip
+
+    def said(self):
+        found = []
+        for line in self.output().splitlines(keepends=True):
+            if line.startswith("SAYS ") and line.endswith("}\n"):  # and not a last line of a killed rank
+                found.append(json.loads(line[5:]))
+        return found
+
+    def wait(self, what):
+        end = time.monotonic() + DEADLINE_S
+        while not (found := what()) and time.monotonic() < end:
+            time.sleep(0.005)
+        return found
+
+    def is_making_steps(self):
+        return sum(1 for one in self.said() if "step" in one and one["size"] == RANKS) >= 3
+
+    def strike(self):
+        if not self.wait(self.is_making_steps):
+            return "the job makes no steps"
+        pids = {one["rank"]: one["pid"] for one in self.said() if "enters" in one and one["size"] == RANKS}
+        others = sorted(set(pids) - {self.trial.victim})
+        kill(pids[random.Random(self.trial.seed).choice(others)])
+        self.victim = self.processes[0].pid if self.trial.victim == LAUNCHER else pids[self.trial.victim]
+        self.strike_process(self.victim)
+        self.said_before = len(self.said())
+        return None
+
+    def goes_on(self):
+        """Whether ranks that know of the victim's end have made steps."""
+        later = self.said()[self.said_before :]
+        entered = [at for at, one in enumerate(later) if "enters" in one]
+        if self.trial.how == "pause":  # it may come when the others have met
+            return sum(1 for one in later if "step" in one) >= 3
+        return bool(entered) and any("step" in one for one in later[entered[0] :])
+
+    def wait_for_survivors(self):
+        if self.trial.ends_launcher():
+            self.wait(lambda: not self.ranks_left())
+            return self.ranks_left()
+        if self.wait(self.goes_on):
+            self.goes_on_at = time.monotonic()
+        open(self.end_file, "w").close()
+        self.wait(lambda: self.processes[0].poll() is not None)
+        return [] if self.processes[0].poll() is not None else self.processes_left()
+
+    def knew(self):
+        return self.goes_on_at
+
+    def close(self):
+        if self.trial.how == "STOP" and self.victim is not None:
+            kill(self.victim)
+        return super().close()
+
+    def faults(self):
+        faults = [line for line in self.output().splitlines() if line.startswith("farandole: check failed")]
+        ends = [one for one in self.said() if "total" in one]
+        faults += [f"a total is wrong: {one}" for one in ends if one["total"] != one["expected"]]
+        if self.trial.ends_launcher():
+            return faults
+        if self.goes_on_at is None:
+            faults.append("the ranks that are left do not go on")
+        elif self.processes[0].poll() != 0 or not ends:
+            faults.append(f"the launcher ended with {self.processes[0].poll()}, and {len(ends)} ranks have a total")
+        return faults
 
 
 def faults_of(job):
@@ -263,8 +392,8 @@ def faults_of(job):
         if int(culprit) not in ((trial.victim, -1) if trial.phase == "start" else (trial.victim,)):
             faults.append(f"rank {rank} names rank {culprit}: {code}: {text}")
     if trial.phase not in ("start", "shutdown"):
-        faults += [f"rank {rank} has not noticed" for rank in range(RANKS)
-                   if rank != trial.victim and rank not in failed and trial.victim != LAUNCHER]  # fmt: skip
+        needed = set(range(RANKS)) - {trial.victim} if trial.victim != LAUNCHER else set()
+        faults += [f"rank {rank} has not noticed" for rank in sorted(needed - set(failed))]
         # Of a communicator that is being made some ranks are ready, and begin the next one.
         texts = {re.sub(r", while connecting all comm \d+$", "", fields[3]) for fields in failed.values()}
         if len(texts) > 1:
@@ -280,11 +409,11 @@ def run(trial, program):
     """Returns (faults, seconds until the last survivor knew, or None)."""
     before = memory_names()
     with tempfile.TemporaryDirectory(prefix="farandole-chaos-") as folder:
-        job = Job(trial, folder, program)
+        job = (ElasticJob if trial.phase == "elastic" else Job)(trial, folder, program)
         try:
             trouble = job.strike()
             late = job.wait_for_survivors() if trouble is None else []
-            faults = [trouble] if trouble else faults_of(job)
+            faults = [trouble] if trouble else job.faults()
             if late:
                 faults.append(f"ranks or processes {late} have not ended {DEADLINE_S} s after it")
         finally:
@@ -292,38 +421,27 @@ def run(trial, program):
         faults += left
         if memory_names() - before:
             faults.append(f"shared memory is left: {memory_names() - before}")
-        knew = [float(fields[0]) for rank, fields in job.lines("FAILED").items() if rank != trial.victim]
+        knew, exits = job.knew(), job.lines("EXITS")
         if faults:
             faults.append(job.output()[-6000:])
-    seconds = max(knew) - job.signalled if knew and job.signalled and trial.how not in ("pause", "exit") else None
-    return faults, seconds
+    struck = float(exits[trial.victim][0]) if exits else job.signalled
+    return faults, knew - struck if knew and struck and trial.how != "pause" else None
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1, help="of the first trial; the others follow")
+    parser.add_argument("--jobs", type=int, default=2, help="trials at a time; most of them wait")
+    parser.add_argument("--each", action="store_true", help="prints a line for each trial, not only for wrong ones")
     parser.add_argument("--program", default=os.path.join(HERE, "../../../build/bin/farandole"))
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     parser.add_argument("--mark", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank:
         return run_rank(options.rank)
-    times, wrong = collections.defaultdict(list), 0
-    for seed in range(options.seed, options.seed + options.trials):
-        trial = Trial.of(seed)
-        faults, seconds = run(trial, options.program)
-        wrong += bool(faults)
-        if faults:
-            print(trial, *faults, sep="\n  ", flush=True)
-        if seconds is not None:
-            times[trial.kind()].append(seconds)
-    print(f"{options.trials} trials from seed {options.seed}: {wrong} wrong")
-    for kind, values in sorted(times.items()):
-        values.sort()
-        p99 = values[min(len(values) - 1, int(len(values) * 0.99))]
-        print(f"  {kind}: {len(values)} trials, all survivors knew after {statistics.median(values):.3f} s (median), "
-              f"{p99:.3f} s (p99), {values[-1]:.3f} s (largest)")  # fmt: skip
+    trials = [Trial.of(seed) for seed in range(options.seed, options.seed + options.trials)]
+    wrong = chaos_trials.run_all(trials, lambda trial: run(trial, options.program), options.jobs, options.each)
     return 1 if wrong else 0
 
 

@@ -11,7 +11,6 @@ seed determines what happens, while the interleaving of the processes differs ea
 
 import argparse
 import collections
-import concurrent.futures
 import dataclasses
 import json
 import os
@@ -19,14 +18,13 @@ import random
 import re
 import secrets
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 import chaos
+import chaos_trials
 from chaos import RANKS
 from faulty_network import Network, address_of, build_slow_switch, why_not
 
@@ -82,6 +80,9 @@ class Trial:
 
     def must_survive(self):
         return self.fault in SURVIVED
+
+    def kind(self):
+        return self.fault if self.phase != "elastic" else f"{self.fault} in an elastic reset"
 
     def __str__(self):
         cut = " ".join(f"{a}-{b}" for a, b in self.links if self.fault == "one way" or a < b)
@@ -374,41 +375,15 @@ def run(trial, program, slow_switch):
 # ---- Many trials -----------------------------------------------------------------------------------------------------
 
 
-def run_all(seeds, program, jobs):
-    """Runs the trials, and prints a line for each and a table. Returns how many were wrong."""
-    times, counts, wrong = collections.defaultdict(list), collections.Counter(), collections.Counter()
-    printing = threading.Lock()
+def run_all(trials, program, jobs):
+    """Returns how many were wrong."""
     before = chaos.memory_names()
-
-    def one(seed):
-        trial = Trial.of(seed)
-        faults, seconds = run(trial, program, slow_switch)
-        kind = trial.fault if trial.phase != "elastic" else f"{trial.fault} in an elastic reset"
-        with printing:
-            counts[kind] += 1
-            wrong[kind] += bool(faults)
-            if seconds is not None:
-                times[kind].append(seconds)
-            outcome = "WRONG" if faults else "right"
-            print(f"{trial}: {outcome}" + (f", all knew after {seconds:.3f} s" if seconds is not None else ""),
-                  *faults, sep="\n  ", flush=True)  # fmt: skip
-
     with tempfile.TemporaryDirectory(prefix="farandole-chaos-") as folder:
-        slow_switch = build_slow_switch(folder) if any(Trial.of(seed).fault == "delay" for seed in seeds) else None
-        with concurrent.futures.ThreadPoolExecutor(jobs) as executor:
-            for done in [executor.submit(one, seed) for seed in seeds]:
-                done.result()
+        slow_switch = build_slow_switch(folder) if any(trial.fault == "delay" for trial in trials) else None
+        wrong = chaos_trials.run_all(trials, lambda trial: run(trial, program, slow_switch), jobs, prints_each=True)
     if left := chaos.memory_names() - before:
-        wrong["shared memory"] += 1
         print(f"shared memory is left: {left}")
-    print(f"{len(seeds)} trials: {sum(wrong.values())} wrong")
-    for kind in sorted(counts):
-        values = sorted(times[kind])
-        p99 = values[min(len(values) - 1, int(len(values) * 0.99))] if values else 0
-        spread = "survived" if not values else (f"all knew after {statistics.median(values):.3f} s (median), "
-                                                f"{p99:.3f} s (p99), {values[-1]:.3f} s (largest)")  # fmt: skip
-        print(f"  {kind}: {counts[kind]} trials, {wrong[kind]} wrong, {spread}")
-    return sum(wrong.values())
+    return wrong + bool(left)
 
 
 def main():
@@ -431,7 +406,7 @@ def main():
     if reason := why_not():
         print(f"network_chaos: this machine cannot run these trials: {reason}", file=sys.stderr)
         return 77
-    return 1 if run_all(seeds, options.program, options.jobs) else 0
+    return 1 if run_all([Trial.of(seed) for seed in seeds], options.program, options.jobs) else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // A simulated rank makes groups as Runtime::open_group() does, and runs phases of named operations on them.
 #include <algorithm>
 
+#include "engine/late_ranks.h"
 #include "tests/simulation/job.h"
 #include "tests/simulation/named/named_phase.h"
 #include "tests/simulation/named/simulated_clock.h"
@@ -8,6 +9,8 @@
 
 namespace fdl::simulation {
 namespace {
+
+constexpr int kMostRounds = 10'000;  // a rank that still moves after so many never rests
 
 std::string title_of(const NamedPhase& phase, const NamedTensor& tensor, int round) {
   return fmt::format("{} of {}, round {}", tensor.name, phase.name, round);
@@ -23,10 +26,34 @@ std::vector<SimulatedGroup*> Rank::groups() const {
   return all;
 }
 
-int64_t Rank::next_alarm_of_groups() const {
-  int64_t next = kNever;
-  for (const SimulatedGroup* group : groups()) next = std::min(next, group->next_alarm());
-  return next;
+DrivenSet::Hooks Rank::hooks_of_groups() {
+  return {
+      .on_stuck = [this](Communicator& comm, int64_t /*waited*/) { probe_for(comm); },
+      .on_failure_report = [this](Communicator& comm, const Status& failure) { report(*comm_of(comm.id()), failure); }};
+}
+
+// As the progress thread: advances until nothing moves any more, and then sleeps.
+void Rank::drive_groups() {
+  driven_.finish_sleep();
+  for (int round = 0;; ++round) {
+    if (round == kMostRounds) return simulation().violated(name() + " never rests");
+    if (driven_.progress()) continue;
+    driven_.watch(clock());
+    if (driven_.prepare_to_sleep([](Driven& /*driven*/) { return true; })) break;
+    driven_.finish_sleep();
+  }
+  for (SimulatedGroup* group : groups()) group->note_epochs();
+}
+
+// As Runtime::on_suspect().
+void Rank::probe_for(Communicator& comm) {
+  if (!link_) return;
+  std::vector<int> others = comm_of(comm.id())->members;
+  std::erase(others, rank_);
+  std::vector<int> probed = ranks_to_probe(others, rank_);
+  const InFlight waiting = comm.in_flight();
+  if (waiting.any) probed.insert(probed.end(), waiting.ranks.begin(), waiting.ranks.end());
+  link_->protocol().probe(probed, clock());
 }
 
 // The connections become those of the group's communicator.
@@ -42,7 +69,7 @@ void Rank::make_group(Comm& comm) {
   }
   for (auto& [rank, peer] : std::exchange(comm.peers, {})) parts.peers[rank] = {peer.end, std::move(peer.slices)};
   GroupRecord& record = job_.group_record(*world_, comm.id, comm.members);
-  comm.group = std::make_unique<SimulatedGroup>(*this, record, std::move(parts));
+  comm.group = std::make_unique<SimulatedGroup>(*this, record, driven_, std::move(parts));
   comm.group->named().report_stalls_to([this, &record, id = comm.id](const std::string& text) {
     simulation().tell("{}: {}: {}", name(), id, text);
     simulation().count("stalls");

@@ -1,4 +1,4 @@
-// The parts of a simulated group that the product makes in Runtime::open_group(), assemble() and ProgressThread.
+// The parts of a simulated group that the product makes in Runtime::open_group() and assemble().
 #include "tests/simulation/named/simulated_group.h"
 
 #include <fmt/format.h>
@@ -8,8 +8,6 @@
 
 namespace fdl::simulation {
 namespace {
-
-constexpr int kMostRounds = 10'000;  // a group that still moves after so many never rests
 
 constexpr std::size_t kConfigs = 7;
 
@@ -59,7 +57,8 @@ GroupSettings group_settings(uint64_t number) {
   return settings;
 }
 
-SimulatedGroup::SimulatedGroup(Actor& actor, GroupRecord& record, Parts parts) : actor_(actor), record_(record) {
+SimulatedGroup::SimulatedGroup(Actor& actor, GroupRecord& record, DrivenSet& driven, Parts parts)
+    : actor_(actor), record_(record), driven_(driven) {
   Communicator::Parts made{.id = parts.id,
                            .rank = parts.rank,
                            .members = parts.members,
@@ -77,10 +76,12 @@ SimulatedGroup::SimulatedGroup(Actor& actor, GroupRecord& record, Parts parts) :
   FDL_CHECK(comm.ok());
   group_ = std::make_unique<Group>(std::move(parts.id), parts.rank, std::move(parts.members), comm.take(),
                                    *parts.settings.config, nullptr, std::move(parts.settings.tuning));
-  watched_ = actor_.clock();
+  driven_.add_lasting(*group_);
 }
 
 SimulatedGroup::~SimulatedGroup() {
+  driven_.finish_sleep();  // at the end of a simulation a rank sleeps
+  driven_.remove(*group_);
   record_.words->readers[static_cast<std::size_t>(rank())] = nullptr;
   named().fail_all(Status(Code::shut_down, "the simulated group has ended"));
   const NamedOperations::Counts counts = named().counts();
@@ -117,7 +118,6 @@ SimulatedGroup::Submission& SimulatedGroup::submit(std::vector<std::string> titl
     record_.pending.emplace(rank(), request.name);
     entries.push_back(std::move(entry));
   }
-  if (!has_failed()) watched_ = actor_.clock();
   operations_ += count;
   named().submit(std::move(entries));
   return submission;
@@ -136,30 +136,6 @@ void SimulatedGroup::note_end(Submission& submission) {
     record_.endings[title][rank()] = {status, is_of_group};
     if (status.ok()) record_.ended[static_cast<std::size_t>(rank())].push_back(title);
   }
-}
-
-void SimulatedGroup::drive(const std::function<void(const Status&)>& report) {
-  if (std::exchange(is_asleep_, false)) comm().finish_sleep();
-  bool has_moved = false;
-  for (int round = 0;; ++round) {
-    const bool moved = group_->progress();
-    if (const Status failure = named().take_failure_report(); !failure.ok()) report(failure);
-    has_moved |= moved;
-    if (!moved && comm().prepare_to_sleep()) break;
-    if (!moved) comm().finish_sleep();
-    if (round < kMostRounds) continue;
-    actor_.simulation().violated(actor_.process().name + ": group " + id() + " never rests");
-    break;
-  }
-  is_asleep_ = true;
-  if (has_moved) watched_ = actor_.clock();
-  note_epochs();
-}
-
-bool SimulatedGroup::is_stuck(int64_t interval) {
-  if (!waits() || actor_.clock() - watched_ < interval) return false;
-  watched_ = actor_.clock();
-  return true;
 }
 
 // All ranks lock the same orders, one after another, and none is more than one order ahead of another.

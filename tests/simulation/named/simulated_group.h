@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/lifecycle/group.h"
+#include "runtime/progress/driven_set.h"
 #include "tests/simulation/named/simulated_transport.h"
 
 namespace fdl::simulation {
@@ -57,7 +58,8 @@ class SimulatedGroup {
     std::map<int, SimulatedTransport::Peer> peers;
     GroupSettings settings;
   };
-  SimulatedGroup(Actor& actor, GroupRecord& record, Parts parts);
+  // `driven`, which outlives this object, drives the group until its end. It must not be prepared for a sleep.
+  SimulatedGroup(Actor& actor, GroupRecord& record, DrivenSet& driven, Parts parts);
   ~SimulatedGroup();
   SimulatedGroup(const SimulatedGroup&) = delete;
   SimulatedGroup& operator=(const SimulatedGroup&) = delete;
@@ -84,26 +86,18 @@ class SimulatedGroup {
   Submission& submit(std::vector<std::string> titles, std::vector<Request> requests,
                      std::vector<std::vector<int64_t>> inputs);
 
-  // As ProgressThread: advances until nothing moves any more. Failures of this rank go to `report`.
-  void drive(const std::function<void(const Status&)>& report);
-  // When drive() must be called even if nothing arrives, on this rank's clock.
-  int64_t next_alarm() const { return group_->next_alarm_ns(); }
-  bool waits() const { return group_->waits(); }
-  // Nothing has moved for `interval`, or for so long since this function was last true.
-  bool is_stuck(int64_t interval);
-  int64_t next_watch(int64_t interval) const { return waits() ? watched_ + interval : kNever; }
   bool has_failed() { return !named().failure().ok(); }
+  // Checks the orders that were locked since the last call.
+  void note_epochs();
 
  private:
   void note_end(Submission& submission);
-  void note_epochs();
 
   Actor& actor_;
   GroupRecord& record_;
+  DrivenSet& driven_;
   std::deque<Submission> submissions_;
   std::size_t operations_ = 0;
-  int64_t watched_ = 0;
-  bool is_asleep_ = false;
   std::unique_ptr<Group> group_;  // last: it reads and writes the memory of the submissions
 };
 

@@ -92,8 +92,12 @@ TEST_F(SurvivorCallsTest, ARankThatIsGoneIsNotCalledAgain) {
 TEST_F(SurvivorCallsTest, MessagesWaitForAConnection) {
   survivors_.resume({}, 0);
   static_cast<void>(calls_.wanted());
+  EXPECT_THAT(calls_.take_for(2), IsEmpty()) << "all are for the serving rank";
+  EXPECT_TRUE(calls_.has_unsent());
   const auto sent = calls_.take_for(0);
+  EXPECT_THAT(sent, Not(IsEmpty()));
   for (const SurvivorMessage& message : sent) EXPECT_EQ(message.to, 0);
+  EXPECT_FALSE(calls_.has_unsent());
   EXPECT_THAT(calls_.take_for(0), IsEmpty()) << "each is sent once";
 }
 

@@ -88,15 +88,17 @@ TEST_F(GroupFailureTest, TheEndOfAPeerIsUnexplainedOnceTheNewsAreOverdue) {
   const int64_t before = now_ns();
   failure_.peer_is_gone(1, kFirst);
   EXPECT_GE(failure_.explanation_due_ns(), before + seconds_to_ns(3600));
-  EXPECT_TRUE(failure_.unexplained_end().ok());
+  EXPECT_EQ(failure_.unexplained_end(), nullptr);
   GroupFailure overdue(config_, 0);
   overdue.peer_is_gone(1, kFirst);
   overdue.peer_is_gone(2, kSecond);
-  EXPECT_EQ(overdue.unexplained_end().text(), "first");
+  ASSERT_NE(overdue.unexplained_end(), nullptr);
+  EXPECT_EQ(overdue.unexplained_end()->text(), "first");
   overdue.rank_departs(1);
-  EXPECT_EQ(overdue.unexplained_end().text(), "second");
+  ASSERT_NE(overdue.unexplained_end(), nullptr);
+  EXPECT_EQ(overdue.unexplained_end()->text(), "second");
   overdue.rank_departs(2);
-  EXPECT_TRUE(overdue.unexplained_end().ok());
+  EXPECT_EQ(overdue.unexplained_end(), nullptr);
 }
 
 TEST_F(GroupFailureTest, ADepartureThatIsKnownExplainsTheEnd) {
