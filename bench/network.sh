@@ -73,7 +73,7 @@ limited_flows() {
 slow_links() {
   local names=()
   for host in $(seq 0 $(($1 - 1))); do names+=("${tag}t$host"); done
-  "${CXX:-c++}" -std=c++20 -O2 -o "$work/slow_switch" bench/slow_switch.cpp
+  "${CXX:-c++}" -std=c++20 -O2 -o "$work/slow_switch" bench/network/slow_switch.cpp
   "$work/slow_switch" "$2" "${names[@]}" >"$work/switch" &
   switch_pid=$!
   until grep -q ready "$work/switch"; do kill -0 "$switch_pid" && sleep 0.05; done

@@ -57,8 +57,8 @@ class GroupFailure {
   void rank_departs(int rank);
   // When an end becomes unexplained, as a clock time in ns. INT64_MAX: there is none to explain.
   int64_t explanation_due_ns() const;
-  // Why the messages of a peer have ended whose departure or loss was not announced in time; null if there is none. Each
-  // turn asks, and usually no peer has ended.
+  // Why the messages of a peer have ended whose departure or loss was not announced in time; null if there is none.
+  // Each turn asks, and usually no peer has ended.
   const Status* unexplained_end() const { return gone_.empty() ? nullptr : first_overdue_end(); }
   // No further plan can arrive, because a rank on the way from the root has left or was lost.
   void plans_end() { plans_have_ended_ = true; }

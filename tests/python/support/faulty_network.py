@@ -1,8 +1,8 @@
 """Hosts on one switch, whose links can be cut, made lossy or reset: network namespaces of this machine.
 
 The switch is a bridge in a namespace of its own. Faults are nftables rules in the switch, so that no end of a link gets
-an error from its own kernel; resets are rules in the hosts. With a delay the switch is bench/slow_switch.cpp, because
-many kernels lack netem. All namespaces end with this program, also if it is killed.
+an error from its own kernel; resets are rules in the hosts. With a delay the switch is bench/network/slow_switch.cpp,
+because many kernels lack netem. All namespaces end with this program, also if it is killed.
 
 Needs root, or user namespaces; unshare and nsenter (util-linux), ip (iproute2), nft (nftables).
 """
@@ -39,7 +39,7 @@ def why_not():
 
 def build_slow_switch(folder):
     path = os.path.join(folder, "slow_switch")
-    source = os.path.join(ROOT, "bench", "slow_switch.cpp")
+    source = os.path.join(ROOT, "bench", "network", "slow_switch.cpp")
     subprocess.run([os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-o", path, source], check=True)
     return path
 
