@@ -9,6 +9,7 @@ namespace {
 
 using testing::Contains;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 using Kind = SurvivorMessage::Kind;
 
@@ -27,6 +28,25 @@ class SurvivorCallsTest : public testing::Test {
   Survivors survivors_{options_of(1), 0};
   SurvivorCalls calls_{survivors_, 1, kLostAfter};
 };
+
+TEST_F(SurvivorCallsTest, ARankIsWantedWhetherOrNotMessagesWaitForIt) {
+  EXPECT_EQ(calls_.next({0}).moment_ns(), 0) << "a rank that was never called may be called at once";
+  ASSERT_THAT(calls_.wanted(), Contains(0));
+  static_cast<void>(calls_.take_for(0));
+  ASSERT_FALSE(calls_.has_unsent());
+  EXPECT_THAT(calls_.wanted(), Contains(0)) << "the serving rank is called until it has decided";
+}
+
+TEST_F(SurvivorCallsTest, ARankThatMissedTheDecisionIsCalledToGetIt) {
+  calls_.receive({.kind = Kind::decided, .from = 0, .to = 1, .round = 1, .members = {0, 1, 2}}, 0);
+  calls_.receive({.kind = Kind::here, .from = 2, .to = 1, .round = 0, .members = {0, 1, 2}}, 0);
+  ASSERT_THAT(survivors_.wanted(), Not(Contains(2)));
+  EXPECT_THAT(calls_.wanted(), Contains(2));
+  const auto sent = calls_.take_for(2);
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent.front().kind, Kind::decided);
+  EXPECT_THAT(calls_.wanted(), Not(Contains(2))) << "it has its answer";
+}
 
 TEST_F(SurvivorCallsTest, ARankIsCalledAgainAfterAPauseThatDoubles) {
   ASSERT_THAT(calls_.wanted(), Contains(0));
