@@ -325,7 +325,7 @@ class ElasticJob(Job):
         before = self.steps_of(RANKS - len(away))
         self.goes_on = self.wait(lambda: self.steps_of(RANKS - len(away)) >= before + 5)
         if self.goes_on:
-            self.knew = time.monotonic()
+            self.goes_on_at = time.monotonic()
         open(self.stop_file, "w").close()
         self.ended = self.wait(lambda: all(process.poll() is not None for process in self.processes))
         self.away = away
@@ -368,7 +368,7 @@ def run(trial, program, slow_switch):
         knew = [float(fields[0]) for fields in job.lines("FAILED").values()]
         if faults:
             faults.append(job.output()[-12000:])
-    known = getattr(job, "knew", None) or (max(knew) if knew else None)
+    known = getattr(job, "goes_on_at", None) or (max(knew) if knew else None)
     return faults, known - job.struck if known and job.struck and not trial.must_survive() else None
 
 
