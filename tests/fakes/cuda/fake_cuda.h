@@ -41,7 +41,8 @@ FAKE_EXPORT size_t fake_cuda_opened(void);
 // How often the primary context of a device is retained.
 FAKE_EXPORT int fake_cuda_retained(int device);
 
-// Makes the k-th call from now on of this function (1: the next) fail with the code. Clearing removes all such plans.
+// Makes the k-th call from now on of this function (1: the next) fail with the code. "device memory" is each allocation
+// of a device's memory, by any function. Clearing removes all such plans.
 FAKE_EXPORT void fake_cuda_fail(const char* function, int k, int code);
 FAKE_EXPORT void fake_cuda_clear_failures(void);
 FAKE_EXPORT void fake_cuda_delay_us(unsigned microseconds);

@@ -109,6 +109,7 @@ void Machine::close_memory() {
 }
 
 Outcome Machine::allocate(Device& device, std::size_t bytes, void** memory) {
+  if (const Outcome refused = enter("device memory"); refused != kSuccess) return refused;
   if (bytes == 0) return kInvalidValue;
   // A page between allocations stays unused, so that no copy runs past the end of one into the next.
   const std::size_t pages = (bytes + kPage - 1) / kPage * kPage;

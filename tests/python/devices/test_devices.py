@@ -201,7 +201,7 @@ def run_short_of_device_memory():
     tensors = [mine((700_001 + i,), "float32", i) for i in range(3)]  # a little more than 8 MiB
     if fdl.rank() == 0:
         for k in range(1, 1 + int(os.environ["REFUSALS"])):
-            fake_devices.driver().fake_cuda_fail(b"cuMemAlloc_v2", k, 2)
+            fake_devices.driver().fake_cuda_fail(b"device memory", k, 2)  # the caller or the progress thread allocates
     for step in range(2):
         sums = [fake_devices.array(one.get()) for one in tensors]
         fdl.grouped_allreduce(sums, name="fused", out=sums)
