@@ -199,11 +199,11 @@ def run_short_of_device_memory():
     """The fusion buffer does not fit on rank 0's device. That rank uses a smaller one, or the host's memory."""
     fdl.init()
     tensors = [mine((700_001 + i,), "float32", i) for i in range(3)]  # a little more than 8 MiB
+    copies = [[fake_devices.array(one.get()) for one in tensors] for _ in range(2)]
     if fdl.rank() == 0:
         for k in range(1, 1 + int(os.environ["REFUSALS"])):
             fake_devices.driver().fake_cuda_fail(b"device memory", k, 2)  # the caller or the progress thread allocates
-    for step in range(2):
-        sums = [fake_devices.array(one.get()) for one in tensors]
+    for step, sums in enumerate(copies):
         fdl.grouped_allreduce(sums, name="fused", out=sums)
         for i, one in enumerate(sums):
             assert (one.get() == total((700_001 + i,), "float32", i)).all(), (step, i)
