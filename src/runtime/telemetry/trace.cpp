@@ -1,8 +1,6 @@
 // Trace writes one record for each change of a tensor's state.
 #include "runtime/telemetry/trace.h"
 
-#include <cstring>
-
 #include "runtime/telemetry/timeline.h"
 
 namespace fdl {
@@ -60,11 +58,7 @@ void Trace::readiness(const LockedOrder& order, const ReadinessFlags& readiness_
 void Trace::collective(Collective collective, const Communicator::Runner& runner) {
   std::array<char, 64> text;
   std::size_t size = 0;
-  const auto add = [&](std::string_view word) {
-    const std::size_t count = std::min(word.size(), text.size() - size);
-    std::memcpy(text.data() + size, word.data(), count);
-    size += count;
-  };
+  const auto add = [&](std::string_view word) { size += word.copy(text.data() + size, text.size() - size); };
   add(runner.by.substr(0, 31));  // so that the separator and an algorithm's name always fit
   add(std::string_view("\0", 1));
   add(runner.algorithm);

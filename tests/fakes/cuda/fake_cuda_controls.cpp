@@ -9,7 +9,7 @@ namespace {
 void copy_now(void* target, const void* source, std::size_t bytes) {
   Machine& machine = Machine::get();
   machine.open_memory();
-  std::memcpy(target, source, bytes);
+  if (bytes > 0) std::memcpy(target, source, bytes);  // a vector without elements has no address
   machine.close_memory();
 }
 
