@@ -165,9 +165,9 @@ void ControlPlane::take_events(int rank) {
   }
 }
 
-// The coordinator tells all ranks of every process whose connection ends. Of several silent ranks, a rank needs to learn
-// of one: its allreduce then ends, and nothing waits for the others. Each rank finds the end of the coordinator by
-// itself, and no process is left that could tell it of other ranks.
+// The coordinator tells all ranks of every process whose connection ends. Of several silent ranks, a rank needs to
+// learn of one: its allreduce then ends, and nothing waits for the others. Each rank finds the end of the coordinator
+// by itself, and no process is left that could tell it of other ranks.
 std::size_t ControlPlane::victims_to_know() const { return is_silent_ || is_victim_.front() ? 1 : victims_.size(); }
 
 void ControlPlane::note_gone(int rank, const CoordinatorEvent& event) {
