@@ -40,8 +40,9 @@ void TcpEndpoint::demand(Channel channel) {
 }
 
 std::vector<TcpEndpoint::Arrival> TcpEndpoint::take() {
-  event_.clear();
   const MutexLock lock(mutex_);
+  // Under the lock, because the connector rings under it. A ring behind this call would wake the rank again and again.
+  event_.clear();
   has_arrivals_.store(false, std::memory_order_relaxed);
   return std::exchange(arrivals_, {});
 }
