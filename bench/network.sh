@@ -29,8 +29,7 @@ while [ $# -gt 0 ]; do
     *) echo "network.sh: unknown option $1; --help lists them" >&2 && exit 64 ;;
   esac
 done
-[ "$(id -u)" -eq 0 ] || { echo "network.sh: network namespaces need root" >&2 && exit 77; }
-[ -x "$program" ] || { echo "network.sh: $program is not built; name it with --program" >&2 && exit 64; }
+require_namespaces network.sh "$program"
 program=$(realpath "$program")
 
 tag=fdl$$

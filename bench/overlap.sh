@@ -35,8 +35,7 @@ while [ $# -gt 0 ]; do
     *) echo "overlap.sh: unknown option $1; --help lists them" >&2 && exit 64 ;;
   esac
 done
-[ "$(id -u)" -eq 0 ] || { echo "overlap.sh: network namespaces need root" >&2 && exit 77; }
-[ -x "$program" ] || { echo "overlap.sh: $program is not built; name it with --program" >&2 && exit 64; }
+require_namespaces overlap.sh "$program"
 python=${PYTHON:-.venv/bin/python}
 [ -x "$python" ] || { echo "overlap.sh: $python is missing: bash tests/setup.sh, or name it in PYTHON" >&2 && exit 64; }
 

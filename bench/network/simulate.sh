@@ -36,11 +36,11 @@ while [ $# -gt 0 ]; do
     *) echo "simulate.sh: unknown option $1; --help lists them" >&2 && exit 64 ;;
   esac
 done
-[ "$(id -u)" -eq 0 ] || { echo "simulate.sh: network namespaces need root" >&2 && exit 77; }
-[ -x "$program" ] || { echo "simulate.sh: $program is not built; name it with --program" >&2 && exit 64; }
+require_namespaces simulate.sh "$program"
 program=$(realpath "$program")
 
 tag=fdls$$
+subnet=10.78.0
 work=$(mktemp -d)
 tear_down() { end_namespaces "$tag-"; }
 trap 'tear_down; rm -rf "$work"' EXIT
@@ -61,25 +61,17 @@ shape() {
     for host in $(seq 0 $(($4 - 1))); do
       class=1:$((host + 10))
       echo "class add dev $2 parent 1:1 classid $class htb rate $((rate * 1000 / $4))kbit ceil ${rate}mbit prio 1 $limits"
-      echo "filter add dev $2 parent 1: protocol ip prio 2 u32 match ip $3 10.78.0.$((host + 1))/32 flowid $class"
+      echo "filter add dev $2 parent 1: protocol ip prio 2 u32 match ip $3 $subnet.$((host + 1))/32 flowid $class"
     done
   } | ip netns exec "$1" tc -batch -
 }
 
-# shaped_links COUNT: a bridge with a port for each host. Both ends are shaped, because each shapes only what it sends.
+# shaped_links COUNT: bridged hosts. Both ends of a link are shaped, because each shapes only what it sends.
 shaped_links() {
   local host
-  ip netns add "$tag-sw"
-  ip -n "$tag-sw" link add br0 type bridge
-  ip -n "$tag-sw" link set br0 up
+  bridged_hosts "$1"
   for host in $(seq 0 $(($1 - 1))); do
-    ip netns add "$tag-$host"
-    ip -n "$tag-sw" link add "port$host" type veth peer name eth0 netns "$tag-$host"
-    ip -n "$tag-sw" link set "port$host" master br0 up
-    ip -n "$tag-$host" link set lo up
-    ip -n "$tag-$host" addr add "10.78.0.$((host + 1))/24" dev eth0
-    ip -n "$tag-$host" link set eth0 up
-    ip -n "$tag-$host" route replace 10.78.0.0/24 dev eth0 congctl cubic
+    ip -n "$tag-$host" route replace $subnet.0/24 dev eth0 congctl cubic
     shape "$tag-$host" eth0 dst "$1"
     shape "$tag-sw" "port$host" src "$1"
   done
@@ -92,7 +84,7 @@ bench() {
   export FARANDOLE_JOB_KEY="simulate bench $tag $RANDOM"
   for host in $(seq 0 $((count - 1))); do
     ip netns exec "$tag-$host" timeout 300 "$program" run --nnodes "$count" --node-rank "$host" -np 1 --no-prefix \
-      --rendezvous 10.78.0.1:29400 -- "$program" bench --launched --json "$@" >"$work/out$host" 2>"$work/err$host" &
+      --rendezvous "$subnet.1:29400" -- "$program" bench --launched --json "$@" >"$work/out$host" 2>"$work/err$host" &
     pids+=($!)
   done
   for pid in "${pids[@]}"; do wait "$pid" || failed=1; done

@@ -123,7 +123,7 @@ int64_t ControlPlane::latency_ns(int rank) {
   return to_ns(latency * (1 - cluster_.noise * std::log(fraction)));
 }
 
-// The connection keeps the order of what is sent.
+// Messages of one connection arrive in the order in which they were sent.
 void ControlPlane::send_to_server(int rank, Input::Kind kind, std::size_t bytes, Message message) {
   const ClusterLink& link = link_of(rank);
   const double transfer_s = link.overhead_s + static_cast<double>(bytes) / link.bytes_per_s;

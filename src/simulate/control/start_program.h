@@ -1,8 +1,8 @@
 // StartProgram lists the requests that one rank makes of the coordinator until it is in the world, one after the other.
 //
-// The requests are those of Runtime::start() (src/runtime/lifecycle) and of what it calls: the wait for all ranks, the
-// search for ranks that share a host, the set-up of shared memory, and the commit of the first communicator. The code
-// there blocks on sockets, so its order is repeated here; what answers is the shipped coordinator.
+// Runtime::start() (src/runtime/lifecycle) makes the same requests: it waits for all ranks, finds the ranks that share a
+// host, sets up shared memory, and commits the first communicator. It blocks on sockets, so the simulation cannot run it
+// and repeats the order of its requests here. The shipped coordinator answers them.
 #pragma once
 
 #include <cstdint>
