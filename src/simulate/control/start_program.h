@@ -1,8 +1,8 @@
 // StartProgram lists the requests that one rank makes of the coordinator until it is in the world, one after the other.
 //
-// Runtime::start() (src/runtime/lifecycle) makes the same requests: it waits for all ranks, finds the ranks that share a
-// host, sets up shared memory, and commits the first communicator. It blocks on sockets, so the simulation cannot run it
-// and repeats the order of its requests here. The shipped coordinator answers them.
+// Runtime::start() (src/runtime/lifecycle) makes the same requests: it waits for all ranks, finds the ranks that share
+// a host, sets up shared memory, and commits the first communicator. It blocks on sockets, so the simulation cannot run
+// it and repeats the order of its requests here. The shipped coordinator answers them.
 #pragma once
 
 #include <cstdint>
