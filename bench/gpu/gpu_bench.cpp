@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "bench/gpu/bits.h"
 #include "bench/gpu/ending.h"
 #include "bench/times.h"
 #include "cli/simulate/resnet50.h"
@@ -85,41 +86,10 @@ class Bench {
   std::vector<void*> memory_;
 };
 
-// Random bytes that are numbers in every type and never NaN, because the bits of a NaN are unspecified.
-// The mask clears bits 2 and 6 of each byte: an exponent never has all bits set. The lowest bit is set, so no value is
-// zero.
-std::vector<std::byte> numbers(std::size_t bytes, std::mt19937_64& random) {
-  std::vector<std::byte> all(bytes);
-  for (std::byte& byte : all) byte = static_cast<std::byte>((random() & 0xbb) | 1);
-  return all;
-}
-
 // ---- Checks ----
 
-// Counted over all checks; any wrong one makes the exit code 4.
-int checks = 0;
-int wrong = 0;
-
-// Compares bit for bit except for the sign of a zero, which reduce.h leaves unspecified.
-void expect_equal(Dtype dtype, const std::vector<std::byte>& actual, const std::vector<std::byte>& expected,
-                  const std::string& what) {
-  ++checks;
-  const std::size_t size = size_of(dtype);
-  // For types without signed zeros any difference counts.
-  const bool has_signed_zeros = kind_of(dtype) == DtypeKind::real || kind_of(dtype) == DtypeKind::small_real;
-  for (std::size_t at = 0; at < expected.size(); at += size) {
-    if (std::memcmp(&actual[at], &expected[at], size) == 0) continue;
-    uint64_t a = 0, b = 0;
-    std::memcpy(&a, &actual[at], size);
-    std::memcpy(&b, &expected[at], size);
-    const uint64_t sign = uint64_t{1} << (8 * size - 1);
-    if (has_signed_zeros && ((a | b) & ~sign) == 0) continue;
-    ++wrong;
-    std::printf("WRONG  %s: element %zu is %llx, not %llx\n", what.c_str(), at / size,
-                static_cast<unsigned long long>(a), static_cast<unsigned long long>(b));
-    return;
-  }
-}
+// Any wrong one makes the exit code 4.
+Bits results;
 
 // Every type with every operation, aligned and unscaled as well as misaligned by one element and scaled.
 void check_reductions(Device& device, std::mt19937_64& random) {
@@ -145,8 +115,9 @@ void check_reductions(Device& device, std::mt19937_64& random) {
         scale(dtype, expected.data(), expected.data(), count, factor);
         std::byte* const target = bench.allocate(bytes + offset) + offset;
         stop_unless(device.reduce(bench.stream, dtype, op, target, on_device, count, factor));
-        expect_equal(dtype, bench.download(target, bytes), expected,
-                     std::string(name_of(op)) + " of " + std::string(name_of(dtype)) + (offset ? ", scaled" : ""));
+        results.expect_equal(
+            dtype, bench.download(target, bytes), expected,
+            std::string(name_of(op)) + " of " + std::string(name_of(dtype)) + (offset ? ", scaled" : ""));
       }
     }
   }
@@ -183,10 +154,11 @@ void check_packing(Device& device, std::mt19937_64& random) {
       }
       std::byte* const packed = bench.allocate(expected.size());
       stop_unless(device.pack(bench.stream, segments, dtype, packed, dtype, factor));
-      expect_equal(dtype, bench.download(packed, expected.size()), expected, "pack of " + std::string(name_of(dtype)));
+      results.expect_equal(dtype, bench.download(packed, expected.size()), expected,
+                           "pack of " + std::string(name_of(dtype)));
       stop_unless(device.unpack(bench.stream, segments, dtype, packed, dtype, 1.0));
-      expect_equal(dtype, bench.download(block, block_bytes), expected_block,
-                   "unpack of " + std::string(name_of(dtype)));
+      results.expect_equal(dtype, bench.download(block, block_bytes), expected_block,
+                           "unpack of " + std::string(name_of(dtype)));
     }
   }
 }
@@ -219,7 +191,8 @@ void check_rounding(Device& device) {
     std::byte* const packed = bench.allocate(expected.size());
     const DeviceSegment segment[] = {{bench.upload(host), 0, values.size()}};
     stop_unless(device.pack(bench.stream, segment, Dtype::float32, packed, dtype, 1.0));
-    expect_equal(dtype, bench.download(packed, expected.size()), expected, "float32 to " + std::string(name_of(dtype)));
+    results.expect_equal(dtype, bench.download(packed, expected.size()), expected,
+                         "float32 to " + std::string(name_of(dtype)));
   }
 }
 
@@ -390,8 +363,8 @@ int main(int count, char** words) {
   check_reductions(*device, random);
   check_packing(*device, random);
   check_rounding(*device);
-  std::printf("%d checks against the CPU's kernels (seed %u), %d wrong\n", checks, kSeed, wrong);
-  if (wrong > 0) return kWrong;
+  std::printf("%d checks against the CPU's kernels (seed %u), %d wrong\n", results.checks, kSeed, results.wrong);
+  if (results.wrong > 0) return kWrong;
   if (options.check_only) return 0;
   Report report;
   if (!options.json.empty()) report.json = std::fopen(options.json.c_str(), "a");

@@ -26,7 +26,7 @@ while [ $# -gt 0 ]; do
   esac
 done
 machine=$(uname -m)
-names=(gpu_bench nccl_bench calls_bench)
+names=(gpu_bench nccl_bench calls_bench one_shot_bench)
 say() { echo "pack: $*"; }
 mib() { du -mL "$1" | cut -f1; }
 
@@ -105,9 +105,9 @@ pack_package() {
 pack_programs
 pack_nccl
 pack_package
-cp bench/gpu/{run.sh,ddp_bench.py,capture_check.py} bench/compare/models.py "$folder/"
+cp bench/gpu/{run.sh,ddp_bench.py,capture_check.py,device_check.py} bench/compare/models.py "$folder/"
 size=$(du -sm --apparent-size "$folder" | cut -f1)
-say "$size MiB to carry: $folder; there: bash run.sh A, B, C"
+say "$size MiB to carry: $folder; there: bash run.sh A, B, C, D"
 if [ "$size" -gt "$most" ]; then
   say "more than the $most MiB that were asked for" >&2
   exit 1

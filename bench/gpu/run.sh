@@ -5,9 +5,11 @@
 #                     (deferred, direct, bare), groups and ResNet-50's gradients by name, beside NCCL in the same process
 #   bash run.sh B     training steps with two ranks: DDP over NCCL, DDP over farandole, DistributedOptimizer, and alone
 #   bash run.sh C     the kernels under compute-sanitizer, profiles, and collectives in CUDA graphs
+#   bash run.sh D     operations of every kind on tensors of PyTorch and arrays of CuPy, and ranks that are lost
 #   bash run.sh       A, then B;  in the source tree: bash bench/gpu/run.sh, with build/gpu
 #   --check           results alone      --json FILE       appends each figure as a line      --folder F   another folder
-#   --ranks N         of B and C (2)     --device cpu      B on the CPU, which shows that it works
+#   --ranks N         of B, C and D (2)  --device cpu      B and D on the CPU, which shows that they work
+#   --mps             starts NVIDIA's MPS meanwhile: the kernels of ranks that share a GPU run side by side, not in turns
 #   --library L, --nccl L   another driver, another NCCL (otherwise FARANDOLE_NCCL_LIBRARY, the carried one, that of
 #                           PyTorch)     PYTHON            the interpreter (python3)
 # Exits with 0 if all results are right, 3 if a GPU, NCCL, PyTorch or a tool is missing (what can be measured without it
@@ -17,12 +19,13 @@ here=$(cd "$(dirname "$0")" && pwd)
 folder=$here
 [ -x "$here/gpu_bench" ] || folder=$here/../../build/gpu
 library=() nccl=() json=() check=() device=()
-parts='' ranks=2 python=${PYTHON:-python3}
+parts='' mps='' ranks=2 python=${PYTHON:-python3}
 usage() { echo "run.sh: $*" >&2; exit 64; }
 while [ $# -gt 0 ]; do
   case "$1" in
-    A | B | C | sanitize) parts+=" $1" ;;
+    A | B | C | D | sanitize) parts+=" $1" ;;
     --check) check=(--check) ;;
+    --mps) mps=1 ;;
     --folder | --library | --nccl | --json | --device | --ranks)
       [ $# -gt 1 ] || usage "$1 needs a value"
       case "$1" in
@@ -35,7 +38,7 @@ while [ $# -gt 0 ]; do
       esac
       shift
       ;;
-    *) usage "'$1' is none of A, B, C, sanitize, --check, --json, --folder, --ranks, --device, --library, --nccl" ;;
+    *) usage "'$1' is none of A, B, C, D, sanitize, --check, --mps, --json, --folder, --ranks, --device, --library, --nccl" ;;
   esac
   shift
 done
@@ -96,6 +99,11 @@ part_A() {
       # shellcheck disable=SC2086
       FARANDOLE_NCCL_CALLS=$way try 50 "$folder"/$what "${library[@]}" "${nccl[@]}" "${check[@]}" "${json[@]}" || true
     done
+  done
+  for what in "" "--ranks 4" "--ranks 8" "--processes --check"; do
+    echo "== one_shot_bench $what"
+    # shellcheck disable=SC2086
+    try 50 "$folder/one_shot_bench" $what "${library[@]}" "${check[@]}" "${json[@]}" || true
   done
   # On one GPU this measures NCCL once more.
   echo "== calls_bench --ranks 2, one-shot kernels"
@@ -184,6 +192,24 @@ part_C() {
   try 60 "${preload[@]}" "$python" "$here/capture_check.py" --ranks "$ranks" || true
 }
 
+part_D() {
+  echo "== operations of every kind, $ranks ranks"
+  prepare_python || return 0
+  try 550 "${preload[@]}" "$python" "$here/device_check.py" --ranks "$ranks" "${device[@]}" || true
+}
+
+start_mps() {
+  if ! command -v nvidia-cuda-mps-control >/dev/null; then
+    missing "nvidia-cuda-mps-control, which comes with the driver"
+    return
+  fi
+  export CUDA_MPS_PIPE_DIRECTORY=$scratch/mps CUDA_MPS_LOG_DIRECTORY=$scratch/mps
+  mkdir -p "$scratch/mps"
+  nvidia-cuda-mps-control -d
+  trap 'echo quit | nvidia-cuda-mps-control; rm -rf "$scratch"' EXIT
+}
+
 choose_nccl
+[ -z "$mps" ] || start_mps
 for part in $parts; do "part_$part"; done
 exit "$worst"

@@ -63,9 +63,17 @@ Result<Introduced> introduce(Introduction introduction, int fd, Deadline deadlin
   }
 }
 
+// OpenSSL frees its tables when the process exits, but background threads may use them until its very end. Where the
+// program itself has started OpenSSL, its choice stays.
+void keep_openssl_at_exit() {
+  static const bool kept = ::OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr) == 1;
+  FDL_CHECK(kept);
+}
+
 }  // namespace
 
 Digest hmac_sha256(std::string_view key, std::string_view message) {
+  keep_openssl_at_exit();
   Digest digest{};
   unsigned int length = 0;
   const auto* done =
@@ -96,6 +104,7 @@ std::string hex(ConstBytes bytes) {
 }
 
 std::string random_bytes(std::size_t count) {
+  keep_openssl_at_exit();
   std::string bytes(count, '\0');
   // Without randomness a recorded handshake could be replayed, so there is no fallback.
   FDL_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(count)) == 1);

@@ -159,9 +159,10 @@ Status NcclCommunicator::check() {
 
 Status NcclCommunicator::called(Outcome outcome, std::string_view what) {
   if (watchdog_ != nullptr && watchdog_->has_aborted() && status_.ok()) return fail_blocked(what);
-  if (outcome == Outcome::success) return {};
-  if (outcome != Outcome::in_progress) return fail(outcome, what);
-  stage_ = Stage::working;
+  if (outcome != Outcome::success && outcome != Outcome::in_progress) return fail(outcome, what);
+  // A nonblocking call may return success while its work goes on, as ncclCommWindowRegister() does. Only the
+  // communicator's state tells, so ready() queries it after each call.
+  if (watchdog_ == nullptr) stage_ = Stage::working;
   return {};
 }
 

@@ -67,7 +67,7 @@ class NcclCommunicator {
     peers_.assign(peers.begin(), peers.end());
   }
   std::string_view work() const { return work_; }
-  // Handles the result of an NCCL call. "In progress" makes the communicator busy; an error is final.
+  // Handles the result of an NCCL call. An error is final. A call that does not block leaves the communicator busy.
   Status called(nccl::Outcome outcome, std::string_view what);
   Status begin_group();
   Status end_group();
@@ -88,7 +88,7 @@ class NcclCommunicator {
     watchdog_->end();
     return outcome;
   }
-  // `working` means that NCCL has not finished its last call.
+  // `working` means that NCCL may not have finished its last call.
   enum class Stage { joining, splitting, working, idle };
 
   NcclCommunicator(std::shared_ptr<const NcclLibrary> library, int rank, std::span<const Member> members,

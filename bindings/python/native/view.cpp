@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -214,6 +215,36 @@ View view_of_cuda_array(py::handle object, Access access) {
   return view;
 }
 
+// The dtype that PyTorch names "torch.float32". FDL_BOOL and the 8-bit reals have other names in farandole.
+std::optional<fdl_dtype> torch_dtype(py::handle dtype) {
+  std::string name = py::str(dtype).cast<std::string>();
+  name.erase(0, name.find('.') + 1);
+  for (int code = 0; fdl_dtype_size(static_cast<fdl_dtype>(code)) != 0; ++code) {
+    const std::string known = fdl_dtype_name(static_cast<fdl_dtype>(code));
+    if (name == known || name == known + "fn") return static_cast<fdl_dtype>(code);
+  }
+  return std::nullopt;
+}
+
+// A tensor of PyTorch on CUDA. Its own protocols do not name the current stream, on which the tensor is used, and
+// refuse some types.
+View view_of_torch(py::handle object) {
+  if (!object.attr("is_contiguous")().cast<bool>())
+    refuse("the tensor must be contiguous (row-major); pass tensor.contiguous()");
+  const auto dtype = torch_dtype(object.attr("dtype"));
+  if (!dtype) refuse("elements of type " + py::str(object.attr("dtype")).cast<std::string>() + " are not supported");
+  View view;
+  view.data = reinterpret_cast<void*>(object.attr("data_ptr")().cast<uintptr_t>());
+  view.dtype = *dtype;
+  for (py::handle extent : object.attr("shape")) view.shape.push_back(extent.cast<int64_t>());
+  view.owner = py::reinterpret_borrow<py::object>(object);
+  const py::object device = object.attr("device");
+  const py::object stream = py::module_::import("torch").attr("cuda").attr("current_stream")(device);
+  view.place = {FDL_DEVICE_CUDA, device.attr("index").cast<int>(),
+                reinterpret_cast<void*>(stream.attr("cuda_stream").cast<uintptr_t>())};
+  return view;
+}
+
 // (pointer, dtype, shape or count): the caller keeps the memory.
 View view_of_pointer(const py::tuple& parts) {
   if (parts.size() != 3) refuse("memory without an object is (pointer, dtype, shape)");
@@ -242,6 +273,13 @@ std::optional<View> view_of_extension_dtype(py::handle object, Access access) {
   return view;
 }
 
+// Whether an array of another library than NumPy, whose arrays are the most frequent ones, describes memory of a
+// device.
+bool has_device_memory(py::handle object) {
+  return std::string_view(Py_TYPE(object.ptr())->tp_name) != "numpy.ndarray" &&
+         py::hasattr(object, "__cuda_array_interface__");
+}
+
 }  // namespace
 
 py::object Place::to_python() const {
@@ -257,12 +295,16 @@ Place Place::from_python(py::handle place) {
 
 View view_of(py::handle object, Access access) {
   if (py::isinstance<py::tuple>(object)) return view_of_pointer(py::reinterpret_borrow<py::tuple>(object));
-  if (PyObject_CheckBuffer(object.ptr())) {
+  // The arrays of CuPy have the buffer protocol too, but refuse it, or give memory of the device by it.
+  const bool has_buffer = PyObject_CheckBuffer(object.ptr());
+  if (has_buffer && !has_device_memory(object)) {
     if (auto view = view_of_buffer(object, access)) return *view;
     if (auto view = view_of_extension_dtype(object, access)) return *view;
     refuse(type_name(object) + (access == Access::kWrite ? " cannot be written to; give an array that owns its memory"
                                                          : " gives no plain memory; give a numeric array"));
   }
+  if (!has_buffer && py::hasattr(object, "is_cuda") && object.attr("is_cuda").cast<bool>())
+    return view_of_torch(object);
   // Before DLPack, because it names the stream on which the array is used.
   if (py::hasattr(object, "__cuda_array_interface__")) return view_of_cuda_array(object, access);
   if (py::hasattr(object, "__dlpack__")) return view_of_dlpack(object, access);

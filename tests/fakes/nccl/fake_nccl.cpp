@@ -201,6 +201,8 @@ struct Core {
   bool joined = false;
   bool finalizing = false;
   int windows = 0;
+  std::map<fdl::nccl::Window*, void*>
+      promised_windows;                     // of nonblocking calls: written when all ranks have registered theirs
   std::deque<std::unique_ptr<Work>> works;  // never freed
   std::deque<Work*> deferred;
   std::chrono::steady_clock::time_point due{};
@@ -562,8 +564,16 @@ Outcome end_of_group() {
   return result;
 }
 
+// NCCL refuses a call during a registration, or loses it: it may return success, and queues nothing.
+void refuse_during_registration(Core& core, const char* function) {
+  const std::lock_guard lock(core.mutex);
+  if (core.promised_windows.empty()) return;
+  misuse(std::string("nccl") + function + " is called before the registration of a window has ended");
+}
+
 Outcome add(fdl::nccl::Comm comm, const Call& call) {
   Core* core = &core_of(comm, call.name);
+  refuse_during_registration(*core, call.name);
   if (call.count == 0) return Outcome::success;
   pending[core].push_back(call);
   return depth > 0 ? Outcome::success : end_of_group();
@@ -610,6 +620,8 @@ Outcome state_of(Core& core) {
         misuse("windows of different sizes");
     }
   }
+  for (const auto& [window, memory] : core.promised_windows) *window = reinterpret_cast<fdl::nccl::Window>(memory);
+  core.promised_windows.clear();
   if (core.finalizing && (shared.finalized.load() < core.size || core.running > 0 || core.turn < core.queued)) {
     return Outcome::in_progress;
   }
@@ -966,6 +978,7 @@ EXPORT Outcome ncclMemFree(void* memory) {
 EXPORT Outcome ncclCommRegister(Comm comm, void* memory, std::size_t, void** handle) {
   ENTER("CommRegister", 21900);
   Core& core = core_of(comm, "CommRegister");
+  refuse_during_registration(core, "CommRegister");
   {
     std::lock_guard lock(core.mutex);
     *handle = reinterpret_cast<void*>(core.next_handle);
@@ -987,6 +1000,7 @@ EXPORT Outcome ncclCommDeregister(Comm comm, void* handle) {
   count("registrations", -1);
   return Outcome::success;
 }
+// A nonblocking call returns success at once, and writes the window when the communicator's state becomes success.
 EXPORT Outcome ncclCommWindowRegister(Comm comm, void* memory, std::size_t bytes, Window* window, int flags) {
   ENTER("CommWindowRegister", 22700);
   if (flags != fdl::nccl::kWindowSymmetric || bytes % fdl::nccl::kWindowAlignment != 0) misuse("a strange window");
@@ -1002,10 +1016,11 @@ EXPORT Outcome ncclCommWindowRegister(Comm comm, void* memory, std::size_t bytes
     auto& shared = core.rendezvous->state();
     shared.window_bytes[core.windows % 2][core.rank].store(bytes);
     shared.windows.fetch_add(1);
-    *window = reinterpret_cast<Window>(memory);
+    *window = nullptr;
+    core.promised_windows[window] = memory;
   }
   count("windows", 1);
-  return wait_if_blocking(core);
+  return core.blocking ? wait_if_blocking(core) : Outcome::success;
 }
 EXPORT Outcome ncclCommWindowDeregister(Comm comm, Window window) {
   ENTER("CommWindowDeregister", 22700);

@@ -132,6 +132,23 @@ def check_ordered_communicators():
             comm.allreduce(mine((4,), "float32"), np.empty(4, "float32"))
 
 
+class WithBuffer(bytearray):
+    """An array on a device whose type has the buffer protocol too, as CuPy's has: it gives memory of the host."""
+
+    def __init__(self, array):
+        super().__init__(array.nbytes)
+        self.array = array
+
+    def __getattr__(self, name):
+        return getattr(self.array, name)
+
+
+def check_arrays_with_a_buffer_are_used_on_the_device():
+    given, out = mine((500,), "float32"), mine((500,), "float32")
+    fdl.allreduce(WithBuffer(given), out=WithBuffer(out), name="with a buffer")
+    assert (out.get() == total((500,), "float32")).all()
+
+
 def check_messages():
     """Messages around the ring of ranks, between devices and to the host's memory."""
     size, rank = fdl.size(), fdl.rank()

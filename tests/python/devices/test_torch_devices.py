@@ -119,6 +119,25 @@ def check_results_are_ordered_with_the_waiting_stream():
     assert not hasattr(tensor, "recorded")
 
 
+def check_ordered_calls_follow_the_current_stream():
+    """PyTorch's description of its arrays names no stream."""
+    stream = fake_devices.Stream("cuda:0")
+    kept = []  # because to free memory waits for the device, which must not be held then
+    with farandole.Communicator() as comm:
+        for dtype in TYPES:
+            tensor, given = fake_devices.Tensor(torch.zeros(1000, dtype=dtype)), mine(1000, dtype)
+            kept += [tensor, given]
+            comm.allreduce(given, out=tensor)  # the first one connects the ranks
+            fake_devices.synchronize()
+            fake_devices.driver().fake_cuda_hold()
+            with fake_devices.on_stream(stream):
+                copy_on(stream, tensor, given)
+                started = comm.iallreduce(tensor, out=tensor)
+            fake_devices.driver().fake_cuda_go_on()
+            started.wait()
+            assert torch.equal(tensor.get(), total(1000, dtype)), dtype
+
+
 def check_a_bucket_waits_for_the_streams_of_all_its_gradients():
     """As with autograd, each gradient is computed on the stream of its part of the forward pass."""
     streams = [fake_devices.Stream("cuda:0") for _ in range(2)]

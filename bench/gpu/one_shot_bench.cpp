@@ -1,0 +1,288 @@
+// Checks the one-shot kernels bit for bit against the CPU's, and measures them, also where there is one GPU.
+//
+//   one_shot_bench [--ranks N] [--processes] [--check] [--json FILE] [--library L]
+//
+// Ranks are threads, each with a stream and a block of its own. On one GPU their kernels run side by side, so that the
+// times are those of the kernels and their flags without a link between devices. --processes: ranks are processes,
+// which open each other's blocks by CUDA's handles. On one GPU the kernels of several processes take turns, and their
+// times say nothing. The exit code is 3 without a GPU, and 4 if a result is wrong.
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "bench/gpu/bench_gpu.h"
+#include "bench/gpu/bits.h"
+#include "bench/gpu/worker_group.h"
+#include "bench/times.h"
+#include "data/reduce.h"
+
+namespace {
+
+using namespace fdl;
+using namespace gpu_bench;
+
+constexpr std::size_t kMost = 512_KiB;  // of a vector
+constexpr int kMostRanks = 16;
+
+struct Options {
+  Config config;
+  int ranks = 2;
+  bool processes = false;
+  bool check_only = false;
+  std::string json;
+};
+
+// What the ranks exchange, in memory that processes share.
+struct Board {
+  std::atomic<int> arrived{0};
+  std::atomic<int> wrong{0};
+  OneShotSums::Address addresses[kMostRanks];
+  double times[kMostRanks]{};
+
+  void meet(int ranks) {
+    const int mine = arrived.fetch_add(1);
+    const Deadline deadline = Deadline::after_seconds(60);
+    while (arrived.load() < (mine / ranks + 1) * ranks) {
+      if (deadline.passed()) end(kWrong, "another rank does not come");
+      std::this_thread::yield();
+    }
+  }
+};
+
+// One rank with the opened blocks of all ranks.
+class Rank {
+ public:
+  Rank(const Options& options, int rank, Board& board)
+      : rank_(rank), ranks_(options.ranks), board_(board), gpu_(options.config, rank) {
+    sums_ = gpu_.device().one_shot_sums();
+    if (sums_ == nullptr) end(kNone, "this build has no one-shot kernels");
+    stop_ = static_cast<uint32_t*>(stop_unless(gpu_.device().allocate_pinned(sizeof *stop_)));
+    *stop_ = 0;
+    void* const own = stop_unless(sums_->allocate(kMost, board.addresses[rank]));
+    meet();
+    for (int r = 0; r < ranks_; ++r) {
+      blocks_.push_back(r == rank ? own : stop_unless(sums_->open(board.addresses[r])));
+    }
+  }
+  // A block is released when no rank uses it any more.
+  ~Rank() {
+    gpu_.finish();
+    meet();
+    for (int r = 0; r < ranks_; ++r) {
+      void* const block = blocks_[static_cast<std::size_t>(r)];
+      r == rank_ ? sums_->release(block) : sums_->close(block);
+    }
+    gpu_.device().release_pinned(stop_);
+  }
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+
+  void meet() { board_.meet(ranks_); }
+  void queue(const void* input, void* output, std::size_t count, Dtype dtype, Op op, double factor) {
+    stop_unless(sums_->sum(gpu_.stream(), {.input = input,
+                                           .output = output,
+                                           .count = count,
+                                           .dtype = dtype,
+                                           .op = op,
+                                           .factor = factor,
+                                           .rank = rank_,
+                                           .blocks = blocks_,
+                                           .vector_bytes = kMost,
+                                           .stop = stop_}));
+  }
+  // The slowest rank's time.
+  double slowest(double time) {
+    board_.times[rank_] = time;
+    meet();
+    const double most = *std::max_element(board_.times, board_.times + ranks_);
+    meet();
+    return most;
+  }
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+  BenchGpu& gpu() { return gpu_; }
+
+ private:
+  const int rank_, ranks_;
+  Board& board_;
+  BenchGpu gpu_;
+  OneShotSums* sums_ = nullptr;
+  uint32_t* stop_ = nullptr;
+  std::vector<void*> blocks_;
+};
+
+// ---- Checks ----
+
+// One sum; all ranks compute the expected result from the same seed. The tensors begin one element behind an allocation
+// where `shifted`.
+void check_sum(Rank& self, Bits& bits, Dtype dtype, Op op, std::size_t count, bool shifted, std::byte* memory) {
+  std::mt19937_64 random(count);
+  const std::size_t bytes = count * size_of(dtype);
+  const double factor = shifted ? 0.375 : 1;  // 0.375 is exact in every real type
+  std::vector<std::vector<std::byte>> inputs;
+  std::vector<const void*> sources;
+  for (int r = 0; r < self.ranks(); ++r) inputs.push_back(numbers(bytes, random));
+  for (const auto& input : inputs) sources.push_back(input.data());
+  std::vector<std::byte> expected(bytes), actual(bytes);
+  reduce_many(dtype, {op}, expected.data(), sources, count);
+  scale(dtype, expected.data(), expected.data(), count, factor);
+  std::byte* const tensor = memory + (shifted ? size_of(dtype) : 0);
+  Device& device = self.gpu().device();
+  stop_unless(device.copy(self.gpu().stream(), tensor, inputs[static_cast<std::size_t>(self.rank())].data(), bytes));
+  self.queue(tensor, tensor, count, dtype, op, factor);
+  stop_unless(device.copy(self.gpu().stream(), actual.data(), tensor, bytes));
+  self.gpu().finish();
+  bits.expect_equal(dtype, actual, expected,
+                    std::string(name_of(op)) + " of " + std::to_string(count) + " " + std::string(name_of(dtype)));
+}
+
+void check_kernels(Rank& self, Bits& bits, std::byte* memory) {
+  for (int d = 0; d < kDtypeCount; ++d) {
+    for (int o = 0; o < kOpCount; ++o) {
+      const auto dtype = static_cast<Dtype>(d);
+      const auto op = static_cast<Op>(o);
+      if (!supports(dtype, op) || op == Op::user) continue;
+      for (const bool shifted : {false, true}) check_sum(self, bits, dtype, op, 20011, shifted, memory);
+    }
+  }
+  for (std::size_t count = 1; count <= kMost / 4; count = count * 3 + 1) {
+    check_sum(self, bits, Dtype::float32, Op::sum, count, count % 2 == 0, memory);
+  }
+}
+
+// Sums that follow each other at once: a fast rank must not overwrite what a slow one still reads. The values change
+// with each sum, and wrap around.
+void check_sequence(Rank& self, Bits& bits, std::byte* memory, std::size_t count, int sums) {
+  std::vector<std::byte> start(count * 8), actual(count * 8), expected(count * 8);
+  uint64_t value = static_cast<uint64_t>(self.rank()) + 1;
+  uint64_t sum = static_cast<uint64_t>(self.ranks()) * static_cast<uint64_t>(self.ranks() + 1) / 2;
+  for (int i = 1; i < sums; ++i) sum *= static_cast<uint64_t>(self.ranks());
+  for (std::size_t i = 0; i < count; ++i) {
+    std::memcpy(&start[8 * i], &value, 8);
+    std::memcpy(&expected[8 * i], &sum, 8);
+  }
+  Device& device = self.gpu().device();
+  stop_unless(device.copy(self.gpu().stream(), memory, start.data(), start.size()));
+  for (int i = 0; i < sums; ++i) self.queue(memory, memory, count, Dtype::uint64, Op::sum, 1);
+  stop_unless(device.copy(self.gpu().stream(), actual.data(), memory, actual.size()));
+  self.gpu().finish();
+  bits.expect_equal(Dtype::uint64, actual, expected,
+                    std::to_string(sums) + " sums of " + std::to_string(count) + " uint64 at once");
+}
+
+// ---- Times ----
+
+void report(const Options& options, std::size_t bytes, const bench::Times& queued, const bench::Times& single) {
+  std::printf("%10zu B   one after the other %8.2f us (least %8.2f)   until device %8.2f us (least %8.2f)\n", bytes,
+              queued.median_us, queued.least_us, single.median_us, single.least_us);
+  if (options.json.empty()) return;
+  std::FILE* file = std::fopen(options.json.c_str(), "a");
+  if (file == nullptr) end(kWrong, "cannot write " + options.json);
+  std::fprintf(file,
+               "{\"bench\":\"one_shot\",\"ranks\":%d,\"processes\":%d,\"bytes\":%zu,\"queued_us\":%.3f,"
+               "\"queued_least_us\":%.3f,\"single_us\":%.3f,\"single_least_us\":%.3f}\n",
+               options.ranks, options.processes ? 1 : 0, bytes, queued.median_us, queued.least_us, single.median_us,
+               single.least_us);
+  std::fclose(file);
+}
+
+// The time of one sum among many that are queued at once, and of one sum until the host knows its end.
+void time_sums(Rank& self, const Options& options, std::byte* memory) {
+  constexpr int kRounds = 11, kQueued = 100, kSingle = 20;
+  for (std::size_t bytes = 8; bytes <= kMost; bytes *= 4) {
+    std::vector<double> queued, single;
+    const auto time = [&](int calls, bool each) {
+      self.meet();
+      const int64_t begin = now_ns();
+      for (int i = 0; i < calls; ++i) {
+        self.queue(memory, memory, bytes / 4, Dtype::float32, Op::max, 1);
+        if (each) self.gpu().finish();
+      }
+      self.gpu().finish();
+      return self.slowest(static_cast<double>(now_ns() - begin) / 1000 / calls);
+    };
+    for (int round = -1; round < kRounds; ++round) {
+      const double of_queued = time(kQueued, false), of_single = time(kSingle, true);
+      if (round < 0) continue;
+      queued.push_back(of_queued);
+      single.push_back(of_single);
+    }
+    if (self.rank() == 0) report(options, bytes, bench::Times::of(queued), bench::Times::of(single));
+  }
+}
+
+void run(const Options& options, int rank, Board& board) {
+  Rank self(options, rank, board);
+  std::byte* const memory = self.gpu().allocate(kMost + 64);
+  Bits bits;
+  check_kernels(self, bits, memory);
+  check_sequence(self, bits, memory, 1024, options.processes ? 20 : 1000);
+  check_sequence(self, bits, memory, kMost / 8, options.processes ? 20 : 1000);
+  board.wrong += bits.wrong;
+  self.meet();
+  if (rank == 0) {
+    std::printf("%s, %d ranks as %s: %d checks on each against the CPU's kernels, %d wrong\n",
+                std::string(self.gpu().device().name()).c_str(), options.ranks,
+                options.processes ? "processes" : "threads", bits.checks, board.wrong.load());
+  }
+  if (options.check_only || board.wrong != 0) return;
+  time_sums(self, options, memory);
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const auto value = [&] {
+      return i + 1 < argc ? std::string(argv[++i]) : (end(kUsage, word + " needs a value"), "");
+    };
+    if (word == "--ranks") {
+      options.ranks = std::atoi(value().c_str());
+    } else if (word == "--processes") {
+      options.processes = true;
+    } else if (word == "--check") {
+      options.check_only = true;
+    } else if (word == "--json") {
+      options.json = value();
+    } else if (word == "--library") {
+      options.config.cuda_library = value();
+    } else {
+      end(kUsage, "'" + word + "' is none of --ranks, --processes, --check, --json, --library");
+    }
+  }
+  if (options.ranks < 1 || options.ranks > kMostRanks) end(kUsage, "--ranks is a number from 1 to 16");
+  return options;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // lines appear at once in a pipe too
+  const Options options = parse(argc, argv);
+  void* const shared = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) end(kWrong, "no memory for the ranks to share");
+  auto* const board = new (shared) Board;
+  int outcome = 0;
+  if (options.processes) {
+    WorkerGroup workers(options.ranks);
+    run(options, workers.rank(), *board);
+    outcome = workers.outcome();
+  } else {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < options.ranks; ++rank) {
+      threads.emplace_back([&options, rank, board] { run(options, rank, *board); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  return board->wrong != 0 ? kWrong : outcome;
+}
