@@ -2,10 +2,10 @@
 
     python device_check.py [--ranks N] [--device cpu] [--only WORD]
 
-Runs a job for each way of moving the bytes: NCCL with calls that never block and with calls that queue at once, through
-the host's memory, and farandole's own schedules over NCCL. Inputs are small integers, whose sums are exact, and results
-are compared with ==. Two last jobs lose a rank, which is killed or stopped. --only: jobs and checks whose names contain
-the word. --device cpu shows that the script works on a machine without GPU.
+Runs a job for each way of moving the bytes: NCCL with each way of making its calls, through the host's memory, and
+farandole's own schedules over NCCL. Inputs are small integers, whose sums are exact, and results are compared with ==.
+The last jobs lose a rank, which is killed or stopped. --only: jobs and checks whose names contain the word. --device
+cpu shows that the script works on a machine without GPU.
 
 The exit code is 3 without a GPU, and 4 if a check fails or a job does not end.
 """
@@ -23,12 +23,15 @@ from ddp_bench import NONE, WRONG, share_devices, what_is_missing
 
 DEADLINE_S = 90
 JOBS = {
+    "nccl, auto": {"FARANDOLE_DEVICE_COLLECTIVES": "nccl"},
     "nccl, deferred": {"FARANDOLE_DEVICE_COLLECTIVES": "nccl", "FARANDOLE_NCCL_CALLS": "deferred"},
     "nccl, direct": {"FARANDOLE_DEVICE_COLLECTIVES": "nccl", "FARANDOLE_NCCL_CALLS": "direct"},
     "staged": {"FARANDOLE_DEVICE_COLLECTIVES": "staged"},
     "ring over nccl": {"FARANDOLE_DEVICE_COLLECTIVES": "nccl", "FARANDOLE_ALGORITHM": "ring"},
-    "killed": {"FARANDOLE_DEVICE_COLLECTIVES": "nccl", "FARANDOLE_NCCL_CALLS": "deferred"},
+    "killed, auto": {"FARANDOLE_DEVICE_COLLECTIVES": "nccl"},
+    "killed, deferred": {"FARANDOLE_DEVICE_COLLECTIVES": "nccl", "FARANDOLE_NCCL_CALLS": "deferred"},
     "killed, direct": {"FARANDOLE_DEVICE_COLLECTIVES": "nccl", "FARANDOLE_NCCL_CALLS": "direct"},
+    "killed before a first call": {"FARANDOLE_DEVICE_COLLECTIVES": "nccl"},
     "stopped": {"FARANDOLE_DEVICE_COLLECTIVES": "nccl", "FARANDOLE_SUSPECT_AFTER_S": "2"},
 }
 
@@ -386,8 +389,20 @@ def train(here, dist):
 def lose_a_rank(here, by):
     """The last rank is killed or stopped between two sums of a loop. The others get an error, or a warning, in time."""
     tensor, begin = here.mine(500_000), 0.0
+    if by == "killed before a first call":
+        comm = here.fdl.Communicator()
+        comm.allreduce(here.mine(2), out=here.mine(2))
     try:
         for step in range(1_000_000):
+            if by == "killed before a first call":
+                if here.rank == here.size - 1:
+                    time.sleep(1)
+                    os.kill(os.getpid(), signal.SIGKILL)
+                begin = time.monotonic()
+                comm.alltoall(here.mine(1 << 20))
+                comm.allreduce(here.mine(1 << 24), out=here.mine(1 << 24))
+                here.torch.cuda.synchronize()
+                continue
             if here.rank == here.size - 1 and step == 20:
                 if by == "stopped":
                     wake_up_later()

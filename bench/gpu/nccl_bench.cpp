@@ -3,7 +3,7 @@
 //   nccl_bench [--ranks N] [--direct] [--check] [--most BYTES] [--json FILE] [--library L] [--nccl L]
 //
 // Several ranks are processes, which share the available GPUs (NCCL 2.30 and newer). --direct, or
-// FARANDOLE_NCCL_CALLS=direct: calls that queue at once, instead of those that never block. --check: checks results
+// FARANDOLE_NCCL_CALLS=direct: calls that always queue at once. --check: checks results
 // only. The exit code is 3 without a GPU or NCCL, and 4 if a result is wrong.
 #include <algorithm>
 #include <cstdio>
@@ -29,7 +29,6 @@ constexpr std::size_t kRotating = 256_MiB;  // at most; exceeds the caches of an
 struct Options {
   Config config;
   int ranks = 1;
-  NcclCalls calls = NcclCalls::deferred;
   bool check_only = false;
   std::size_t most = 256_MiB;
   std::string json;
@@ -47,7 +46,7 @@ class Rank {
   Rank(const Options& options, int of_rank, const Ids& ids)
       : rank(of_rank),
         gpu(options.config, of_rank),
-        library(stop_unless(open_nccl(options.config, options.ranks > 1, options.calls), kNone)) {
+        library(stop_unless(open_nccl(options.config, options.ranks > 1), kNone)) {
     std::vector<Member> members;
     for (int r = 0; r < options.ranks; ++r) members.push_back({r, "host", "", 0});
     // Blocks until all ranks have joined; the bare communicator is created after ours on every rank.
@@ -93,8 +92,8 @@ void report(const Options& options, const char* what, std::size_t bytes, const T
                "{\"bench\":\"nccl\",\"what\":\"%s\",\"calls\":\"%s\",\"ranks\":%d,\"bytes\":%zu,\"ours_us\":%.3f,"
                "\"ours_least_us\":%.3f,\"bare_us\":%.3f,\"bare_least_us\":%.3f,\"ours_busbw\":%.3f,"
                "\"bare_busbw\":%.3f}\n",
-               what, options.calls == NcclCalls::direct ? "direct" : "deferred", options.ranks, bytes, ours.median_us,
-               ours.least_us, bare.median_us, bare.least_us, busbw(ours.median_us), busbw(bare.median_us));
+               what, options.config.nccl_calls.c_str(), options.ranks, bytes, ours.median_us, ours.least_us,
+               bare.median_us, bare.least_us, busbw(ours.median_us), busbw(bare.median_us));
   std::fclose(file);
 }
 
@@ -168,7 +167,7 @@ void run(const Options& options, int rank, const Ids& ids) {
   if (rank == 0) {
     std::printf("%s, %s, %d rank%s, %s calls, medians of %d rounds in turns\n", describe_nccl(options.config).c_str(),
                 std::string(self.gpu.device().name()).c_str(), options.ranks, options.ranks == 1 ? "" : "s",
-                options.calls == NcclCalls::direct ? "direct" : "deferred", kRounds);
+                options.config.nccl_calls.c_str(), kRounds);
   }
   check(self, options.ranks);
   if (rank == 0) std::printf("all sums are right\n");
@@ -191,7 +190,7 @@ Options parse(int argc, char** argv) {
     if (word == "--ranks") {
       options.ranks = std::atoi(value().c_str());
     } else if (word == "--direct") {
-      options.calls = NcclCalls::direct;
+      knobs["nccl_calls"] = "direct";
     } else if (word == "--check") {
       options.check_only = true;
     } else if (word == "--most") {
@@ -207,7 +206,6 @@ Options parse(int argc, char** argv) {
     }
   }
   options.config = stop_unless(Config::read(Environment::of_process(), knobs));
-  if (options.config.nccl_calls == "direct") options.calls = NcclCalls::direct;
   return options;
 }
 

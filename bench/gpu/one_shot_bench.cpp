@@ -67,6 +67,9 @@ class Rank {
     if (sums_ == nullptr) end(kNone, "this build has no one-shot kernels");
     stop_ = static_cast<uint32_t*>(stop_unless(gpu_.device().allocate_pinned(sizeof *stop_)));
     *stop_ = 0;
+    // Memory is allocated before the first kernel waits, because an allocation may wait for all kernels of the device.
+    memory_ = gpu_.allocate(kMost + 64);
+    host_ = static_cast<std::byte*>(stop_unless(gpu_.device().allocate_pinned(kMost)));
     void* const own = stop_unless(sums_->allocate(kMost, board.addresses[rank]));
     meet();
     for (int r = 0; r < ranks_; ++r) {
@@ -82,6 +85,7 @@ class Rank {
       r == rank_ ? sums_->release(block) : sums_->close(block);
     }
     gpu_.device().release_pinned(stop_);
+    gpu_.device().release_pinned(host_);
   }
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
@@ -99,6 +103,17 @@ class Rank {
                                            .vector_bytes = kMost,
                                            .stop = stop_}));
   }
+  // The vector, which is not in use, to and from the device.
+  void put(std::byte* target, const std::vector<std::byte>& values) {
+    std::memcpy(host_, values.data(), values.size());
+    stop_unless(gpu_.device().copy(gpu_.stream(), target, host_, values.size()));
+    gpu_.finish();
+  }
+  std::vector<std::byte> get(const std::byte* source, std::size_t bytes) {
+    stop_unless(gpu_.device().copy(gpu_.stream(), host_, source, bytes));
+    gpu_.finish();
+    return {host_, host_ + bytes};
+  }
   // The slowest rank's time.
   double slowest(double time) {
     board_.times[rank_] = time;
@@ -111,6 +126,7 @@ class Rank {
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
   BenchGpu& gpu() { return gpu_; }
+  std::byte* memory() const { return memory_; }  // for a vector
 
  private:
   const int rank_, ranks_;
@@ -118,6 +134,8 @@ class Rank {
   BenchGpu gpu_;
   OneShotSums* sums_ = nullptr;
   uint32_t* stop_ = nullptr;
+  std::byte* memory_ = nullptr;
+  std::byte* host_ = nullptr;  // pinned
   std::vector<void*> blocks_;
 };
 
@@ -125,7 +143,7 @@ class Rank {
 
 // One sum; all ranks compute the expected result from the same seed. The tensors begin one element behind an allocation
 // where `shifted`.
-void check_sum(Rank& self, Bits& bits, Dtype dtype, Op op, std::size_t count, bool shifted, std::byte* memory) {
+void check_sum(Rank& self, Bits& bits, Dtype dtype, Op op, std::size_t count, bool shifted) {
   std::mt19937_64 random(count);
   const std::size_t bytes = count * size_of(dtype);
   const double factor = shifted ? 0.375 : 1;  // 0.375 is exact in every real type
@@ -133,37 +151,34 @@ void check_sum(Rank& self, Bits& bits, Dtype dtype, Op op, std::size_t count, bo
   std::vector<const void*> sources;
   for (int r = 0; r < self.ranks(); ++r) inputs.push_back(numbers(bytes, random));
   for (const auto& input : inputs) sources.push_back(input.data());
-  std::vector<std::byte> expected(bytes), actual(bytes);
+  std::vector<std::byte> expected(bytes);
   reduce_many(dtype, {op}, expected.data(), sources, count);
   scale(dtype, expected.data(), expected.data(), count, factor);
-  std::byte* const tensor = memory + (shifted ? size_of(dtype) : 0);
-  Device& device = self.gpu().device();
-  stop_unless(device.copy(self.gpu().stream(), tensor, inputs[static_cast<std::size_t>(self.rank())].data(), bytes));
+  std::byte* const tensor = self.memory() + (shifted ? size_of(dtype) : 0);
+  self.put(tensor, inputs[static_cast<std::size_t>(self.rank())]);
   self.queue(tensor, tensor, count, dtype, op, factor);
-  stop_unless(device.copy(self.gpu().stream(), actual.data(), tensor, bytes));
-  self.gpu().finish();
-  bits.expect_equal(dtype, actual, expected,
+  bits.expect_equal(dtype, self.get(tensor, bytes), expected,
                     std::string(name_of(op)) + " of " + std::to_string(count) + " " + std::string(name_of(dtype)));
 }
 
-void check_kernels(Rank& self, Bits& bits, std::byte* memory) {
+void check_kernels(Rank& self, Bits& bits) {
   for (int d = 0; d < kDtypeCount; ++d) {
     for (int o = 0; o < kOpCount; ++o) {
       const auto dtype = static_cast<Dtype>(d);
       const auto op = static_cast<Op>(o);
       if (!supports(dtype, op) || op == Op::user) continue;
-      for (const bool shifted : {false, true}) check_sum(self, bits, dtype, op, 20011, shifted, memory);
+      for (const bool shifted : {false, true}) check_sum(self, bits, dtype, op, 20011, shifted);
     }
   }
   for (std::size_t count = 1; count <= kMost / 4; count = count * 3 + 1) {
-    check_sum(self, bits, Dtype::float32, Op::sum, count, count % 2 == 0, memory);
+    check_sum(self, bits, Dtype::float32, Op::sum, count, count % 2 == 0);
   }
 }
 
 // Sums that follow each other at once: a fast rank must not overwrite what a slow one still reads. The values change
 // with each sum, and wrap around.
-void check_sequence(Rank& self, Bits& bits, std::byte* memory, std::size_t count, int sums) {
-  std::vector<std::byte> start(count * 8), actual(count * 8), expected(count * 8);
+void check_sequence(Rank& self, Bits& bits, std::size_t count, int sums) {
+  std::vector<std::byte> start(count * 8), expected(count * 8);
   uint64_t value = static_cast<uint64_t>(self.rank()) + 1;
   uint64_t sum = static_cast<uint64_t>(self.ranks()) * static_cast<uint64_t>(self.ranks() + 1) / 2;
   for (int i = 1; i < sums; ++i) sum *= static_cast<uint64_t>(self.ranks());
@@ -171,12 +186,9 @@ void check_sequence(Rank& self, Bits& bits, std::byte* memory, std::size_t count
     std::memcpy(&start[8 * i], &value, 8);
     std::memcpy(&expected[8 * i], &sum, 8);
   }
-  Device& device = self.gpu().device();
-  stop_unless(device.copy(self.gpu().stream(), memory, start.data(), start.size()));
-  for (int i = 0; i < sums; ++i) self.queue(memory, memory, count, Dtype::uint64, Op::sum, 1);
-  stop_unless(device.copy(self.gpu().stream(), actual.data(), memory, actual.size()));
-  self.gpu().finish();
-  bits.expect_equal(Dtype::uint64, actual, expected,
+  self.put(self.memory(), start);
+  for (int i = 0; i < sums; ++i) self.queue(self.memory(), self.memory(), count, Dtype::uint64, Op::sum, 1);
+  bits.expect_equal(Dtype::uint64, self.get(self.memory(), start.size()), expected,
                     std::to_string(sums) + " sums of " + std::to_string(count) + " uint64 at once");
 }
 
@@ -197,7 +209,7 @@ void report(const Options& options, std::size_t bytes, const bench::Times& queue
 }
 
 // The time of one sum among many that are queued at once, and of one sum until the host knows its end.
-void time_sums(Rank& self, const Options& options, std::byte* memory) {
+void time_sums(Rank& self, const Options& options) {
   constexpr int kRounds = 11, kQueued = 100, kSingle = 20;
   for (std::size_t bytes = 8; bytes <= kMost; bytes *= 4) {
     std::vector<double> queued, single;
@@ -205,7 +217,7 @@ void time_sums(Rank& self, const Options& options, std::byte* memory) {
       self.meet();
       const int64_t begin = now_ns();
       for (int i = 0; i < calls; ++i) {
-        self.queue(memory, memory, bytes / 4, Dtype::float32, Op::max, 1);
+        self.queue(self.memory(), self.memory(), bytes / 4, Dtype::float32, Op::max, 1);
         if (each) self.gpu().finish();
       }
       self.gpu().finish();
@@ -223,11 +235,12 @@ void time_sums(Rank& self, const Options& options, std::byte* memory) {
 
 void run(const Options& options, int rank, Board& board) {
   Rank self(options, rank, board);
-  std::byte* const memory = self.gpu().allocate(kMost + 64);
   Bits bits;
-  check_kernels(self, bits, memory);
-  check_sequence(self, bits, memory, 1024, options.processes ? 20 : 1000);
-  check_sequence(self, bits, memory, kMost / 8, options.processes ? 20 : 1000);
+  check_kernels(self, bits);
+  // Few where the kernels of several ranks take turns, and on the fakes.
+  const int sums = options.processes || options.check_only ? 20 : 1000;
+  check_sequence(self, bits, 1024, sums);
+  check_sequence(self, bits, kMost / 8, sums);
   board.wrong += bits.wrong;
   self.meet();
   if (rank == 0) {
@@ -236,7 +249,7 @@ void run(const Options& options, int rank, Board& board) {
                 options.processes ? "processes" : "threads", bits.checks, board.wrong.load());
   }
   if (options.check_only || board.wrong != 0) return;
-  time_sums(self, options, memory);
+  time_sums(self, options);
 }
 
 Options parse(int argc, char** argv) {

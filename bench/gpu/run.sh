@@ -2,7 +2,7 @@
 # Measures on a machine with a GPU. bench/gpu/pack.sh makes a folder to carry there, with this script in it; what else it
 # needs is the machine's: the driver, Python and PyTorch. There is one command for each part; each ends within ten minutes:
 #   bash run.sh A     the kernels, bit for bit against the CPU's and then beside a copy within the device; calls of 8 bytes
-#                     (deferred, direct, bare), groups and ResNet-50's gradients by name, beside NCCL in the same process
+#                     (auto, deferred, direct, bare), groups and ResNet-50's gradients by name, beside NCCL in the same process
 #   bash run.sh B     training steps with two ranks: DDP over NCCL, DDP over farandole, DistributedOptimizer, and alone
 #   bash run.sh C     the kernels under compute-sanitizer, profiles, and collectives in CUDA graphs
 #   bash run.sh D     operations of every kind on tensors of PyTorch and arrays of CuPy, and ranks that are lost
@@ -87,13 +87,13 @@ print(*(file for folder in sys.path for file in glob.glob(folder + "/nvidia/nccl
   [ -z "$found" ] || nccl=(--nccl "$found")
 }
 
-# One rank with calls that never block and with calls that queue at once; then two ranks on the available GPUs.
+# For each way of making NCCL's calls one rank, then two ranks on the available GPUs.
 part_A() {
   local way what
   echo "== kernels"
   try 150 "$folder/gpu_bench" "${library[@]}" "${check[@]}" "${json[@]}" || true
   [ "$worst" != 3 ] || return 0 # no GPU: gpu_bench has printed it
-  for way in deferred direct; do
+  for way in auto deferred direct; do
     for what in nccl_bench "nccl_bench --ranks 2" calls_bench "calls_bench --ranks 2"; do
       echo "== $what, $way"
       # shellcheck disable=SC2086

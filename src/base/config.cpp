@@ -289,8 +289,8 @@ Result<Config> Config::read(const Environment& environment, const std::map<std::
   FDL_KNOBS(KNOB)
 #undef KNOB
   FDL_RETURN_IF_ERROR(check_ports(config));
-  if (config.nccl_calls != "deferred" && config.nccl_calls != "direct") {
-    return Status(Code::invalid_argument, "nccl_calls = '" + config.nccl_calls + "' is neither deferred nor direct");
+  if (config.nccl_calls != "auto" && config.nccl_calls != "deferred" && config.nccl_calls != "direct") {
+    return Status(Code::invalid_argument, "nccl_calls = '" + config.nccl_calls + "' is none of auto, deferred, direct");
   }
   config.without_meaning = horovod_variables_without_meaning(environment.all());
   for (std::string& line : misspelt_variables(config, environment)) config.without_meaning.push_back(std::move(line));

@@ -124,11 +124,12 @@
   KNOB(device_collectives,     Text,    "auto", "",                                                                    \
        "Backend of collectives on devices: nccl; staged: through pinned memory of the host; hierarchical: NCCL "       \
        "inside hosts and staging between them; nccl_between: the reverse; auto: NCCL where all ranks can use it.")     \
-  KNOB(nccl_calls,             Text,    "deferred", "",                                                                \
-       "deferred: NCCL's calls never block. direct: they run in the calling thread, which is faster for small tensors, "  \
-       "but a rank that is late to the first collective of a kind blocks the others' threads.")                        \
+  KNOB(nccl_calls,             Text,    "auto", "",                                                                    \
+       "How NCCL's calls are made. auto: in the calling thread, but the first ones of a kind, which wait for the other "  \
+       "ranks, in a thread of their own. deferred: NCCL starts a thread for each. direct: always in the calling thread, " \
+       "which a rank that is late to the first collective of a kind then blocks.")                                     \
   KNOB(nccl_call_timeout_s,    Seconds, "600", "",                                                                     \
-       "With nccl_calls=direct: a call that is blocked for longer ends the group with an error.")                      \
+       "Unless nccl_calls=deferred: a call that blocks the calling thread for longer ends the group with an error.")                      \
   KNOB(one_shot_bytes,         Bytes,   "0", "",                                                                       \
        "Sums on devices of up to this size, among ranks of one host, are one kernel of farandole's over CUDA IPC. "    \
        "0: none.")                                                                                                     \

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <algorithm>
-#include <string_view>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -12,6 +12,8 @@
 
 namespace fdl {
 
+// The messages of a group are kept and given to NCCL when the group ends: by the communicator's call thread if one of
+// them is the first with its peer, because NCCL then waits until the peer connects.
 class NcclChannels final : public DeviceChannels {
  public:
   explicit NcclChannels(NcclCollectives& collectives)
@@ -20,53 +22,83 @@ class NcclChannels final : public DeviceChannels {
   // Whether NCCL has queued all messages. Once it has, they are watched for errors until the device has run them.
   Result<bool> ready() override {
     FDL_ASSIGN_OR_RETURN(const bool ready, communicator_.ready());
-    if (ready && std::exchange(unwatched_, false)) FDL_RETURN_IF_ERROR(collectives_.watch_messages(stream_));
-    return ready;
+    if (!ready) return false;
+    connected_.insert(connecting_.begin(), connecting_.end());
+    connecting_.clear();
+    if (std::exchange(unwatched_, false)) FDL_RETURN_IF_ERROR(collectives_.watch_messages(stream_));
+    return true;
   }
   Status begin_group() override {
-    peers_.clear();
-    status_ = communicator_.begin_group();
-    return status_;
+    messages_.clear();
+    return communicator_.status();
   }
   Status send(Stream stream, int peer, const void* data, std::size_t bytes) override {
-    const auto& nccl = communicator_.functions();
-    return check_call(stream, peer,
-                      communicator_.call(nccl.Send, data, bytes, nccl::Type::uint8, peer, communicator_.get(), stream),
-                      "a send");
+    // NCCL takes a pointer to constant memory here; the entry serves both directions.
+    return add(stream, {peer, true, const_cast<void*>(data), bytes});
   }
   Status recv(Stream stream, int peer, void* data, std::size_t bytes) override {
-    const auto& nccl = communicator_.functions();
-    return check_call(stream, peer,
-                      communicator_.call(nccl.Recv, data, bytes, nccl::Type::uint8, peer, communicator_.get(), stream),
-                      "a receive");
+    return add(stream, {peer, false, data, bytes});
   }
-  // A group in which a call failed must still be ended, because otherwise the next group would be nested in it.
   Status end_group() override {
+    peers_.clear();
+    for (const Message& message : messages_) {
+      if (std::find(peers_.begin(), peers_.end(), message.peer) == peers_.end()) peers_.push_back(message.peer);
+      if (communicator_.has_call_thread() && !connected_.contains(message.channel())) {
+        connecting_.push_back(message.channel());
+      }
+    }
     communicator_.begin_work("messages", peers_);
-    const Status ended = communicator_.end_group();
     collectives_.expect_messages();
-    FDL_RETURN_IF_ERROR(status_);
-    unwatched_ = ended.ok();
-    return ended;
+    unwatched_ = true;
+    if (connecting_.empty()) return communicator_.called(make_calls(), communicator_.work());
+    communicator_.begin_call([this] { return make_calls(); });
+    return {};
   }
 
  private:
-  // Notes the peer and the first failure of the group.
-  Status check_call(Stream stream, int peer, nccl::Outcome outcome, std::string_view what) {
+  struct Message {
+    int peer;
+    bool outgoing;
+    void* data;
+    std::size_t bytes;
+
+    std::pair<int, bool> channel() const { return {peer, outgoing}; }
+  };
+
+  Status add(Stream stream, const Message& message) {
     stream_ = stream;
-    if (std::find(peers_.begin(), peers_.end(), peer) == peers_.end()) peers_.push_back(peer);
-    const Status status = communicator_.called_in_group(outcome, what);
-    if (!status.ok() && status_.ok()) status_ = status;
-    return status;
+    messages_.push_back(message);
+    return {};
+  }
+
+  // A group in which a call failed must still be ended, because otherwise the next group would be nested in it.
+  nccl::Outcome make_calls() {
+    const auto& nccl = communicator_.functions();
+    const nccl::Comm comm = communicator_.get();
+    void* const stream = stream_;
+    const nccl::Outcome begun = communicator_.call(nccl.GroupStart);
+    if (begun != nccl::Outcome::success) return begun;
+    nccl::Outcome first = nccl::Outcome::success;
+    for (const Message& one : messages_) {
+      const nccl::Outcome outcome =
+          one.outgoing ? communicator_.call(nccl.Send, static_cast<const void*>(one.data), one.bytes, nccl::Type::uint8,
+                                            one.peer, comm, stream)
+                       : communicator_.call(nccl.Recv, one.data, one.bytes, nccl::Type::uint8, one.peer, comm, stream);
+      if (first == nccl::Outcome::success || first == nccl::Outcome::in_progress) first = outcome;
+    }
+    const nccl::Outcome ended = communicator_.call(nccl.GroupEnd);
+    return first == nccl::Outcome::success || first == nccl::Outcome::in_progress ? ended : first;
   }
 
   NcclCollectives& collectives_;
   NcclCommunicator& communicator_;
   // State of the current group.
   Stream stream_ = nullptr;
+  std::vector<Message> messages_;
   std::vector<int> peers_;  // named if the group fails
-  Status status_;           // the first failed call
-  bool unwatched_ = false;  // the group has ended, and ready() has not begun to watch it
+  std::vector<std::pair<int, bool>> connecting_;
+  bool unwatched_ = false;                    // the group has ended, and ready() has not begun to watch it
+  std::set<std::pair<int, bool>> connected_;  // peers and directions
 };
 
 }  // namespace fdl

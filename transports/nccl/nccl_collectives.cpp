@@ -22,6 +22,9 @@ constexpr int64_t kLastPollNs = 5'000'000;
 constexpr int64_t kSpinNs = 50'000;
 // How many operations with a factor are kept. Training uses one or two.
 constexpr std::size_t kFactors = 16;
+// Behind more queued collectives than this the driver's queue may be full, and a call may block until the device goes
+// on: for ever, where a rank is lost. The queue holds some thousand kernels.
+constexpr int kQueuedAtMost = 128;
 
 }  // namespace
 
@@ -104,7 +107,9 @@ bool NcclCollectives::advance() {
     if (!ready.ok()) return fail(ready.status()), true;
     if (!*ready) return moved;
     moved = true;
-    Status status;
+    Status status = std::exchange(refused_, {});
+    if (!status.ok()) return fail(status), true;
+    if (const uint64_t made = std::exchange(calls_key_, 0); made != 0) known_calls_.add(made);
     const auto unregistered =
         std::find_if(enrolled_.begin(), enrolled_.end(), [](const auto& each) { return !each.registered; });
     if (unregistered != enrolled_.end()) {
@@ -208,22 +213,59 @@ Status NcclCollectives::run(const NcclStep& step) {
 }
 
 Status NcclCollectives::run_group(std::span<const NcclStep> group) {
-  const CurrentDevice current(device_);  // once for the whole group
   spins_ = true;
-  if (group.size() == 1) {
-    FDL_ASSIGN_OR_RETURN(const nccl::RedOp op, operation_of(group[0]));
-    return communicator_->called(call(group[0], op), communicator_->work());
+  if (!queue_at_once(group)) {
+    communicator_->begin_call([this, group] { return make_calls(group, refused_); });
+    return {};
   }
-  FDL_RETURN_IF_ERROR(communicator_->begin_group());
-  Status first;
+  Status refused;
+  const nccl::Outcome outcome = make_calls(group, refused);
+  const Status called = communicator_->called(outcome, communicator_->work());
+  return refused.ok() ? called : refused;
+}
+
+bool NcclCollectives::queue_at_once(std::span<const NcclStep> group) {
+  if (!communicator_->has_call_thread()) return true;
+  NcclKnownCalls::Key key;
+  key.add(enrolled_.size()).add(captured_ ? 1 : 0);
+  for (const NcclStep& step : group) {
+    key.add(static_cast<uint64_t>(step.kind) << 32 | static_cast<uint64_t>(step.type) << 16);
+    key.add(static_cast<uint64_t>(step.op)).add(step.count).add(static_cast<uint64_t>(step.peer));
+  }
+  if (known_calls_.contains(key.value()) && device_keeps_up()) return true;
+  calls_key_ = key.value();
+  return false;
+}
+
+// Without a query for most calls.
+bool NcclCollectives::device_keeps_up() {
+  if (++queued_behind_ < kQueuedAtMost || !progress_event_set_) return true;
+  const auto passed = device_.reached(progress_event_);
+  if (!passed.ok() || !*passed) return false;
+  progress_event_set_ = false;
+  ++passed_;
+  return true;
+}
+
+nccl::Outcome NcclCollectives::make_calls(std::span<const NcclStep> group, Status& refused) {
+  const CurrentDevice current(device_);  // once for the whole group
+  const auto& functions = communicator_->functions();
+  if (group.size() > 1) {
+    const nccl::Outcome begun = communicator_->call(functions.GroupStart);
+    if (begun != nccl::Outcome::success) return begun;
+  }
   // A failed call does not leave the loop: the group must be ended in any case.
+  nccl::Outcome first = nccl::Outcome::success;
   for (const NcclStep& step : group) {
     const auto op = operation_of(step);
-    Status status = op.ok() ? communicator_->called_in_group(call(step, *op), communicator_->work()) : op.status();
-    if (!status.ok() && first.ok()) first = status;
+    if (!op.ok() && refused.ok()) refused = op.status();
+    if (!op.ok()) continue;
+    const nccl::Outcome outcome = call(step, *op);
+    if (first == nccl::Outcome::success || first == nccl::Outcome::in_progress) first = outcome;
   }
-  const Status ended = communicator_->end_group();
-  return first.ok() ? ended : first;
+  if (group.size() == 1) return first;
+  const nccl::Outcome ended = communicator_->call(functions.GroupEnd);
+  return first == nccl::Outcome::success || first == nccl::Outcome::in_progress ? ended : first;
 }
 
 Result<nccl::RedOp> NcclCollectives::operation_of(const NcclStep& step) {
@@ -291,78 +333,16 @@ nccl::Outcome NcclCollectives::call(const NcclStep& step, nccl::RedOp op) {
   return nccl::Outcome::invalid_usage;
 }
 
-// ---- Memory that is registered with NCCL ----
-
-Status NcclCollectives::enroll(void* memory, std::size_t bytes, bool alike) {
-  if (!communicator_->status().ok()) return communicator_->status();
-  enrolled_.push_back({.memory = memory, .bytes = bytes, .alike = alike});
-  return {};
-}
-
-// Called at the end. Memory that cannot be unregistered, because work still uses it or NCCL is busy, is freed with the
-// communicator, which is then aborted.
-void NcclCollectives::dismiss_all() {
-  const auto through = enrolled_.empty() || !in_flight_ ? Result<bool>(true) : device_.reached(event_);
-  if (!through.ok() || !*through) {
-    communicator_->stop(Status(Code::shut_down, "nccl: its communicator ended before the device was through"));
-  }
-  while (!enrolled_.empty()) {
-    const auto gone = dismiss(enrolled_.front().memory);
-    if (!gone.ok() || !*gone) return;
-  }
-}
-
-Status NcclCollectives::register_memory(Enrolled& memory) {
-  const NcclFeatures& features = communicator_->library().features();
-  const auto& functions = communicator_->functions();
-  const bool fits_window = memory.alike && features.symmetric && memory.bytes % nccl::kWindowAlignment == 0;
-  if (fits_window && !std::exchange(memory.window_requested, true)) {
-    return communicator_->called(communicator_->call(functions.CommWindowRegister, communicator_->get(), memory.memory,
-                                                     memory.bytes, &memory.window, nccl::kWindowSymmetric),
-                                 "registering a window");
-  }
-  memory.registered = true;
-  // Where NCCL has no windows (NCCL_WIN_ENABLE=0, or a topology without them), it reports success and makes none.
-  if (memory.window != nullptr || !features.registration) return {};
-  const nccl::Outcome outcome =
-      communicator_->call(functions.CommRegister, communicator_->get(), memory.memory, memory.bytes, &memory.handle);
-  if (outcome == nccl::Outcome::success || outcome == nccl::Outcome::in_progress) {
-    return communicator_->called(outcome, "registering memory");
-  }
-  log_info("nccl: {} bytes stay unregistered: {}", memory.bytes,
-           communicator_->library().text_for(outcome, communicator_->get()));
-  memory.handle = nullptr;
-  return {};
-}
-
-// If a call leaves NCCL busy, the next call finds nothing enrolled and waits for NCCL.
-Result<bool> NcclCollectives::dismiss(void* memory) {
-  FDL_ASSIGN_OR_RETURN(const bool ready, communicator_->ready());
-  if (!ready) return false;
-  const auto known =
-      std::find_if(enrolled_.begin(), enrolled_.end(), [&](const auto& e) { return e.memory == memory; });
-  if (known == enrolled_.end()) return true;
-  const Enrolled gone = *known;
-  enrolled_.erase(known);
-  const auto& functions = communicator_->functions();
-  if (gone.window != nullptr) {
-    FDL_RETURN_IF_ERROR(communicator_->called(
-        communicator_->call(functions.CommWindowDeregister, communicator_->get(), gone.window), "giving up a window"));
-  } else if (gone.handle != nullptr) {
-    FDL_RETURN_IF_ERROR(communicator_->called(
-        communicator_->call(functions.CommDeregister, communicator_->get(), gone.handle), "unregistering memory"));
-  }
-  poll_ns_ = kFirstPollNs;
-  return communicator_->ready();
-}
-
 // ---- Progress, sleeping, watching ----
 
 // Watches the work that is now on the stream. Captured work is not watched: it runs when the graph is launched.
 Status NcclCollectives::watch() {
   if (captured_) return {};
   FDL_RETURN_IF_ERROR(device_.set(event_, stream_));
-  if (!std::exchange(progress_event_set_, true)) FDL_RETURN_IF_ERROR(device_.set(progress_event_, stream_));
+  if (!std::exchange(progress_event_set_, true)) {
+    FDL_RETURN_IF_ERROR(device_.set(progress_event_, stream_));
+    queued_behind_ = 0;
+  }
   if (uses_scratch_) {
     FDL_RETURN_IF_ERROR(device_.set(scratch_event_, stream_));
     scratch_.stream = stream_;

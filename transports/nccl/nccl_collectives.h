@@ -14,6 +14,7 @@
 #include "contract/device_library.h"
 #include "system/fd.h"
 #include "transports/nccl/nccl_communicator.h"
+#include "transports/nccl/nccl_known_calls.h"
 #include "transports/nccl/nccl_plan.h"
 
 namespace fdl {
@@ -95,6 +96,11 @@ class NcclCollectives final : public Collectives {
   Status run_steps();
   Status run(const NcclStep& step);
   Status run_group(std::span<const NcclStep> group);
+  // Whether these calls queue at once: they were made before, and the device is not too far behind.
+  bool queue_at_once(std::span<const NcclStep> group);
+  // Makes the calls, also in the communicator's call thread. `refused`: a failure that is not NCCL's own.
+  nccl::Outcome make_calls(std::span<const NcclStep> group, Status& refused);
+  bool device_keeps_up();
   // The operation of a step, which NCCL has to make first if it includes a factor.
   Result<nccl::RedOp> operation_of(const NcclStep& step);
   // Makes the NCCL call of a step.
@@ -129,12 +135,16 @@ class NcclCollectives final : public Collectives {
   bool captured_ = false;
   bool uses_scratch_ = false;
   bool spins_ = false;  // a group has just been given to NCCL
+  NcclKnownCalls known_calls_;
+  uint64_t calls_key_ = 0;  // of the group that the call thread makes; 0: none
+  Status refused_;          // of that group
 
   // Work on the device that may not have run yet. event_ is set again behind every collective. progress_event_ stays
   // where it was set until the device has passed it, so that passed_ counts progress even while new work keeps coming.
   DeviceEvent event_ = nullptr;
   DeviceEvent progress_event_ = nullptr;
   bool progress_event_set_ = false;
+  int queued_behind_ = 0;  // collectives behind progress_event_
   bool in_flight_ = false;
   uint64_t passed_ = 0;  // how often the device has passed progress_event_
   int64_t next_poll_ns_ = 0;

@@ -16,7 +16,8 @@ namespace {
 
 using nccl::Outcome;
 
-constexpr std::size_t kNamed = 4;  // most members that an error lists
+constexpr std::size_t kNamed = 4;      // most members that an error lists
+constexpr double kRevokedWithinS = 1;  // a call of a revoked communicator returns
 // The interval of polling while finalizing.
 constexpr auto kFinalizePoll = std::chrono::microseconds(200);
 
@@ -51,7 +52,7 @@ Status NcclCommunicator::join(const DeviceLibrary::Id& id) {
   config.blocking = 0;
   // The communicator that is split off shares the connections and buffers of this one. NCCL reads this here, and
   // ignores it in the configuration of the split.
-  if (options_.calls == NcclCalls::direct) config.split_share = 1;
+  if (options_.calls != NcclCalls::deferred) config.split_share = 1;
   const Outcome outcome = call(functions().CommInitRankConfig, &joined_, size(), unique, rank_, &config);
   comm_ = joined_;
   if (outcome == Outcome::in_progress || outcome == Outcome::success) return {};
@@ -83,18 +84,25 @@ Status NcclCommunicator::fail(Outcome outcome, std::string_view what) {
   return status_;
 }
 
+// The state of the stage.
+Outcome NcclCommunicator::query() {
+  if (stage_ == Stage::calling) return call_thread_->has_ended() ? call_thread_->outcome() : Outcome::in_progress;
+  Outcome state = Outcome::success;
+  const Outcome queried = call(functions().CommGetAsyncError, stage_ == Stage::splitting ? joined_ : comm_, &state);
+  return queried != Outcome::success ? queried : state;
+}
+
 // Polls NCCL. Loops only while stages end, so that a finished join goes on to the split at once.
 Result<bool> NcclCommunicator::ready() {
   while (status_.ok() && stage_ != Stage::idle) {
-    Outcome state = Outcome::success;
-    const Outcome queried = call(functions().CommGetAsyncError, stage_ == Stage::splitting ? joined_ : comm_, &state);
-    if (queried != Outcome::success) state = queried;
+    const Outcome state = query();
+    const bool joins = stage_ == Stage::joining || stage_ == Stage::splitting;
     if (state == Outcome::success) {
       FDL_RETURN_IF_ERROR(advance());
       continue;
     }
-    if (state != Outcome::in_progress) return fail(state, stage_ == Stage::working ? work_ : "joining");
-    if (stage_ != Stage::working && deadline_.passed()) {
+    if (state != Outcome::in_progress) return fail(state, joins ? "joining" : work_);
+    if (joins && deadline_.passed()) {
       stop(Status(
           Code::timeout,
           fmt::format("nccl: {} has joined, but not all other ranks did in time; it waited for {}: see their logs",
@@ -109,16 +117,16 @@ Result<bool> NcclCommunicator::ready() {
 
 Result<bool> NcclCommunicator::ready_within(int64_t duration_ns) {
   const int64_t end_ns = now_ns() + duration_ns;
-  for (bool is_over = stage_ != Stage::working;; relax()) {
+  for (bool is_over = stage_ != Stage::working && stage_ != Stage::calling;; relax()) {
     FDL_ASSIGN_OR_RETURN(const bool is_ready, ready());
     if (is_ready || is_over) return is_ready;
     is_over = now_ns() >= end_ns;
   }
 }
 
-// In direct mode joining is followed by splitting; every other stage is followed by idle.
+// Unless calls are deferred, joining is followed by splitting; every other stage is followed by idle.
 Status NcclCommunicator::advance() {
-  if (stage_ == Stage::joining && options_.calls == NcclCalls::direct) {
+  if (stage_ == Stage::joining && options_.calls != NcclCalls::deferred) {
     nccl::ConfigOf218 config;
     config.blocking = 1;
     stage_ = Stage::splitting;
@@ -132,6 +140,7 @@ Status NcclCommunicator::advance() {
       const CurrentDevice current(device_);
       functions().CommAbort(comm_);
     });
+    if (options_.calls == NcclCalls::automatic) call_thread_ = std::make_unique<NcclCallThread>();
   }
   stage_ = Stage::idle;
   return {};
@@ -166,10 +175,9 @@ Status NcclCommunicator::called(Outcome outcome, std::string_view what) {
   return {};
 }
 
-Status NcclCommunicator::begin_group() {
-  if (!status_.ok()) return status_;
-  const Outcome outcome = call(functions().GroupStart);
-  return outcome == Outcome::success ? Status() : fail(outcome, "beginning a group");
+void NcclCommunicator::begin_call(std::function<Outcome()> call) {
+  stage_ = Stage::calling;
+  call_thread_->begin(std::move(call));
 }
 
 Status NcclCommunicator::called_in_group(Outcome outcome, std::string_view what) {
@@ -178,21 +186,34 @@ Status NcclCommunicator::called_in_group(Outcome outcome, std::string_view what)
                 fmt::format("nccl: {} failed on {}: {}", what, name_of(rank_), library_->text_for(outcome, comm_)));
 }
 
-Status NcclCommunicator::end_group() { return called(call(functions().GroupEnd), work_); }
-
 // ---- The end ----
 
 void NcclCommunicator::stop(const Status& why) {
   if (!status_.ok()) return;
   status_ = why;
+  if (stage_ == Stage::calling) end_call();
   // Revoking ends work without freeing anything. Aborting also frees, which waits for all work on the device, and that
   // may include the work of another communicator that is stopped next.
   const bool in_use = comm_ != nullptr && (stage_ == Stage::working || stage_ == Stage::idle);
-  if (in_use && library_->features().revoke) {
-    const Outcome outcome = call(functions().CommRevoke, comm_, 0);
-    revoked_ = outcome == Outcome::success || outcome == Outcome::in_progress;
-  }
-  if (!revoked_) abort();
+  if (in_use && library_->features().revoke && !revoked_) revoke();
+  if (!revoked_ || comm_ == nullptr) abort();
+}
+
+// A call that waits for a lost rank returns when another thread revokes the communicator. Only a call that stays inside
+// NCCL even then is aborted: an abort frees the communicator, which the thread must not be about to enter.
+void NcclCommunicator::end_call() {
+  stage_ = Stage::idle;
+  if (call_thread_->end_within(Deadline::at_ns(now_ns()))) return;
+  revoke();
+  if (call_thread_->end_within(Deadline::after_seconds(kRevokedWithinS))) return;
+  call(functions().CommAbort, comm_);
+  call_thread_->end_within(Deadline::never());
+  comm_ = nullptr;
+}
+
+void NcclCommunicator::revoke() {
+  const Outcome outcome = call(functions().CommRevoke, comm_, 0);
+  revoked_ = outcome == Outcome::success || outcome == Outcome::in_progress;
 }
 
 // Aborts the split-off communicator before its parent.
@@ -232,6 +253,7 @@ void NcclCommunicator::end_split() {
 // time, or after a failure, the communicator is aborted, which waits for no rank.
 NcclCommunicator::~NcclCommunicator() {
   if (is_split()) end_split();
+  call_thread_.reset();
   watchdog_.reset();
   if (joined_ == nullptr) return;
   if (status_.ok() && stage_ == Stage::idle && finalized(joined_)) {

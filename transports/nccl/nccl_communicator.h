@@ -5,6 +5,7 @@
 // then on.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,19 +13,21 @@
 
 #include "base/clock.h"
 #include "contract/device_library.h"
+#include "transports/nccl/nccl_call_thread.h"
 #include "transports/nccl/nccl_library.h"
 #include "transports/nccl/nccl_watchdog.h"
 
 namespace fdl {
 
 // How NCCL executes its calls. `deferred` (NCCL: nonblocking) never blocks the caller, but NCCL starts a thread for
-// each group of calls. `direct` is nonblocking only while joining. It then splits off a communicator whose calls queue
-// in the calling thread. That is microseconds faster, but a rank that is late to the first collective of a kind blocks
-// its peers' threads, at most for call_timeout_s.
-enum class NcclCalls { deferred, direct };
+// each group of calls, which takes some 80 us. `direct` is nonblocking only while joining. It then splits off a
+// communicator whose calls queue in the calling thread, in 2 us. But a rank that is late to the first collective of a
+// kind blocks its peers' threads, at most for call_timeout_s. `automatic` is direct, except that first calls are made
+// by a thread of this communicator, while the driving thread remains free.
+enum class NcclCalls { automatic, deferred, direct };
 
 struct NcclOptions {
-  NcclCalls calls = NcclCalls::deferred;
+  NcclCalls calls = NcclCalls::automatic;
   double call_timeout_s = 600;  // limit for one direct call
   double timeout_s = 0.4;  // limit for finalizing with peers, and the interval of error checks while work is in flight
 };
@@ -67,11 +70,14 @@ class NcclCommunicator {
     peers_.assign(peers.begin(), peers.end());
   }
   std::string_view work() const { return work_; }
+  // Whether calls that may wait for other ranks are to be made by begin_call().
+  bool has_call_thread() const { return call_thread_ != nullptr; }
+  // Makes calls in the communicator's own thread, and is busy until they have returned. `call` uses call() alone, and
+  // what it uses lives until then. A failure is reported as one of work().
+  void begin_call(std::function<nccl::Outcome()> call);
   // Handles the result of an NCCL call. An error is final. A call that does not block leaves the communicator busy.
   Status called(nccl::Outcome outcome, std::string_view what);
-  Status begin_group();
-  Status end_group();
-  // Checks a call inside a group. It does not stop the communicator, because the group must still be ended.
+  // The same for a call inside a group. It does not stop the communicator, because the group must still be ended.
   Status called_in_group(nccl::Outcome outcome, std::string_view what);
 
   // Ends everything in flight and everything later with this error. The first error stays.
@@ -82,19 +88,22 @@ class NcclCommunicator {
   template <typename... Parameters, typename... Arguments>
   nccl::Outcome call_within(double limit_s, nccl::Outcome (*function)(Parameters...), Arguments... arguments) const {
     const CurrentDevice current(device_);
-    if (watchdog_ == nullptr) return function(arguments...);
+    if (watchdog_ == nullptr || NcclCallThread::is_current()) return function(arguments...);
     watchdog_->begin(seconds_to_ns(limit_s));
     const nccl::Outcome outcome = function(arguments...);
     watchdog_->end();
     return outcome;
   }
-  // `working` means that NCCL may not have finished its last call.
-  enum class Stage { joining, splitting, working, idle };
+  // `working` means that NCCL may not have finished its last call, `calling` that the call thread makes calls.
+  enum class Stage { joining, splitting, working, calling, idle };
 
   NcclCommunicator(std::shared_ptr<const NcclLibrary> library, int rank, std::span<const Member> members,
                    Device& device, Deadline deadline, const NcclOptions& options);
   Status join(const DeviceLibrary::Id& id);
   Status advance();  // to the stage after the current one
+  nccl::Outcome query();
+  void end_call();
+  void revoke();
   Status fail(nccl::Outcome outcome, std::string_view what);
   Status fail_blocked(std::string_view what);
   bool finalized(nccl::Comm comm);
@@ -117,7 +126,8 @@ class NcclCommunicator {
   std::vector<int> peers_;
   Stage stage_ = Stage::joining;
   std::unique_ptr<NcclWatchdog> watchdog_;  // of direct calls
-  bool revoked_ = false;                    // stop() has revoked comm_; the destructor aborts it
+  std::unique_ptr<NcclCallThread> call_thread_;
+  bool revoked_ = false;  // stop() has revoked comm_; the destructor aborts it
   Status status_;
 };
 

@@ -32,13 +32,17 @@ Status same_device_error(const DeviceFacts& facts, const Member& first, const Me
       fmt::format("{}; give each rank a GPU of its own, or set NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks", ranks));
 }
 
+NcclCalls calls_of(const Config& config, const NcclLibrary& library) {
+  if (config.nccl_calls == "direct") return NcclCalls::direct;
+  return config.nccl_calls == "auto" && library.features().revoke ? NcclCalls::automatic : NcclCalls::deferred;
+}
+
 class NcclDeviceLibrary final : public DeviceLibrary {
  public:
-  NcclDeviceLibrary(std::shared_ptr<const NcclLibrary> library, const Config& config, bool multi_rank_gpu_enabled,
-                    NcclCalls calls)
+  NcclDeviceLibrary(std::shared_ptr<const NcclLibrary> library, const Config& config, bool multi_rank_gpu_enabled)
       : library_(std::move(library)),
         name_("nccl " + nccl_version_text(library_->version())),
-        options_{calls, config.nccl_call_timeout_s, config.suspect_after_s},
+        options_{calls_of(config, *library_), config.nccl_call_timeout_s, config.suspect_after_s},
         shares_devices_(multi_rank_gpu_enabled && library_->features().shared_devices) {}
 
   std::string_view name() const override { return name_; }
@@ -149,11 +153,11 @@ Status nccl_result(std::span<const DeviceFacts> ranks, std::span<const Member> m
   return {};
 }
 
-Result<std::shared_ptr<DeviceLibrary>> open_nccl(const Config& config, bool multi_rank_gpu_enabled, NcclCalls calls) {
+Result<std::shared_ptr<DeviceLibrary>> open_nccl(const Config& config, bool multi_rank_gpu_enabled) {
   FDL_ASSIGN_OR_RETURN(auto library, NcclLibrary::open(config.nccl_library));
   log_info("{}", library->description());
   return std::shared_ptr<DeviceLibrary>(
-      std::make_shared<NcclDeviceLibrary>(std::move(library), config, multi_rank_gpu_enabled, calls));
+      std::make_shared<NcclDeviceLibrary>(std::move(library), config, multi_rank_gpu_enabled));
 }
 
 std::string describe_nccl(const Config& config) {

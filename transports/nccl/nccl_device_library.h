@@ -12,8 +12,7 @@ namespace fdl {
 
 // `multi_rank_gpu_enabled`: whether NCCL_MULTI_RANK_GPU_ENABLE is set to anything but 0 for this process.
 // UNSUPPORTED, with the reason, if there is no NCCL or none that can be used.
-Result<std::shared_ptr<DeviceLibrary>> open_nccl(const Config& config, bool multi_rank_gpu_enabled,
-                                                 NcclCalls calls = NcclCalls::deferred);
+Result<std::shared_ptr<DeviceLibrary>> open_nccl(const Config& config, bool multi_rank_gpu_enabled);
 
 // "NCCL 2.30.7 (/usr/lib/libnccl.so.2, the system's): own_memory, registration, ...", or the reason why there is none.
 std::string describe_nccl(const Config& config);

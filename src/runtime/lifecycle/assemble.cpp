@@ -178,8 +178,7 @@ Result<std::shared_ptr<Device>> open_device(int kind, int index, [[maybe_unused]
 Result<std::shared_ptr<DeviceLibrary>> open_device_library([[maybe_unused]] const Config& config) {
 #if FDL_WITH_NCCL
   // NCCL lets several ranks use one device only if this variable is set.
-  return open_nccl(config, Environment::of_process().get("NCCL_MULTI_RANK_GPU_ENABLE") == "1",
-                   config.nccl_calls == "direct" ? NcclCalls::direct : NcclCalls::deferred);
+  return open_nccl(config, Environment::of_process().get("NCCL_MULTI_RANK_GPU_ENABLE") == "1");
 #else
   return Status(Code::unsupported, "this build has no NCCL");
 #endif

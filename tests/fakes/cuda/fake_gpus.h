@@ -142,9 +142,8 @@ inline std::string run_case(GpuRank& me, const CollectiveCase& c, bool determini
 }
 
 // Joins all ranks, each in a thread, and runs work(rank) on each.
-inline void run_gpu_group(int size, const std::function<void(GpuRank&)>& work, const Config& config = fake_config(),
-                          NcclCalls calls = NcclCalls::deferred) {
-  const auto library = require(open_nccl(config, false, calls));
+inline void run_gpu_group(int size, const std::function<void(GpuRank&)>& work, const Config& config = fake_config()) {
+  const auto library = require(open_nccl(config, false));
   const auto members = make_members(size);
   const auto id = require(library->make_id());
   run_ranks(size, [&](int rank) {

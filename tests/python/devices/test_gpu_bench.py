@@ -54,7 +54,7 @@ PROGRAMS = os.path.join(ROOT, "build", "bin")
 @pytest.fixture
 def packed(tmp_path):
     """A folder to carry with the programs of this build and the installed package, and what pack.sh prints."""
-    for name in ("gpu_bench", "nccl_bench", "calls_bench"):
+    for name in ("gpu_bench", "nccl_bench", "calls_bench", "one_shot_bench"):
         assert os.path.exists(os.path.join(PROGRAMS, name)), "bash tests/run.sh builds the benchmarks"
     package = os.path.dirname(farandole.__file__)
     wheel = tmp_path / "farandole-0.1.0-py3-none-any.whl"
@@ -83,7 +83,8 @@ def test_a_packed_folder_needs_nothing_else(packed):
     assert size < 40
     done = dry_run(folder, "--check")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("all sums are right") == 9
+    assert done.stdout.count("all sums are right") == 13
+    assert done.stdout.count("checks on each against the CPU's kernels, 0 wrong") == 4
     assert re.search(r"^farandole \S+ /\S+/package/farandole/__init__.py$", done.stdout, re.MULTILINE), done.stdout
     assert done.stdout.endswith("2 ranks on cpu: all gradients are right\n")
 

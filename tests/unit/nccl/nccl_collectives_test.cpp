@@ -162,7 +162,7 @@ std::vector<CollectiveCase> cases_of(int size, std::size_t count) {
   return cases;
 }
 
-void run_all_cases(int size, std::size_t count, NcclCalls calls = NcclCalls::deferred) {
+void run_all_cases(int size, std::size_t count, const char* calls = "deferred") {
   run_gpu_group(
       size,
       [&](GpuRank& me) {
@@ -173,7 +173,7 @@ void run_all_cases(int size, std::size_t count, NcclCalls calls = NcclCalls::def
           ASSERT_EQ(run_case(me, c), "");
         }
       },
-      fake_config(), calls);
+      fake_config({{"nccl_calls", calls}}));
 }
 
 TEST_F(Nccl, RunsEveryCollectiveOnGroupsOfAnySize) {
@@ -217,7 +217,7 @@ std::vector<CollectiveCase> small_cases(int size) {
 
 // Runs twice, so that the second run reuses the scratch of the first.
 TEST_F(Nccl, RunsSeveralCollectivesInOneGroup) {
-  for (const NcclCalls calls : {NcclCalls::deferred, NcclCalls::direct}) {
+  for (const char* calls : {"auto", "deferred", "direct"}) {
     for (const int size : {1, 2, 3}) {
       const long groups = fake_nccl_calls("GroupEnd");
       run_gpu_group(
@@ -247,7 +247,7 @@ TEST_F(Nccl, RunsSeveralCollectivesInOneGroup) {
               fake_cuda_close_memory();
             }
           },
-          fake_config(), calls);
+          fake_config({{"nccl_calls", calls}}));
       EXPECT_EQ(fake_nccl_calls("GroupEnd") - groups, 2 * size);
     }
   }
@@ -274,7 +274,8 @@ TEST_F(Nccl, FailsIfRanksGroupDifferently) {
                std::exception);
 }
 
-TEST_F(Nccl, RunsEveryCollectiveWithDirectCalls) { run_all_cases(3, 50, NcclCalls::direct); }
+TEST_F(Nccl, RunsEveryCollectiveWithDirectCalls) { run_all_cases(3, 50, "direct"); }
+TEST_F(Nccl, RunsEveryCollectiveWithFirstCallsInAThread) { run_all_cases(3, 50, "auto"); }
 
 // The vectors are too large to be folded whole by every rank.
 TEST_F(Nccl, ReducesLargeVectorsByOwners) { run_all_cases(3, 40'003); }
