@@ -121,8 +121,8 @@ FDL_API size_t fdl_dtype_size(fdl_dtype dtype);
 FDL_API const char* fdl_dtype_name(fdl_dtype dtype);
 
 /* 16-bit and 8-bit floats are computed in float32 and rounded to nearest even. Integer sums and products wrap. Bitwise
- * operations take integers, logical ones bool. Average is a sum divided by the number of ranks (integers: toward zero).
- */
+ * operations take integers, logical ones bool. Average is a sum divided by the number of ranks (integers: toward zero;
+ * floats: rounded once, except on GPUs and with a compression, which multiply with the rounded 1/ranks). */
 typedef enum fdl_reduce_op {
   FDL_SUM = 0,
   FDL_AVERAGE = 1,
