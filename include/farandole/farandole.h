@@ -122,7 +122,7 @@ FDL_API const char* fdl_dtype_name(fdl_dtype dtype);
 
 /* 16-bit and 8-bit floats are computed in float32 and rounded to nearest even. Integer sums and products wrap. Bitwise
  * operations take integers, logical ones bool. Average is a sum divided by the number of ranks: integers toward zero,
- * floats to the nearest, on CPUs and GPUs alike. An allreduce with a compression multiplies with the rounded 1/ranks. */
+ * floats to the nearest, on CPUs and GPUs. An allreduce with a compression multiplies with the rounded 1/ranks. */
 typedef enum fdl_reduce_op {
   FDL_SUM = 0,
   FDL_AVERAGE = 1,
