@@ -148,7 +148,7 @@ Status OneShot::sum(void* stream, const Sum& sum) {
   table.input = static_cast<const std::byte*>(sum.input);
   table.output = static_cast<std::byte*>(sum.output);
   table.count = sum.count;
-  table.factor = sum.factor;
+  table.scaling = scaling_of(sum.factor);
   table.place_bytes = round_up(sum.vector_bytes, kVector);
   table.stop = sum.stop;
   table.rank = static_cast<uint32_t>(sum.rank);

@@ -38,7 +38,7 @@ struct OneShotTable {
   const std::byte* input;
   std::byte* output;  // may be the input
   uint64_t count;
-  double factor;
+  Scaling scaling;
   uint64_t place_bytes;  // of each of the two places; a multiple of 16
   const uint32_t* stop;  // in memory of the host: not 0 ends all waits
   uint32_t rank;
@@ -169,11 +169,9 @@ struct OneShotVector {
       for (int i = 0; i < kCount; ++i) next[i] = Element::widen(whole.get(i));
       fold(table.op, folded, next);
     }
-    const bool scaled = table.factor != 1.0;
-    const auto factor = static_cast<typename Element::Factor>(table.factor);
     Whole result;
     FDL_UNROLL
-    for (int i = 0; i < kCount; ++i) result.put(i, Element::finish(folded[i], scaled, factor));
+    for (int i = 0; i < kCount; ++i) result.put(i, Element::finish(folded[i], table.scaling));
     if (is_whole(table, table.output, vector)) return result.store(table.output + vector * 16);
     const int count = count_of(table, vector);
     FDL_UNROLL

@@ -19,7 +19,7 @@ inline constexpr unsigned kVectorElements = 8;  // of a conversion; copies move 
 // The parameters of every packing kernel.
 struct PackTable {
   std::byte* packed;
-  double factor;
+  Scaling scaling;
   uint32_t segment_count;
   uint32_t tile_count;
   uint32_t tile_elements;  // a multiple of kVectorElements; for a copy: bytes
@@ -259,18 +259,14 @@ struct CastReals {
     }
   }
   template <int kCount>
-  FDL_BOTH static void change(Dtype from_dtype, Dtype to_dtype, const std::byte* from, std::byte* to, double factor) {
+  FDL_BOTH static void change(Dtype from_dtype, Dtype to_dtype, const std::byte* from, std::byte* to,
+                              const Scaling& scaling) {
     Wide values[kCount] = {};
-    if (from != nullptr) load(from_dtype, from, values);
-    const auto times = static_cast<Wide>(factor);
-    if (times != Wide{1}) {
-      FDL_UNROLL
-      for (int i = 0; i < kCount; ++i) values[i] *= times;
-    }
     // Missing tensors contribute zeros, whatever the factor.
-    if (from == nullptr) {
-      FDL_UNROLL
-      for (int i = 0; i < kCount; ++i) values[i] = Wide{0};
+    if (from != nullptr) {
+      load(from_dtype, from, values);
+      const RealScale<Wide>& scale = scaling.in<Wide>();
+      if (scale.factor != Wide{1}) scale.apply_all(values);
     }
     store(to_dtype, to, values);
   }
@@ -287,24 +283,24 @@ struct ScaleIntegers {
     after.store(to);
   }
   template <int kCount>
-  FDL_BOTH static void change(Dtype dtype, Dtype, const std::byte* from, std::byte* to, double factor) {
+  FDL_BOTH static void change(Dtype dtype, Dtype, const std::byte* from, std::byte* to, const Scaling& scaling) {
     switch (dtype) {
       case Dtype::uint8:
-        return scale<uint8_t, kCount>(from, to, factor);
+        return scale<uint8_t, kCount>(from, to, scaling.wide.factor);
       case Dtype::int8:
-        return scale<int8_t, kCount>(from, to, factor);
+        return scale<int8_t, kCount>(from, to, scaling.wide.factor);
       case Dtype::uint16:
-        return scale<uint16_t, kCount>(from, to, factor);
+        return scale<uint16_t, kCount>(from, to, scaling.wide.factor);
       case Dtype::int16:
-        return scale<int16_t, kCount>(from, to, factor);
+        return scale<int16_t, kCount>(from, to, scaling.wide.factor);
       case Dtype::uint32:
-        return scale<uint32_t, kCount>(from, to, factor);
+        return scale<uint32_t, kCount>(from, to, scaling.wide.factor);
       case Dtype::int32:
-        return scale<int32_t, kCount>(from, to, factor);
+        return scale<int32_t, kCount>(from, to, scaling.wide.factor);
       case Dtype::uint64:
-        return scale<uint64_t, kCount>(from, to, factor);
+        return scale<uint64_t, kCount>(from, to, scaling.wide.factor);
       default:
-        return scale<int64_t, kCount>(from, to, factor);
+        return scale<int64_t, kCount>(from, to, scaling.wide.factor);
     }
   }
 };
@@ -334,14 +330,14 @@ FDL_BOTH void change_tile(const PackTable& table, uint32_t block, unsigned threa
   };
   const auto target = [&](uint32_t i) { return sides.to + static_cast<std::size_t>(i) * to_size; };
   for (uint32_t i = tile.body_begin + thread * kVectorElements; i < tile.tail_begin; i += kThreads * kVectorElements) {
-    Change::template change<kVectorElements>(from_dtype, to_dtype, source(i), target(i), table.factor);
+    Change::template change<kVectorElements>(from_dtype, to_dtype, source(i), target(i), table.scaling);
   }
   // The head and the tail are one sequence of elements, so that this code exists once.
   const uint32_t head_elements = tile.body_begin - tile.head_begin;
   const uint32_t singles = head_elements + tile.end - tile.tail_begin;
   for (uint32_t k = thread; k < singles; k += kThreads) {
     const uint32_t i = k < head_elements ? tile.head_begin + k : tile.tail_begin + (k - head_elements);
-    Change::template change<1>(from_dtype, to_dtype, source(i), target(i), table.factor);
+    Change::template change<1>(from_dtype, to_dtype, source(i), target(i), table.scaling);
   }
 }
 

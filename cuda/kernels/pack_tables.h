@@ -51,7 +51,7 @@ class TableWriter {
         packed_size_(as_bytes_ ? 1 : static_cast<unsigned>(size_of(packing.in_packed))) {
     uint64_t elements = 0;
     for (const DeviceSegment& segment : packing.segments) elements += segment.count * scale();
-    table_.factor = packing.factor;
+    table_.scaling = scaling_of(packing.factor);
     table_.tensors = packing.tensors;
     table_.in_packed = packing.in_packed;
     table_.unpacks = packing.unpacks;

@@ -1,10 +1,12 @@
 // These types convert float16, bfloat16 and float8 to float32 and back, with the same rounding as data/half.h.
 #pragma once
 
+#include <cmath>
 #include <type_traits>
 
 #include "cuda/kernels/portable.h"
 #include "data/dtype.h"
+#include "data/reduce.h"
 #include "data/small_format.h"
 
 namespace fdl::cuda {
@@ -136,6 +138,93 @@ template <>
 struct Real<Dtype::float8_e4m3> : SmallReal<Float8E4m3Format, uint8_t> {};
 template <>
 struct Real<Dtype::float8_e5m2> : SmallReal<Float8E5m2Format, uint8_t> {};
+
+// a * b + c, rounded once.
+FDL_BOTH float fused_multiply_add(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+  return __fmaf_rn(a, b, c);
+#else
+  return std::fma(a, b, c);
+#endif
+}
+FDL_BOTH double fused_multiply_add(double a, double b, double c) {
+#ifdef __CUDA_ARCH__
+  return __fma_rn(a, b, c);
+#else
+  return std::fma(a, b, c);
+#endif
+}
+
+// value / divisor, rounded to nearest even, without the subroutine and the registers of a device's division. The
+// divisor n is an integer up to kMostRealDivisor, and `reciprocal` is the rounded 1 / n.
+//
+// The first estimate is within two units in the last place (ulp). It is a multiple of its ulp and n is an integer, so
+// `rest` is exact. The fused sum is then within ulp / 2^22 of the quotient before it is rounded. The quotient is either
+// at a midpoint of two numbers or at least ulp / 2n from it, so both round to the same number. Only a subnormal
+// quotient can be at a midpoint: a multiple of a midpoint of normal numbers has too many bits to be `value`.
+template <class Wide>
+FDL_BOTH Wide quotient(Wide value, Wide divisor, Wide reciprocal) {
+  constexpr bool kDouble = sizeof(Wide) == 8;
+  constexpr Wide kLeast = static_cast<Wide>(kDouble ? 0x1p-990 : 0x1p-100);  // its quotients are normal
+  constexpr Wide kMost = static_cast<Wide>(kDouble ? 0x1.fffffffffffffp1023 : 0x1.fffffep127);
+  constexpr Wide kUnit = static_cast<Wide>(kDouble ? 0x1p-1074 : 0x1p-149);  // of subnormal numbers
+  constexpr Wide kBefore = static_cast<Wide>(kDouble ? 0x1p538 : 0x1p75);    // kBefore * kAfter is 2 / kUnit
+  constexpr Wide kAfter = static_cast<Wide>(kDouble ? 0x1p537 : 0x1p75);
+  const Wide estimate = value * reciprocal;
+  const Wide rest = fused_multiply_add(-estimate, divisor, value);
+  const Wide result = fused_multiply_add(rest, reciprocal, estimate);
+  const Wide magnitude = value < 0 ? -value : value;
+  if (magnitude >= kLeast && magnitude <= kMost) return result;
+  // At a midpoint, where n units are twice what is left, the even neighbour is right. Infinities and NaN are their own
+  // quotients.
+  const Wide left = fused_multiply_add(-result, divisor, value);
+  const Wide twice = (left < 0 ? -left : left) * kBefore * kAfter;
+  const bool odd = (bits_as<std::conditional_t<kDouble, uint64_t, uint32_t>>(result) & 1) != 0;
+  const Wide step = left > 0 ? kUnit : -kUnit;
+  return !(magnitude <= kMost) ? value : twice == divisor && odd ? result + step : result;
+}
+
+// A factor of reals. They are divided by `divisor` unless it is 0: see real_divisor() in data/reduce.h.
+template <class Wide>
+struct RealScale {
+  Wide factor, divisor;
+
+  FDL_BOTH Wide apply(Wide value) const {
+    return divisor != Wide{0} ? quotient(value, divisor, factor) : value * factor;
+  }
+  // The same for all values, with one branch.
+  template <int kCount>
+  FDL_BOTH void apply_all(Wide (&values)[kCount]) const {
+    if (divisor == Wide{0}) {
+      FDL_UNROLL
+      for (int i = 0; i < kCount; ++i) values[i] *= factor;
+    } else {
+      FDL_UNROLL
+      for (int i = 0; i < kCount; ++i) values[i] = quotient(values[i], divisor, factor);
+    }
+  }
+};
+
+// The factor in a kernel's table, in each type in which threads compute: conversions cost time and registers. Integers
+// are multiplied with `wide.factor`.
+struct Scaling {
+  RealScale<double> wide;
+  RealScale<float> narrow;
+
+  FDL_BOTH bool is_one() const { return wide.factor == 1.0; }
+  template <class Wide>
+  FDL_BOTH const RealScale<Wide>& in() const {
+    if constexpr (sizeof(Wide) == 8) {
+      return wide;
+    } else {
+      return narrow;
+    }
+  }
+};
+inline Scaling scaling_of(double factor) {
+  const int divisor = real_divisor(factor);
+  return {{factor, static_cast<double>(divisor)}, {static_cast<float>(factor), static_cast<float>(divisor)}};
+}
 
 // The product of an integer and a factor in float64, truncated toward zero. Out of range, it is the nearest
 // representable value; NaN becomes 0. scale() of data/reduce.h does the same.

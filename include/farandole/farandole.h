@@ -121,8 +121,8 @@ FDL_API size_t fdl_dtype_size(fdl_dtype dtype);
 FDL_API const char* fdl_dtype_name(fdl_dtype dtype);
 
 /* 16-bit and 8-bit floats are computed in float32 and rounded to nearest even. Integer sums and products wrap. Bitwise
- * operations take integers, logical ones bool. Average is a sum divided by the number of ranks (integers: toward zero).
- */
+ * operations take integers, logical ones bool. Average is a sum divided by the number of ranks: integers toward zero,
+ * floats to the nearest, on CPUs and GPUs. An allreduce with a compression multiplies with the rounded 1/ranks. */
 typedef enum fdl_reduce_op {
   FDL_SUM = 0,
   FDL_AVERAGE = 1,
@@ -416,7 +416,9 @@ typedef struct fdl_call_options {
   const char* algorithm; /* NULL or "auto": the library chooses */
   /* result = postscale * reduce(prescale * x). Integers are scaled in float64, rounded toward zero and limited to the
    * range of their type; their sums wrap around, as sums of integers in C do. So int8 inputs that prescale has limited
-   * to 127 still wrap when they are added: scale down before the sum, and up after it. */
+   * to 127 still wrap when they are added: scale down before the sum, and up after it. Floats are divided by an integer
+   * n up to 2^20 if the factor is 1.0/n, and otherwise multiplied. The postscale of an average is the product in
+   * float64 of the one given here and 1.0/ranks. */
   double prescale;
   double postscale;
   int64_t timeout_ns;    /* of a blocking call, or of the wait for a request; 0: as configured */

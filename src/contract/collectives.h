@@ -37,7 +37,7 @@ struct CollectiveSpec {
   std::span<const std::size_t> counts;
   std::span<const std::size_t> recv_counts;
   double prescale = 1;   // factors of the reducing collectives: postscale * reduce(prescale * x)
-  double postscale = 1;  // (average is sum with a postscale of 1/size, set by the caller)
+  double postscale = 1;  // (average is sum with a postscale of 1.0/size, which divides; set by the caller)
   std::string_view algorithm = "auto";
   bool deterministic = false;
   // The block format in which values pass between the ranks, for the calls that engine/host/compressed_collectives.h

@@ -94,8 +94,8 @@ class Device {
   virtual Status copy(Stream stream, void* target, const void* source, std::size_t bytes) = 0;  // in any direction
   virtual Status fill_zero(Stream stream, void* target, std::size_t bytes) = 0;
   // packed[first + i] = factor * tensor[i] for all segments, in as few kernel launches as possible. If the two types
-  // differ, both are real, and the product is rounded once, to nearest even. Factors work as in scale() of
-  // data/reduce.h.
+  // differ, both are real, and the product (or quotient) is rounded once, to nearest even. Factors work as in
+  // scale() of data/reduce.h: 1.0 / n divides reals.
   virtual Status pack(Stream stream, std::span<const DeviceSegment> segments, Dtype tensors, void* packed,
                       Dtype in_packed, double factor) = 0;
   // tensor[i] = factor * packed[first + i].

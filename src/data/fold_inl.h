@@ -77,6 +77,13 @@ struct Product {
   }
 };
 
+struct Quotient {
+  template <class V>
+  static HWY_INLINE V apply(V a, V b) {
+    return hn::Div(a, b);
+  }
+};
+
 // Processors differ in min(1, NaN), so NaN is propagated explicitly.
 template <class V>
 HWY_INLINE V with_nans_of(V a, V b, V result) {
@@ -213,14 +220,15 @@ struct FoldStep {
   }
 };
 
-template <class T>
+// `number` is the factor of a Product, or the divisor of a Quotient.
+template <class Operation, class T>
 struct ScaleStep {
   const uint8_t* source;
-  T factor;
+  T number;
 
   template <class Lanes>
   HWY_INLINE typename Lanes::Value at(std::size_t offset, std::size_t bytes) const {
-    return Lanes::template combine<Product>(load<Lanes>(source + offset, bytes), Lanes::fill(factor));
+    return Lanes::template combine<Operation>(load<Lanes>(source + offset, bytes), Lanes::fill(number));
   }
 };
 
@@ -351,7 +359,14 @@ HWY_NOINLINE void fold(const Folding& f) {
 
 template <class Lanes, class T>
 HWY_NOINLINE void scale(const Scaling& s, T factor) {
-  run<Lanes>(ScaleStep<T>{s.source, factor}, s.target, s.bytes);
+  run<Lanes>(ScaleStep<Product, T>{s.source, factor}, s.target, s.bytes);
+}
+
+// For lanes that compute in T, which is a real type.
+template <class Lanes, class T>
+HWY_NOINLINE void scale_real(const Scaling& s) {
+  if (s.divisor == 0) return scale<Lanes>(s, static_cast<T>(s.factor));
+  run<Lanes>(ScaleStep<Quotient, T>{s.source, static_cast<T>(s.divisor)}, s.target, s.bytes);
 }
 
 // Calls `run` with the Operation class of `op`, for real types.
@@ -378,23 +393,27 @@ HWY_INLINE void fold_real(Op op, const Folding& f) {
 
 // ---- Many targets ----
 
-// One step of a fold times a factor. As in scale(), a factor of exactly 1 changes nothing.
+// One step of a fold times a factor, or divided by a divisor that is not 0. As in scale(), a factor of exactly 1
+// changes nothing.
 template <class Operation, class T>
 struct SpreadStep {
   const Spreading& s;
   T factor;
+  T divisor;
 
   template <class Lanes>
   HWY_INLINE typename Lanes::Value at(std::size_t offset, std::size_t bytes) const {
     const auto value = FoldStep<Operation>{s.folding}.template at<Lanes>(offset, bytes);
-    return factor == T{1} ? value : Lanes::template combine<Product>(value, Lanes::fill(factor));
+    if (factor == T{1}) return value;
+    if (divisor != T{0}) return Lanes::template combine<Quotient>(value, Lanes::fill(divisor));
+    return Lanes::template combine<Product>(value, Lanes::fill(factor));
   }
 };
 
 template <class Lanes, class Operation, class T>
-HWY_NOINLINE void spread(const Spreading& s, T factor) {
+HWY_NOINLINE void spread(const Spreading& s) {
   using Wide = Wider<Lanes>;
-  const SpreadStep<Operation, T> step{s, factor};
+  const SpreadStep<Operation, T> step{s, static_cast<T>(s.factor), static_cast<T>(s.divisor)};
   const std::size_t whole = s.folding.bytes / Wide::kStep * Wide::kStep;
   std::size_t offset = 0;
   // Each step is computed before any target is written, because targets may be sources.

@@ -34,21 +34,24 @@ struct Part {
   float* after;
 };
 
-// A fold times a factor, written to every target; folding.target is not used. Targets from `first_streamed` on are
-// aligned to cache lines and written past the caches.
+// A fold times a factor, or, where `divisor` is not 0, divided by that; it is written to every target, and
+// folding.target is not used. Targets from `first_streamed` on are aligned to cache lines and written past the caches.
 struct Spreading {
   Folding folding;
   uint8_t* const* targets;
   std::size_t target_count;
   double factor;
+  int divisor;
   std::size_t first_streamed;
 };
 
+// Reals are divided by `divisor` where it is not 0, and otherwise multiplied with `factor`.
 struct Scaling {
   uint8_t* target;
   const uint8_t* source;
   std::size_t bytes;
   double factor;
+  int divisor;
 };
 
 // The caller passes Op::sum for an average.

@@ -199,11 +199,21 @@ void reduce_to_many(Dtype dtype, const Reduction& reduction, std::span<std::byte
                                         all.data(),
                                         targets.size(),
                                         factor,
+                                        real_divisor(factor),
                                         first_streamed};
   kernels::spread_reals(dtype, reduction.op == Op::average ? Op::sum : reduction.op, spreading);
 }
 
 double dividing_factor(int divisor) { return std::nextafter(1.0 / divisor, 1.0); }
+
+int real_divisor(double factor) {
+  if (!(factor > 0 && factor < 1)) return 0;
+  const double divisor = std::nearbyint(1 / factor);
+  int exponent = 0;
+  // Products with powers of two are exact, and cost less.
+  if (divisor > kMostRealDivisor || 1 / divisor != factor || std::frexp(divisor, &exponent) == 0.5) return 0;
+  return static_cast<int>(divisor);
+}
 
 void scale(Dtype dtype, void* target, const void* source, std::size_t count, double factor) {
   const std::size_t bytes = count * size_of(dtype);
@@ -212,7 +222,8 @@ void scale(Dtype dtype, void* target, const void* source, std::size_t count, dou
     if (target != source) std::memcpy(target, source, bytes);
     return;
   }
-  const kernels::Scaling scaling = {static_cast<uint8_t*>(target), static_cast<const uint8_t*>(source), bytes, factor};
+  kernels::Scaling scaling = {static_cast<uint8_t*>(target), static_cast<const uint8_t*>(source), bytes, factor, 0};
+  if (kind_of(dtype) != DtypeKind::integer) scaling.divisor = real_divisor(factor);
   switch (kind_of(dtype)) {
     case DtypeKind::integer:
       if (size_of(dtype) == sizeof(int64_t)) {

@@ -20,9 +20,7 @@ void fold_reals_here(Dtype dtype, Op op, const Folding& folding) {
 
 template <class T>
 HWY_INLINE void spread_real(Op op, const Spreading& spreading) {
-  const T factor = static_cast<T>(spreading.factor);
-  with_real_operation(op,
-                      [&](auto operation) HWY_ATTR { spread<PlainLanes<T>, decltype(operation)>(spreading, factor); });
+  with_real_operation(op, [&](auto operation) HWY_ATTR { spread<PlainLanes<T>, decltype(operation), T>(spreading); });
 }
 
 void spread_reals_here(Dtype dtype, Op op, const Spreading& spreading) {
@@ -30,8 +28,8 @@ void spread_reals_here(Dtype dtype, Op op, const Spreading& spreading) {
 }
 
 void scale_reals_here(Dtype dtype, const Scaling& scaling) {
-  if (dtype == Dtype::float32) return scale<PlainLanes<float>>(scaling, static_cast<float>(scaling.factor));
-  scale<PlainLanes<double>>(scaling, scaling.factor);
+  return dtype == Dtype::float32 ? scale_real<PlainLanes<float>, float>(scaling)
+                                 : scale_real<PlainLanes<double>, double>(scaling);
 }
 
 const char* target_name_here() { return hwy::TargetName(HWY_TARGET); }

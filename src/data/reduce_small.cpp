@@ -49,16 +49,15 @@ void fold_part_of_small_reals_here(Dtype dtype, Op op, const Part& part) {
 }
 
 void scale_small_reals_here(Dtype dtype, const Scaling& scaling) {
-  const auto factor = static_cast<float>(scaling.factor);
   switch (dtype) {
     case Dtype::float16:
-      return scale<Float16Lanes>(scaling, factor);
+      return scale_real<Float16Lanes, float>(scaling);
     case Dtype::bfloat16:
-      return scale<Bfloat16Lanes>(scaling, factor);
+      return scale_real<Bfloat16Lanes, float>(scaling);
     case Dtype::float8_e4m3:
-      return scale<Float8Lanes<Float8E4m3Format, false>>(scaling, factor);
+      return scale_real<Float8Lanes<Float8E4m3Format, false>, float>(scaling);
     case Dtype::float8_e5m2:
-      return scale<Float8Lanes<Float8E5m2Format, false>>(scaling, factor);
+      return scale_real<Float8Lanes<Float8E5m2Format, false>, float>(scaling);
     default:
       FDL_CHECK(!"a small real type");
   }

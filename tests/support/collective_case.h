@@ -87,6 +87,45 @@ inline std::size_t sum_of(const std::vector<std::size_t>& counts, std::size_t fi
                          counts.begin() + static_cast<std::ptrdiff_t>(last), std::size_t{0});
 }
 
+// An average divides: the quotients of float32 and float64 by an integer, of small reals in float32.
+template <class T, class Read, class Write>
+void divide_each(std::byte* values, std::size_t count, float divisor, Read read, Write write) {
+  for (std::size_t i = 0; i < count; ++i) {
+    T bits;
+    std::memcpy(&bits, values + i * sizeof bits, sizeof bits);
+    bits = static_cast<T>(write(read(bits) / divisor));
+    std::memcpy(values + i * sizeof bits, &bits, sizeof bits);
+  }
+}
+
+inline void divide_plainly(Dtype dtype, std::byte* values, std::size_t count, int divisor) {
+  const auto n = static_cast<float>(divisor);
+  const auto same = [](auto value) { return value; };
+  switch (dtype) {
+    case Dtype::float32:
+      return divide_each<float>(values, count, n, same, same);
+    case Dtype::float64:
+      return divide_each<double>(values, count, n, same, same);
+    case Dtype::float16:
+      return divide_each<uint16_t>(values, count, n, float16_to_float, float_to_float16);
+    case Dtype::bfloat16:
+      return divide_each<uint16_t>(values, count, n, bfloat16_to_float, float_to_bfloat16);
+    case Dtype::float8_e4m3:
+      return divide_each<uint8_t>(values, count, n, float8_e4m3_to_float, float_to_float8_e4m3);
+    default:
+      return divide_each<uint8_t>(values, count, n, float8_e5m2_to_float, float_to_float8_e5m2);
+  }
+}
+
+// scale(), except that averages of reals over up to 64 ranks do not depend on it.
+inline void scale_plainly(Dtype dtype, std::byte* values, std::size_t count, double factor) {
+  const bool is_real = kind_of(dtype) == DtypeKind::real || kind_of(dtype) == DtypeKind::small_real;
+  for (int divisor = 2; is_real && divisor <= 64; ++divisor) {
+    if (factor == 1.0 / divisor) return divide_plainly(dtype, values, count, divisor);
+  }
+  scale(dtype, values, values, count, factor);
+}
+
 // Prepares the buffers of a case on one rank, and checks them afterwards.
 class CaseOnRank {
  public:
@@ -216,12 +255,12 @@ class CaseOnRank {
     for (std::size_t r = 0; r < size_; ++r) {
       inputs.push_back(make_input(case_, static_cast<int>(r), input_count(r)));
       const std::size_t total = input_count(r);
-      if (case_.prescale != 1) scale(case_.dtype, inputs.back().data(), inputs.back().data(), total, case_.prescale);
+      if (case_.prescale != 1) scale_plainly(case_.dtype, inputs.back().data(), total, case_.prescale);
     }
     for (const Blob& input : inputs) sources.push_back(input.data() + first * element());
     Blob result(count * element());
     reduce_many(case_.dtype, case_.reduction, result.data(), sources, count);
-    if (case_.postscale != 1) scale(case_.dtype, result.data(), result.data(), count, case_.postscale);
+    if (case_.postscale != 1) scale_plainly(case_.dtype, result.data(), count, case_.postscale);
     return result;
   }
 

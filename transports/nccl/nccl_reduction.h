@@ -5,7 +5,7 @@
 //   integers                             NCCL divides the sum, rounded toward zero
 //   floats, powers of two of ranks       NCCL multiplies each input by 1/ranks, which is exact
 // Among other numbers of ranks NCCL would round 1/ranks to the type, and each product once more: the average of three
-// float32 sevens would be 7.0000005, in bfloat16 7.03. There the sum is scaled, and rounded once.
+// float32 sevens would be 7.0000005, in bfloat16 7.03. There a kernel divides the sum, which is rounded once.
 #pragma once
 
 #include <optional>

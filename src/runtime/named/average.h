@@ -1,4 +1,4 @@
-// An average runs as a sum with a postscale; its result is exact where the quotient is exact.
+// An average runs as a sum with a postscale, by which scale() divides: the quotient is rounded once.
 #pragma once
 
 #include "data/dtype.h"

@@ -56,6 +56,18 @@ def check_allreduce_of_every_type():
     same(fdl.allreduce(np.array([rank + 1]), fdl.AVERAGE), [(size * (size + 1) // 2) // size], "int64")
 
 
+def check_averages_divide():
+    # A product with the rounded 1/size often is a neighbour of the quotient: of three sevens, 7.0000005.
+    numbers = np.concatenate([np.full(100, 7), np.arange(100)])
+    with fdl.Communicator() as comm:
+        for dtype in REALS:
+            mine = numbers.astype(dtype)
+            same(fdl.allreduce(mine, fdl.AVERAGE), mine, dtype)
+            same(comm.allreduce(mine, op=fdl.AVERAGE), mine, dtype)
+            sum_of_one = mine * np.array(fdl.rank() == 0, dtype)
+            same(fdl.allreduce(sum_of_one, fdl.AVERAGE), mine / np.array(fdl.size(), dtype), dtype)
+
+
 def check_allreduce_forms():
     rank, size = fdl.rank(), fdl.size()
     total = sum(range(size))

@@ -48,6 +48,19 @@ def check_in_place_and_scaled():
     assert np.allclose(tensor.get(), total((2, 500), "float32") * 6 / fdl.size(), rtol=1e-6)
 
 
+def check_averages_divide():
+    """The product with a rounded 1/ranks would often be a neighbour of the quotient: of three sevens, 7.0000005."""
+    numbers = np.concatenate([np.full(100, 7), np.arange(100)])
+    for dtype in ("float32", "float64", "float16"):
+        expected = (numbers * fdl.size()).astype(dtype) / np.array(fdl.size(), dtype)
+        with fdl.Communicator() as comm:
+            ordered = comm.allreduce(fake_devices.array(numbers.astype(dtype)), op=fdl.AVERAGE)
+        named = fdl.allreduce(fake_devices.array(numbers.astype(dtype)), fdl.AVERAGE)
+        pair = fdl.grouped_allreduce([fake_devices.array(numbers.astype(dtype)) for _ in range(2)], fdl.AVERAGE)
+        for result in (ordered, named, *pair):
+            assert (result.get() == expected).all(), dtype
+
+
 def check_simultaneous_operations_are_fused():
     for step in range(12):
         tensors = [mine((10 + 37 * i,), "float32", i + step) for i in range(40)]

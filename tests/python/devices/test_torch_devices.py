@@ -53,7 +53,15 @@ def check_sums():
 def check_in_place_averages():
     tensor = mine(1000, torch.float32)
     assert hvd.allreduce_(tensor) is tensor
-    assert torch.allclose(tensor.get(), total(1000, torch.float32) / hvd.size(), rtol=1e-6)
+    assert torch.equal(tensor.get(), total(1000, torch.float32) / hvd.size())
+
+
+def check_averages_divide_in_memory_of_host_and_device():
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        numbers = torch.cat([torch.full((100,), 7, dtype=dtype), torch.arange(40, dtype=dtype)])
+        quotients = numbers * hvd.size() / hvd.size()
+        assert torch.equal(hvd.allreduce(numbers), quotients), dtype
+        assert torch.equal(hvd.allreduce(fake_devices.Tensor(numbers)).get(), quotients), dtype
 
 
 def check_gradients_of_a_step():

@@ -115,6 +115,44 @@ TEST(SmallReals, AreRoundedOnceFromFloat64) {
   EXPECT_TRUE(std::isnan(float16_to_float(Half::narrow<double>(NAN))));
 }
 
+// ---- Quotients, against the division of the CPU ----
+
+template <class T>
+void expect_quotient(T value, int divisor) {
+  const T expected = value / static_cast<T>(divisor);
+  const T result = quotient(value, static_cast<T>(divisor), static_cast<T>(1.0 / divisor));
+  ASSERT_TRUE(result == expected || (std::isnan(result) && std::isnan(expected)))
+      << std::hexfloat << value << " / " << divisor << " is " << expected << ", not " << result;
+}
+
+template <class T, class Bits>
+void expect_quotients(int divisor, std::mt19937_64& random) {
+  constexpr int kMantissa = std::numeric_limits<T>::digits - 1;
+  for (int i = 0; i < 20000; ++i) {
+    const auto any = static_cast<Bits>(random());
+    expect_quotient(bits_as<T>(any), divisor);
+    const auto subnormal = static_cast<Bits>(any & ((Bits{1} << kMantissa) - 1));
+    expect_quotient(bits_as<T>(static_cast<Bits>(subnormal >> i % kMantissa)), divisor);
+    // Midpoints of two subnormal quotients, and their neighbours.
+    const T unit = std::numeric_limits<T>::denorm_min();
+    const T middle = static_cast<T>(random() % 2000) * static_cast<T>(divisor) / 2 * (i % 2 == 0 ? unit : -unit);
+    for (const T value : {middle, middle + unit, middle - unit}) expect_quotient(value, divisor);
+  }
+  using Limits = std::numeric_limits<T>;
+  for (const T value : {T{0}, Limits::min(), Limits::max(), Limits::infinity(), Limits::quiet_NaN()}) {
+    expect_quotient(value, divisor);
+    expect_quotient(-value, divisor);
+  }
+}
+
+TEST(Quotient, IsThatOfTheCpu) {
+  std::mt19937_64 random(kSeed);
+  for (const int divisor : {3, 5, 6, 7, 12, 48, 49, 1000, 65535, kMostRealDivisor - 2, kMostRealDivisor - 1}) {
+    expect_quotients<float, uint32_t>(divisor, random);
+    expect_quotients<double, uint64_t>(divisor, random);
+  }
+}
+
 // ---- Memory with guard bytes on both sides ----
 
 struct Guarded {
@@ -202,7 +240,7 @@ void run_reduce(Dtype dtype, Op op, std::byte* target, const std::vector<const v
   ReduceTable table{};
   table.target = target;
   table.count = count;
-  table.factor = factor;
+  table.scaling = scaling_of(factor);
   table.source_count = static_cast<uint32_t>(sources.size());
   table.op = op;
   for (std::size_t i = 0; i < sources.size(); ++i) table.source[i] = static_cast<const std::byte*>(sources[i]);
@@ -254,7 +292,7 @@ TEST(ReduceMath, GivesTheBitsOfTheCpuForAllTypesAndOperations) {
       const auto op = static_cast<Op>(o);
       if (!supports(dtype, op) || op == Op::user) continue;
       for (const std::size_t sources : {2u, 3u, 9u}) {
-        for (const double factor : {1.0, 0.125, -3.7, 1e10}) {
+        for (const double factor : {1.0, 0.125, -3.7, 1e10, 1.0 / 3, 1.0 / 48}) {
           expect_reduces({dtype, op, sources, 1237, 0, false, sources == 3, factor}, random);
         }
       }
@@ -362,11 +400,14 @@ void change_plainly(Dtype from_dtype, const std::byte* from, Dtype to_dtype, std
     std::byte* const target = to + i * size_of(to_dtype);
     const double value = read_real(from_dtype, source);
     if (from_dtype == Dtype::float64 || to_dtype == Dtype::float64) {
-      const double product[1] = {factor == 1.0 ? value : value * factor};
+      const double product[1] = {factor == 1.0 ? value : factor == 1.0 / 7 ? value / 7 : value * factor};
       CastReals<double>::store(to_dtype, target, product);  // the rounding is tested above
     } else {
       const auto single = static_cast<float>(value);
-      write_real(to_dtype, target, factor == 1.0 ? single : single * static_cast<float>(factor));
+      write_real(to_dtype, target,
+                 factor == 1.0       ? single
+                 : factor == 1.0 / 7 ? single / 7
+                                     : single * static_cast<float>(factor));
     }
   }
 }
@@ -446,7 +487,8 @@ TEST(PackMath, MovesEachElementOnceForAnyShapesAndAlignment) {
     PackCase c;
     c.tensors = i % 2 == 0 ? static_cast<Dtype>(random() % kDtypeCount) : random_real(random);
     c.in_packed = i % 2 == 0 ? c.tensors : random_real(random);
-    c.factor = random() % 2 == 0 ? 1.0 : 0.3;
+    constexpr double kFactors[] = {1.0, 0.3, 1.0 / 7, 1.0};
+    c.factor = kFactors[random() % 4];
     for (std::size_t k = random() % 12 + 1; k > 0; --k) c.counts.push_back(random() % (i % 40 == 0 ? 9000 : 150));
     c.gap = random() % 3 == 0 ? random() % 5 : 0;
     c.packed_offset = random() % 3 == 0 ? random() % 8 * size_of(c.in_packed) : 0;

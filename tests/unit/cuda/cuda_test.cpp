@@ -637,7 +637,7 @@ TEST_F(CudaTest, ReducesToTheBitsOfTheCpu) {
       on_devices.push_back(on_device(host));
     }
     for (const Op op : {Op::sum, Op::max}) {
-      for (const double factor : {1.0, 0.25}) {
+      for (const double factor : {1.0, 0.25, 1.0 / 3}) {
         std::vector<uint8_t> expected(bytes);
         reduce_many(dtype, {op}, expected.data(), on_host, count);
         scale(dtype, expected.data(), expected.data(), count, factor);

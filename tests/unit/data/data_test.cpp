@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <type_traits>
@@ -588,6 +589,10 @@ TEST_P(Kernels, ReduceKeepsTheTargetOnTheLeft) {
 template <class T>
 T naive_scale(T value, double factor) {
   if constexpr (std::is_floating_point_v<T>) {
+    // The reciprocal of an integer divides.
+    for (const double divisor : {3.0, 7.0, 49.0}) {
+      if (factor == 1 / divisor) return value / static_cast<T>(divisor);
+    }
     return value * static_cast<T>(factor);
   } else {
     const double product = static_cast<double>(value) * factor;
@@ -722,6 +727,66 @@ TEST_P(Kernels, DivideLongIntegersExactly) {
       ASSERT_EQ(quotient, numbers[i] / static_cast<uint64_t>(divisor)) << numbers[i] << " by " << divisor;
     }
   }
+}
+
+// All values of a small real type.
+template <class Bits>
+void check_small_quotients(Dtype dtype, float (*to_float)(Bits), Bits (*from_float)(float)) {
+  std::vector<Bits> values(std::size_t{1} << (8 * sizeof(Bits)));
+  std::iota(values.begin(), values.end(), Bits{0});
+  std::vector<Bits> quotients(values.size());
+  for (const int divisor : {3, 5, 6, 7, 48, 49}) {
+    scale(dtype, quotients.data(), values.data(), values.size(), 1.0 / divisor);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const float expected = to_float(from_float(to_float(values[i]) / static_cast<float>(divisor)));
+      const float quotient = to_float(quotients[i]);
+      ASSERT_TRUE(quotient == expected || (std::isnan(quotient) && std::isnan(expected)))
+          << name_of(dtype) << " " << to_float(values[i]) << " by " << divisor << " is " << quotient;
+    }
+  }
+}
+
+TEST_P(Kernels, DivideEverySmallRealByTheNumberOfRanks) {
+  check_small_quotients<uint16_t>(Dtype::float16, float16_to_float, float_to_float16);
+  check_small_quotients<uint16_t>(Dtype::bfloat16, bfloat16_to_float, float_to_bfloat16);
+  check_small_quotients<uint8_t>(Dtype::float8_e4m3, float8_e4m3_to_float, float_to_float8_e4m3);
+  check_small_quotients<uint8_t>(Dtype::float8_e5m2, float8_e5m2_to_float, float_to_float8_e5m2);
+}
+
+TEST(RealDivisor, IsThatOfARoundedReciprocal) {
+  for (const int divisor : {3, 5, 6, 7, 10, 48, 49, 1000, kMostRealDivisor - 1}) {
+    EXPECT_EQ(real_divisor(1.0 / divisor), divisor);
+    EXPECT_EQ(real_divisor(-1.0 / divisor), 0);
+    EXPECT_EQ(real_divisor(dividing_factor(divisor)), 0) << "the factor that divides integers";
+  }
+  for (const double factor : {0.0, 1.0, 3.0, 0.3, 0.5, 1.0 / 64, 1.0 / kMostRealDivisor, 1.0 / (kMostRealDivisor + 1),
+                              1e-300, static_cast<double>(INFINITY), static_cast<double>(NAN)}) {
+    EXPECT_EQ(real_divisor(factor), 0) << factor;
+  }
+}
+
+// The average of n ranks is the sum with the factor 1.0 / n. The product of a value and the rounded factor is often
+// another number than the rounded quotient.
+template <class T>
+void check_quotients(Dtype dtype, std::mt19937_64& random) {
+  int different = 0;
+  for (const int divisor : {2, 3, 5, 6, 7, 48, 49, 1000, 65535}) {
+    std::vector<T> values(1000);
+    for (T& value : values) value = std::ldexp(static_cast<T>(random()), static_cast<int>(random() % 60) - 90);
+    std::vector<T> quotients(values.size());
+    scale(dtype, quotients.data(), values.data(), values.size(), 1.0 / divisor);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(quotients[i], values[i] / static_cast<T>(divisor))
+          << name_of(dtype) << " " << values[i] << " by " << divisor;
+      different += quotients[i] != values[i] * static_cast<T>(1.0 / divisor) ? 1 : 0;
+    }
+  }
+  EXPECT_GT(different, 1000);
+}
+
+TEST_P(Kernels, DivideRealsByTheNumberOfRanksWithOneRounding) {
+  check_quotients<float>(Dtype::float32, random_);
+  check_quotients<double>(Dtype::float64, random_);
 }
 
 INSTANTIATE_TEST_SUITE_P(OnEachTarget, Kernels, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),

@@ -195,7 +195,7 @@ class Expectation {
       }
       // The sum of bools is a logical or.
       if (case_.dtype == Dtype::bool_ && case_.op == Op::sum) sum = sum != 0;
-      result[i] = sum * case_.postscale;
+      result[i] = sum / (1 / case_.postscale);  // the reciprocals of all postscales here are exact
     }
     return result;
   }
@@ -358,7 +358,8 @@ TEST_P(EveryAlgorithm, ScalesBeforeAndAfter) {
                            algorithm.collective == Collective::reduce ||
                            algorithm.collective == Collective::reduce_scatter;
       if (!reduces || !fits(algorithm, comm.size())) continue;
-      for (const auto& [before, after] : {std::pair(4.0, 0.5), std::pair(1.0, 0.25), std::pair(2.0, 1.0)}) {
+      for (const auto& [before, after] :
+           {std::pair(4.0, 0.5), std::pair(1.0, 0.25), std::pair(2.0, 1.0), std::pair(1.0, 1.0 / 3)}) {
         const Case one{.collective = algorithm.collective,
                        .algorithm = algorithm.name,
                        .count = 101,

@@ -83,6 +83,9 @@ TEST(DeviceSchedules, RankOrderGivesTheBitsOfTheHost) {
           c.prescale = 0.5;
           c.postscale = 3;
           run_case(c, me, "direct");
+          c.prescale = 1;
+          c.postscale = 1.0 / 6;
+          run_case(c, me, "direct");
         }
       }
     }

@@ -47,6 +47,9 @@ TEST(Staged, EveryTypeIsReducedAndScaledAsOnTheHost) {
           c.postscale = prescale == 1 ? 1 : 3;
           run_case(c, me);
         }
+        CollectiveCase average = make_case(kind, static_cast<Dtype>(dtype), 3, 150, true, dtype % 2 == 0, 8);
+        average.postscale = 1.0 / 3;
+        run_case(average, me);
       }
     }
   });

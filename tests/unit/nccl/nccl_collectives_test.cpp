@@ -407,6 +407,10 @@ TEST_F(Nccl, AveragesOfFloatsAreExactAmongAnyNumberOfRanks) {
     EXPECT_EQ(average_of(me, me.gpu.put(sevens), Dtype::float32), sevens);
     const std::vector<uint16_t> halves(5, float_to_bfloat16(7.0f));
     EXPECT_EQ(average_of(me, me.gpu.put(halves), Dtype::bfloat16), halves);
+    const std::vector<uint16_t> ieee_halves(5, float_to_float16(7.0f));
+    EXPECT_EQ(average_of(me, me.gpu.put(ieee_halves), Dtype::float16), ieee_halves);
+    const std::vector<double> doubles(5, 0.7);
+    EXPECT_EQ(average_of(me, me.gpu.put(doubles), Dtype::float64), std::vector<double>(5, (0.7 + 0.7 + 0.7) / 3));
   });
 }
 
