@@ -106,8 +106,9 @@ def check_averages(here):
               here.total(100) * 2, "scaled")  # fmt: skip
     here.same(here.hvd.allreduce(tensor, op=here.hvd.Sum, compression=here.hvd.Compression.fp16),
               here.total(100), "compressed")  # fmt: skip
-    quotient = here.total(100, torch.float32) / here.size
-    assert torch.allclose(here.hvd.allreduce(tensor, op=here.hvd.Average), quotient, rtol=1e-6)
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):  # divided, and rounded once
+        here.same(here.hvd.allreduce(here.mine(100, dtype), op=here.hvd.Average),
+                  here.total(100, dtype) / here.size, ("divided", dtype))  # fmt: skip
 
 
 def check_steps_of_gradients(here):
