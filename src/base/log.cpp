@@ -17,8 +17,14 @@ std::atomic<int> threshold{static_cast<int>(LogLevel::warning)};
 
 // The sink is shared so that write_log() can copy the pointer under the lock and call it without the lock. A sink that
 // is replaced meanwhile is destroyed after its last call.
-Mutex sink_mutex;
-std::shared_ptr<const LogSink> sink FDL_GUARDED_BY(sink_mutex);
+struct Chosen {
+  Mutex mutex;
+  std::shared_ptr<const LogSink> sink FDL_GUARDED_BY(mutex);
+};
+Chosen& chosen() {
+  static auto& instance = *new Chosen;  // intentionally leaked: threads may log while the process exits
+  return instance;
+}
 
 spdlog::logger& standard_logger() {
   // Intentionally leaked: a thread may still log while static objects are destroyed.
@@ -36,8 +42,9 @@ spdlog::logger& standard_logger() {
 }  // namespace
 
 void set_log_sink(LogSink new_sink) {
-  MutexLock lock(sink_mutex);
-  sink = new_sink ? std::make_shared<const LogSink>(std::move(new_sink)) : nullptr;
+  Chosen& now = chosen();
+  MutexLock lock(now.mutex);
+  now.sink = new_sink ? std::make_shared<const LogSink>(std::move(new_sink)) : nullptr;
 }
 
 void set_log_level(LogLevel level) { threshold.store(static_cast<int>(level), std::memory_order_relaxed); }
@@ -45,13 +52,14 @@ void set_log_level(LogLevel level) { threshold.store(static_cast<int>(level), st
 bool log_enabled(LogLevel level) { return static_cast<int>(level) >= threshold.load(std::memory_order_relaxed); }
 
 void write_log(LogLevel level, std::string_view line) {
-  std::shared_ptr<const LogSink> chosen;
+  std::shared_ptr<const LogSink> sink;
   {
-    MutexLock lock(sink_mutex);
-    chosen = sink;
+    Chosen& now = chosen();
+    MutexLock lock(now.mutex);
+    sink = now.sink;
   }
   // The sink runs without the lock, so it may log or replace itself.
-  if (chosen) return (*chosen)(level, line);
+  if (sink) return (*sink)(level, line);
   standard_logger().log(static_cast<spdlog::level::level_enum>(level), spdlog::string_view_t(line.data(), line.size()));
 }
 

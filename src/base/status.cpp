@@ -96,7 +96,7 @@ Status Status::from_errno(std::string_view what, int error_number) {
 }
 
 const std::string& Status::text() const {
-  static const std::string none;
+  static const auto& none = *new std::string;  // intentionally leaked: threads may run while the process exits
   return ok() ? none : error_->text;
 }
 

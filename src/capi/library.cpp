@@ -3,6 +3,7 @@
 #include <cstring>
 #include <new>
 #include <stdexcept>
+#include <utility>
 
 #include "algorithms/choice/choose.h"
 #include "base/log.h"
@@ -23,10 +24,16 @@ struct LastError {
   fdl_error view{FDL_OK, -1, "", "", "", "", ""};
 };
 
+// One a thread: a failure in another thread cannot replace the text between a call and fdl_last_error(). A call in an
+// exit handler comes after the end of the thread's objects; its error is made anew, and intentionally leaked.
 LastError& last_error() {
-  // One a thread: a failure in another thread cannot replace the text between a call and fdl_last_error().
-  thread_local LastError last;
-  return last;
+  thread_local LastError* last = nullptr;
+  struct Owner {
+    ~Owner() { delete std::exchange(last, nullptr); }
+  };
+  thread_local const Owner owner;  // NOLINT(clang-diagnostic-exit-time-destructors)
+  if (last == nullptr) last = new LastError;
+  return *last;
 }
 
 }  // namespace

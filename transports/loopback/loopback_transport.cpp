@@ -111,7 +111,8 @@ class LoopbackGroup {
 
 Result<std::shared_ptr<LoopbackGroup>> find_group(const Membership& membership) {
   static Mutex mutex;
-  static std::map<std::string, std::weak_ptr<LoopbackGroup>> groups;
+  // Intentionally leaked, because threads may run while the process exits.
+  static auto& groups = *new std::map<std::string, std::weak_ptr<LoopbackGroup>>;
   MutexLock lock(mutex);
   // Groups whose members have all left are forgotten, so that an id can be used again.
   std::erase_if(groups, [](const auto& entry) { return entry.second.expired(); });

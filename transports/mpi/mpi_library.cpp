@@ -25,9 +25,10 @@ struct Abi {
   MakeMpiAdaptor (*adaptor)();
 };
 
-// In the order in which a library is compared with them.
+// In the order in which a library is compared with them. Intentionally leaked, because threads may run while the
+// process exits.
 const std::vector<Abi>& abis() {
-  static const std::vector<Abi> all = {
+  static const auto& all = *new std::vector<Abi>{
       {"Open MPI", {"libmpi.so.40"}, "ompi_mpi_comm_world", open_mpi_adaptor},
       {"the standard ABI of MPI 5", {"libmpi_abi.so.1", "libmpi_abi.so.0"}, nullptr, standard_mpi_adaptor},
       {"MPICH", {"libmpi.so.12", "libmpich.so.12"}, nullptr, mpich_adaptor},

@@ -85,7 +85,7 @@ class Mappings {
 };
 
 Mappings& mappings() {
-  static Mappings instance;
+  static auto& instance = *new Mappings;  // intentionally leaked: threads may run while the process exits
   return instance;
 }
 

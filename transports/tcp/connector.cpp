@@ -24,7 +24,7 @@ constexpr uint64_t kRequestsToken = ~uint64_t{0};
 // A fetch of addresses blocks the thread. They are published before any communicator is made, so it rarely waits for
 // more than its answer. That may take long while many ranks start: asking again would only add to it.
 constexpr int64_t kFetchNs = 1'000'000'000;
-const std::string kAddressKey = "tcp/";  // and the rank
+constexpr const char* kAddressKey = "tcp/";  // and the rank
 // Pause after an accept that has found no descriptor.
 constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(50);
 // Callers for communicators that are not made here yet: at least so many, and twice as many as there are ranks. The

@@ -85,12 +85,13 @@ Offset<wire::Bucket> write_bucket(Builder& builder, const Bucket& bucket, const 
 
 Items<Offset<wire::Bucket>> write_buckets(Builder& builder, const std::vector<Bucket>& buckets,
                                           const std::vector<std::vector<uint32_t>>& cached) {
-  static const std::vector<uint32_t> kNoneCached;
+  // Intentionally leaked, because the progress thread may run while the process exits.
+  static const auto& none_cached = *new std::vector<uint32_t>;
   if (buckets.empty()) return 0;
   std::vector<Offset<wire::Bucket>> written;
   written.reserve(buckets.size());
   for (std::size_t i = 0; i < buckets.size(); ++i) {
-    written.push_back(write_bucket(builder, buckets[i], i < cached.size() ? cached[i] : kNoneCached));
+    written.push_back(write_bucket(builder, buckets[i], i < cached.size() ? cached[i] : none_cached));
   }
   return builder.CreateVector(written);
 }

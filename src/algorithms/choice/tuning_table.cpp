@@ -139,10 +139,11 @@ Result<TuningTable> TuningTable::parse(std::string_view text, std::string_view s
 }
 
 const TuningTable& TuningTable::built_in() {
-  static const TuningTable table = [] {
+  // Intentionally leaked, because threads may choose an algorithm while the process exits.
+  static const auto& table = *[] {
     auto parsed = parse(kBuiltIn, "the built-in table");
     FDL_CHECK(parsed.ok());
-    return parsed.take();
+    return new TuningTable(parsed.take());
   }();
   return table;
 }

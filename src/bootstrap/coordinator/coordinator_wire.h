@@ -93,7 +93,7 @@ struct CoordinatorMessage {
     node_waits = 42,    // key: the reason for the wait
     node_start = 43,    // id: the worker; rank: its current name; number: of restarts so far
     node_rename = 44,   // id: the worker; rank
-    node_kill = 45,     // id: the worker
+    node_kill = 45,     // id: the worker; number: WorkerGroup::Action::When (cli/run/worker_group.h)
     node_input = 46,    // id: the worker; key: a line of input for it
     node_ends = 47,     // number: the exit code; key: why
     // to a node that can take over

@@ -23,7 +23,9 @@ Status not_all_came(std::string_view service) {
 
 Result<LauncherService*> launcher_service(std::string_view name, const Variables& variables, const Config& config) {
   static Mutex mutex;
-  static std::unique_ptr<LauncherService> pmi, pmix;  // destroyed at exit, after their handlers below
+  // Intentionally leaked, because threads of the service may run while the process exits. The handlers below leave it.
+  static auto& pmi = *new std::unique_ptr<LauncherService>;
+  static auto& pmix = *new std::unique_ptr<LauncherService>;
   MutexLock lock(mutex);
   if (name == "pmi") {
     if (!pmi) {

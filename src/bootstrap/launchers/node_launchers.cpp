@@ -276,7 +276,7 @@ Found read_elastic_pet(const Variables& variables, const Platform& platform) {
 
 const std::vector<NodeRow>& node_rows() {
   // clang-format off
-  static const std::vector<NodeRow> rows = {
+  static const auto& rows = *new std::vector<NodeRow>{  // intentionally leaked: threads may use it at exit
       {"node", "FARANDOLE_NODE_RANK", "FARANDOLE_NNODES", read_own,
        "Set by hand, or by a manifest."},
       {"pet", "PET_NODE_RANK", "PET_NNODES", read_pet,

@@ -82,9 +82,10 @@ Result<std::optional<Identity>> read_row(const ProcessRow& row, const Variables&
   return Found(std::move(identity));
 }
 
+// The tables are intentionally leaked, because threads may use them while the process exits.
 const std::vector<ProcessRow>& process_rows() {
   // clang-format off
-static const std::vector<ProcessRow> rows = {
+static const auto& rows = *new std::vector<ProcessRow>{
     {"farandole", "FARANDOLE_RANK", "FARANDOLE_SIZE", "FARANDOLE_LOCAL_RANK", "FARANDOLE_LOCAL_SIZE",
      "FARANDOLE_NODE_RANK", "FARANDOLE_NODE_COUNT", always, "", no_facts, no_place, nullptr,
      "Set by `farandole run`, or by hand."},
@@ -120,7 +121,7 @@ static const std::vector<ProcessRow> rows = {
 }
 
 const std::vector<LauncherTrace>& traces() {
-  static const std::vector<LauncherTrace> all = {
+  static const auto& all = *new std::vector<LauncherTrace>{
       {"PMI_RANK", "PMI_SIZE", nullptr, "PMI, but without PMI_FD or PMI_PORT"},
       {"PMIX_RANK", nullptr, nullptr, "PMIx, which gives no size"},
       {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", nullptr, "Flux"},

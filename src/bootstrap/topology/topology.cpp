@@ -50,16 +50,16 @@ std::size_t width_of_affinity() {
 }
 
 // Returns hwloc's topology of the machine; null if hwloc cannot read it. It is loaded once, because loading takes
-// milliseconds.
+// milliseconds, and intentionally leaked, because threads may use it while the process exits.
 hwloc_topology_t machine() {
-  using Topology = std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)>;
-  static const Topology loaded = [] {
+  static const auto loaded = []() -> hwloc_topology_t {
     hwloc_topology_t topology = nullptr;
-    if (hwloc_topology_init(&topology) != 0) return Topology(nullptr, hwloc_topology_destroy);
-    Topology owner(topology, hwloc_topology_destroy);
-    return hwloc_topology_load(topology) == 0 ? std::move(owner) : Topology(nullptr, hwloc_topology_destroy);
+    if (hwloc_topology_init(&topology) != 0) return nullptr;
+    if (hwloc_topology_load(topology) == 0) return topology;
+    hwloc_topology_destroy(topology);
+    return nullptr;
   }();
-  return loaded.get();
+  return loaded;
 }
 
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)>;

@@ -23,7 +23,7 @@ struct Tool {
 };
 
 const std::vector<Tool>& tools() {
-  static const std::vector<Tool> all = {
+  static const auto& all = *new std::vector<Tool>{
       {"kubectl",
        {"kubectl", "version", "--client"},
        Severity::bad,

@@ -139,6 +139,7 @@ void ElasticJob::join(int worker, int lost_rank) {
     const auto lost = generations_.worker_at(lost_rank);
     if (lost && !generations_.has_requested(*lost) && *lost != worker) {
       reported_lost_.emplace(*lost, Deadline::after_seconds(kLostMemberTimeout_s));
+      kill(*lost, Action::When::stopped);
       nodes_.suspect(generations_.place_of(*lost), now_ns());
       apply_orders();
     }
@@ -260,11 +261,7 @@ void ElasticJob::tick() {
   }
   const auto end = [&](int worker, const char* why) {
     log_elastic(fmt::format("rank {} {}, and is ended", runners_.at(worker).label, why));
-    if (generations_.place_of(worker) == own_place()) {
-      actions_.push_back({.kind = Action::Kind::kill, .worker = runners_.at(worker).index});
-    } else if (const auto peer = nodes_.peer_of(generations_.place_of(worker))) {
-      port_->send(*peer, {.kind = Kind::node_kill, .id = static_cast<uint64_t>(worker)});
-    }
+    kill(worker, Action::When::always);
   };
   std::erase_if(reported_lost_, [&](const auto& one) {
     if (!one.second.passed()) return false;
@@ -279,12 +276,26 @@ void ElasticJob::tick() {
   }
 }
 
-// A rank reports one lost rank, and others may be lost with it. A launcher that is alive answers whatever its ranks do.
+// The own supervisor kills the worker, or the launcher of the worker's node.
+void ElasticJob::kill(int worker, Action::When when) {
+  const int place = generations_.place_of(worker);
+  if (place == own_place()) {
+    actions_.push_back({.kind = Action::Kind::kill, .worker = runners_.at(worker).index, .when = when});
+  } else if (const auto peer = nodes_.peer_of(place)) {
+    port_->send(*peer,
+                {.kind = Kind::node_kill, .id = static_cast<uint64_t>(worker), .number = static_cast<int64_t>(when)});
+  }
+}
+
+// A rank reports one lost rank, and others may be lost or stopped with it. A launcher that is alive answers whatever
+// its ranks do.
 void ElasticJob::query_late_nodes() {
   query_at_ = Deadline::after_seconds(options_.coordinator.lost_after_s);
   if (is_over_) return;
   for (const int worker : generations_.members()) {
-    if (!generations_.has_requested(worker)) nodes_.suspect(generations_.place_of(worker), now_ns());
+    if (generations_.has_requested(worker)) continue;
+    nodes_.suspect(generations_.place_of(worker), now_ns());
+    kill(worker, Action::When::stopped_long);
   }
   apply_orders();
 }

@@ -80,6 +80,7 @@ class ElasticJob final : public WorkerGroup {
   // Workers of all places. `worker` is a number of Generations.
   void read_count();
   void query_late_nodes();
+  void kill(int worker, Action::When when);
   int own_place() const { return options_.limits.place; }
   void join(int worker, int lost_rank);
   void send_line(int worker, const std::string& line);  // directly, or through the worker's node

@@ -23,6 +23,14 @@ constexpr int kMostWorkers = 4096;  // started over the whole job; limits what a
 
 void log_elastic(const std::string& text) { log_line("elastic", text); }
 
+WorkerGroup::Action::When when_to_kill(int64_t number) {
+  using When = WorkerGroup::Action::When;
+  for (const When when : {When::stopped, When::stopped_long}) {
+    if (number == static_cast<int64_t>(when)) return when;
+  }
+  return When::always;
+}
+
 }  // namespace
 
 // ---- Events of the supervisor ----
@@ -144,7 +152,8 @@ bool ElasticMember::handle(const CoordinatorMessage& message) {
       return true;
     case Kind::node_kill:
       if (found != runners_.end()) {
-        actions_.push_back({.kind = Action::Kind::kill, .worker = found->second.index});
+        actions_.push_back(
+            {.kind = Action::Kind::kill, .worker = found->second.index, .when = when_to_kill(message.number)});
       }
       return true;
     case Kind::node_input:

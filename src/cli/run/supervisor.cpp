@@ -172,11 +172,12 @@ void Supervisor::read_stream(std::size_t index) {
 
 std::string Supervisor::failure_text(const Child& child, const Ending& ending) const {
   if (child.given_up) {
+    const std::string stopped = stopped_text(child);
+    if (options_.job) return stopped + ", and was killed so that the others can continue without it";
     return fmt::format(
-        "rank {} (process {}){} was stopped by signal {} ({}) when the others had ended, and did not "
-        "continue for {:g} s (FARANDOLE_LOST_AFTER_S): it was killed",
-        child.rank, child.process.id(), run_whereabouts().text(), child.stopped_by, ::strsignal(child.stopped_by),
-        options_.lost_after_s);
+        "{} when the others had ended, and did not continue for {:g} s (FARANDOLE_LOST_AFTER_S): it was "
+        "killed",
+        stopped, options_.lost_after_s);
   }
   const std::string consequence = options_.has_peers_elsewhere ? consequence_of(child.output.last_lines()).text : "";
   std::string text = fmt::format("rank {} (process {}){} {}: {}", child.rank, child.process.id(),
@@ -276,7 +277,7 @@ Status Supervisor::run_job_actions() {
         break;
       }
       case WorkerGroup::Action::Kind::kill:
-        children_[static_cast<std::size_t>(action.worker)].process.signal_group(SIGKILL);
+        kill(children_[static_cast<std::size_t>(action.worker)], action.when);
         break;
       case WorkerGroup::Action::Kind::give_up:
         log_line("ends", fmt::format("the job ends: {}", action.text));
@@ -379,63 +380,6 @@ void Supervisor::end_all() {
       ::kill(child, SIGKILL);
       ::waitpid(child, nullptr, 0);
     }
-  }
-}
-
-// ---- Stopped ranks ----
-
-// SIGCHLD also reports a rank that was stopped or has continued. A debugger's stops are not reported here.
-void Supervisor::note_stops() {
-  for (Child& child : children_) {
-    siginfo_t info{};
-    const auto changed = [&] {
-      return ::waitid(P_PID, static_cast<id_t>(child.process.id()), &info, WSTOPPED | WCONTINUED | WNOHANG) == 0 &&
-             info.si_pid != 0;
-    };
-    while (child.running && changed()) {
-      const int before = std::exchange(child.stopped_by, info.si_code == CLD_CONTINUED ? 0 : info.si_status);
-      if (child.stopped_by != 0) {
-        log_line("stopped",
-                 fmt::format("rank {} (process {}){} was stopped by signal {} ({})", child.rank, child.process.id(),
-                             run_whereabouts().text(), child.stopped_by, ::strsignal(child.stopped_by)));
-      } else if (before != 0) {
-        log_line("continued", fmt::format("rank {} (process {}){} continues", child.rank, child.process.id(),
-                                          run_whereabouts().text()));
-      }
-      info = {};
-    }
-  }
-}
-
-// No rank waits for a rank that is stopped after all others have ended, so that only this process can find it lost. A
-// job with ranks elsewhere, or an elastic one, has others that may still wait for it.
-void Supervisor::watch_stopped() {
-  const auto is_stopped = [](const Child& child) { return child.running && child.stopped_by != 0; };
-  const bool any_stopped = std::any_of(children_.begin(), children_.end(), is_stopped);
-  const bool any_ended = !std::all_of(children_.begin(), children_.end(), [](const Child& c) { return c.running; });
-  const bool any_runs = std::any_of(children_.begin(), children_.end(),
-                                    [](const Child& child) { return child.running && child.stopped_by == 0; });
-  if (!any_stopped || !any_ended || any_runs || failed_ || options_.job || options_.has_peers_elsewhere) {
-    stopped_until_ = Deadline::never();
-  } else if (stopped_until_.is_never()) {
-    stopped_until_ = Deadline::after_seconds(options_.lost_after_s);
-    for (const Child& child : children_) {
-      if (!is_stopped(child)) continue;
-      log_line("stopped", fmt::format("rank {} (process {}) is stopped, and all others have ended; it is killed if it "
-                                      "does not continue within {:g} s (FARANDOLE_LOST_AFTER_S)",
-                                      child.rank, child.process.id(), options_.lost_after_s));
-    }
-  } else if (stopped_until_.passed()) {
-    give_up_stopped();
-  }
-}
-
-void Supervisor::give_up_stopped() {
-  stopped_until_ = Deadline::never();
-  for (Child& child : children_) {
-    if (!child.running) continue;
-    child.given_up = true;
-    child.process.signal_group(SIGKILL);
   }
 }
 

@@ -60,7 +60,8 @@ class Supervisor {
     ChildProcess process;
     RankOutput output;
     bool running = true;
-    int stopped_by = 0;     // the signal that stopped it; 0: it is not stopped
+    int stopped_by = 0;  // the signal that stopped it; 0: it is not stopped
+    Deadline stopped_since = Deadline::never();
     bool given_up = false;  // killed because it was stopped for too long
   };
 
@@ -81,12 +82,14 @@ class Supervisor {
   void note_stops();
   void watch_stopped();
   void give_up_stopped();
+  void kill(Child& child, WorkerGroup::Action::When when);
   void log_collateral(const Child& child, const Ending& ending) const;
   void escalate();
   void end_all();
   bool any_left() const;
   bool any_runs() const;  // of the ranks
   int exit_code_of(const Child& child, const Ending& ending) const;
+  static std::string stopped_text(const Child& child);
   std::string failure_text(const Child& child, const Ending& ending) const;
   void write_report(const Child& child, const Ending& ending) const;
 

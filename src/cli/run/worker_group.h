@@ -19,10 +19,14 @@ class WorkerGroup {
   // An order to the supervisor. `worker` is the index of a child of this supervisor, in order of their start.
   struct Action {
     enum class Kind { start, rename, kill, give_up, drain };
+    // A kill of a worker whatever it does, or only if a signal has stopped it: now, or for lost_after_s. The numbers
+    // are those of messages between nodes.
+    enum class When { always = 0, stopped = 1, stopped_long = 2 };
     Kind kind;
     int worker = -1;                                 // start: the number of children started before it
     int rank = -1;                                   // start, rename: the number that prefixes its output
     int exit_code = 0;                               // give_up, drain; drain sends SIGTERM and gives time to save
+    When when = When::always;                        // kill
     std::string text{};                              // give_up, drain
     std::map<std::string, std::string> variables{};  // start
   };

@@ -29,8 +29,10 @@ struct TuneArguments {
 
 constexpr double kQuick_s = 24;  // with start and end of the ranks the whole run stays below half a minute
 constexpr double kThorough_s = 180;
-const std::vector<std::string> kQuickSizes{"64", "4K", "32K", "256K", "2M", "16M"};
-const std::vector<std::string> kThoroughSizes{"64", "512", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M"};
+// Intentionally leaked: objects of the program are not destroyed at exit.
+const auto& kQuickSizes = *new std::vector<std::string>{"64", "4K", "32K", "256K", "2M", "16M"};
+const auto& kThoroughSizes =
+    *new std::vector<std::string>{"64", "512", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M"};
 
 Status parse_collectives(const TuneArguments& arguments, TuneOptions& options) {
   for (int kind = 0; kind < kCollectiveCount; ++kind) {

@@ -53,9 +53,9 @@ struct Option {
   Result<std::unique_ptr<Transport>> (*connect)(const Membership& membership, const Peers& peers);
 };
 
-// In order of preference.
+// In order of preference. Intentionally leaked, because the progress thread may run while the process exits.
 const std::vector<Option>& options() {
-  static const std::vector<Option> all {
+  static const auto& all = *new std::vector<Option> {
 #if FDL_WITH_SHM
     {"shm", true, [](const Member& a, const Member& b) { return in_one_memory_group(a, b); }, connect_shm},
 #endif

@@ -8,7 +8,7 @@
 namespace fdl {
 
 std::vector<CompatibilitySetting> compatibility_settings(const Config& config, const TuningTable& table) {
-  static const std::string build = "install the same build of farandole on all hosts";
+  constexpr const char* build = "install the same build of farandole on all hosts";
   std::vector<CompatibilitySetting> settings{{"version of farandole", std::string(kVersion), build},
                                              {"transports built in", built_transports(), build},
                                              {"algorithms", catalog_fingerprint(), build}};

@@ -100,6 +100,19 @@ def one_stops():
     counts(trouble)
 
 
+def one_stops_and_another_dies():
+    """The others learn of the rank that dies. No rank waits for the stopped one but the launcher."""
+
+    def trouble(state):
+        if WORKER == 1 and state.step == 5:
+            report(stops=os.getpid())
+            die(signal.SIGSTOP)
+        if WORKER == 2 and state.step == 5:
+            die()
+
+    counts(trouble)
+
+
 def many_die():
     """Rank 1 dies in a step, its replacement after it has joined, and then the next rank 0."""
 

@@ -26,12 +26,14 @@ EXIT_TOO_FEW, EXIT_PEER_LOST = 201, 202
 class Done:
     """An elastic job: its output, its errors and its exit code."""
 
-    def __init__(self, flags, task, *arguments, timeout=60, command=(FARANDOLE, "run")):
+    def __init__(self, flags, task, *arguments, timeout=60, command=(FARANDOLE, "run"), shell=False):
         variables = {
             name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))
         }
         variables.update(OMP_NUM_THREADS="1", FARANDOLE_LOST_AFTER_S="1")
-        command = [*command, *flags.split(), "--", sys.executable, os.path.join(HERE, "elastic_tasks.py"), task]
+        below = ["sh", "-c", '"$@"; exit $?', "sh"] if shell else []
+        task = [*below, sys.executable, os.path.join(HERE, "elastic_tasks.py"), task]
+        command = [*command, *flags.split(), "--", *task]
         done = subprocess.run([*command, *map(str, arguments)], env=variables, capture_output=True, text=True,
                               timeout=timeout)  # fmt: skip
         self.code, self.output, self.errors = done.returncode, done.stdout, done.stderr
@@ -127,13 +129,32 @@ def test_a_rank_that_raises_is_replaced():
     assert "a fault of its own" in job.errors and "exit code 1" in job.errors
 
 
+STOPPED = "was stopped by signal 19 (Stopped (signal)), and was killed so that the others can continue without it"
+TOO_LATE = "was lost by the others, and does not come to the next generation"
+
+
 def test_a_stopped_rank_is_killed_and_replaced():
     job = Done("-np 2 --min-np 2", "one_stops")
     assert job.code == 0, job.report
     assert [one["total"] for one in job.all_with("total")] == [24] * 2, job.report
-    assert "was lost by the others, and does not come to the next generation" in job.errors, job.report
+    assert STOPPED in job.errors and TOO_LATE not in job.errors, job.report
     (stopped,) = job.all_with("stops")
     assert not os.path.exists(f"/proc/{stopped['stops']}")
+
+
+def test_a_stopped_rank_below_a_shell_has_time_to_come_and_is_killed():
+    """The launcher sees its own child alone, which is not stopped."""
+    job = Done("-np 2 --min-np 2", "one_stops", shell=True)
+    assert job.code == 0, job.report
+    assert [one["total"] for one in job.all_with("total")] == [24] * 2, job.report
+    assert TOO_LATE in job.errors and STOPPED not in job.errors, job.report
+
+
+def test_a_rank_that_is_stopped_when_another_dies_does_not_delay_the_others_until_the_timeout():
+    job = Done("-np 3 --min-np 3 --elastic-timeout 3600", "one_stops_and_another_dies")
+    assert job.code == 0, job.report
+    assert [one["total"] for one in job.all_with("total")] == [36] * 3, job.report
+    assert STOPPED in job.errors and "for too long" not in job.errors, job.report
 
 
 def test_a_failure_without_a_loss_restores_the_commit():

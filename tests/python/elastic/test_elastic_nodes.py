@@ -104,6 +104,20 @@ def test_a_stopped_node_is_lost_like_a_dead_one(job):
     assert_right(first, job)
 
 
+def test_the_launcher_of_another_node_kills_its_stopped_rank(job):
+    job = job("1:2", flags="-np 1")
+    first, second = job.start(0, 1)
+    job.until_steps_of(first, 2)
+    (rank,) = ranks_of(second)
+    os.kill(rank, signal.SIGSTOP)
+    job.until_steps_of(first, 2)
+    job.stop()
+    assert [first.code(), second.code()] == [0, 0], job.report
+    assert "and was killed so that the others can continue without it" in second.words, job.report
+    assert "does not come to the next generation" not in first.words, job.report
+    assert_right(first, job)
+
+
 def assert_came_too_late(late, job):
     assert late.code() == 0, job.report
     (line,) = [line for line in late.words.splitlines() if "finished" in line]

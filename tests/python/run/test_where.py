@@ -130,6 +130,9 @@ def test_where_lists_names_with_the_ranks_that_have_not_submitted_them(tmp_path)
         assert name["operation"] == "allreduce 'allreduce.grad'" and name["waits_for"] == [1] and name["waited_s"] >= 0
         assert [wait["operation"] for wait in states[2]["operations"]] == ["allreduce 'allreduce.grad'"]
         assert states[1]["operations"] == []
+        # The age of an operation grows.
+        age = states[2]["operations"][0]["waited_s"]
+        assert 0 < age < job.states(waits_for_rank_1)[1][2]["operations"][0]["waited_s"] < DEADLINE_S
         done = where(str(job.process.pid))
         assert re.search(
             r"names that not all ranks have submitted:\n"
