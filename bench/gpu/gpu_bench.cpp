@@ -11,6 +11,7 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -98,12 +99,12 @@ void check_reductions(Device& device, std::mt19937_64& random) {
       const auto dtype = static_cast<Dtype>(d);
       const auto op = static_cast<Op>(o);
       if (!supports(dtype, op) || op == Op::user) continue;
-      for (const std::size_t offset : {std::size_t{0}, size_of(dtype)}) {
+      // 0.375 is exact in every real type and makes integers round toward zero. 1.0 / 3 divides reals.
+      for (const auto& [offset, factor] :
+           {std::pair(std::size_t{0}, 1.0), std::pair(size_of(dtype), 0.375), std::pair(size_of(dtype), 1.0 / 3)}) {
         Bench bench(device);
         // A prime: no vector width or block size divides it, so the tails of all kernels run.
         const std::size_t count = 20011, bytes = count * size_of(dtype);
-        // 0.375 is exact in every real type and makes integers round toward zero.
-        const double factor = offset == 0 ? 1.0 : 0.375;
         std::vector<std::vector<std::byte>> hosts;
         std::vector<const void*> on_host, on_device;
         for (int source = 0; source < 3; ++source) hosts.push_back(numbers(bytes, random));
@@ -126,7 +127,7 @@ void check_reductions(Device& device, std::mt19937_64& random) {
 // 300 tensors with gaps between them in one block, some of them not aligned to 256 bytes.
 void check_packing(Device& device, std::mt19937_64& random) {
   for (int d = 0; d < kDtypeCount; ++d) {
-    for (const double factor : {1.0, 0.375}) {
+    for (const double factor : {1.0, 0.375, 1.0 / 3}) {
       Bench bench(device);
       const auto dtype = static_cast<Dtype>(d);
       const std::size_t size = size_of(dtype);
