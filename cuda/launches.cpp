@@ -76,13 +76,14 @@ Status Launches::launch(Function function, std::string_view name, uint64_t block
 Status Launches::pack(Stream stream, const Packing& packing) {
   FDL_RETURN_IF_ERROR(load());
   // Each kind of packing has its kernel; float64 on either side needs the conversion through float64.
-  PackKernel kernel = k_fdl_cast_segments;
+  const bool divides = real_divisor(packing.factor) != 0;
+  PackKernel kernel = divides ? k_fdl_divide_segments : k_fdl_cast_segments;
   if (packing.is_copy()) {
     kernel = k_fdl_copy_segments;
   } else if (kind_of(packing.tensors) == DtypeKind::integer) {
     kernel = k_fdl_scale_integer_segments;
   } else if (packing.tensors == Dtype::float64 || packing.in_packed == Dtype::float64) {
-    kernel = k_fdl_cast_float64_segments;
+    kernel = divides ? k_fdl_divide_float64_segments : k_fdl_cast_float64_segments;
   }
   // Each table is one launch. The driver copies it before the call returns.
   return for_each_table(packing, [&](const PackTable& table) {
@@ -90,14 +91,21 @@ Status Launches::pack(Stream stream, const Packing& packing) {
   });
 }
 
+// The kernels multiply. A division is a packing in place, which rounds as they do: after the fold, and once more.
 Status Launches::reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
                         std::size_t count, double factor) {
+  const DtypeKind kind = kind_of(dtype);
+  if (real_divisor(factor) != 0 && (kind == DtypeKind::real || kind == DtypeKind::small_real)) {
+    const DeviceSegment whole{target, 0, count};
+    FDL_RETURN_IF_ERROR(reduce(stream, dtype, op, target, sources, count, 1.0));
+    return pack(stream, {std::span(&whole, 1), dtype, static_cast<std::byte*>(target), dtype, false, factor});
+  }
   FDL_RETURN_IF_ERROR(load());
   // The table is 4 KiB of parameters. Only the entries that are used are set.
   ReduceTable table;
   table.target = static_cast<std::byte*>(target);
   table.count = count;
-  table.scaling = scaling_of(factor);
+  table.factor = factor;
   table.source_count = static_cast<uint32_t>(sources.size());
   table.op = op;
   for (std::size_t i = 0; i < sources.size(); ++i) table.source[i] = static_cast<const std::byte*>(sources[i]);

@@ -273,7 +273,7 @@ Options parse(int argc, char** argv) {
       end(kUsage, "'" + word + "' is none of --ranks, --processes, --check, --json, --library");
     }
   }
-  if (options.ranks < 1 || options.ranks > kMostRanks) end(kUsage, "--ranks is a number from 1 to 16");
+  if (options.ranks < 2 || options.ranks > kMostRanks) end(kUsage, "--ranks is a number from 2 to 16");
   return options;
 }
 

@@ -222,7 +222,7 @@ FDL_BOTH void store_real(std::byte* to, const Wide (&values)[kCount]) {
 }
 
 // Converts real types through float32, or through float64 if either is float64.
-template <class Wide>
+template <class Wide, bool kDivides>
 struct CastReals {
   template <int kCount>
   FDL_BOTH static void load(Dtype dtype, const std::byte* from, Wide (&values)[kCount]) {
@@ -265,12 +265,28 @@ struct CastReals {
     // Missing tensors contribute zeros, whatever the factor.
     if (from != nullptr) {
       load(from_dtype, from, values);
-      const RealScale<Wide>& scale = scaling.in<Wide>();
-      if (scale.factor != Wide{1}) scale.apply_all(values);
+      scale(values, scaling.in<Wide>());
     }
     store(to_dtype, to, values);
   }
+
+ private:
+  template <int kCount>
+  FDL_BOTH static void scale(Wide (&values)[kCount], const RealScale<Wide>& scale) {
+    if constexpr (kDivides) {
+      FDL_UNROLL
+      for (int i = 0; i < kCount; ++i) values[i] = quotient(values[i], scale.divisor, scale.factor);
+    } else if (scale.factor != Wide{1}) {
+      FDL_UNROLL
+      for (int i = 0; i < kCount; ++i) values[i] *= scale.factor;
+    }
+  }
 };
+// Divisions have kernels of their own, because their code makes those that multiply slower by a tenth.
+using MultiplyReals = CastReals<float, false>;
+using MultiplyFloat64 = CastReals<double, false>;
+using DivideReals = CastReals<float, true>;
+using DivideFloat64 = CastReals<double, true>;
 
 // Multiplies integers by a factor. Both sides have the same type.
 struct ScaleIntegers {

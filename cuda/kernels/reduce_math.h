@@ -18,7 +18,7 @@ inline constexpr unsigned kVectorsPerThread = 2;  // of each source, loaded at o
 struct ReduceTable {
   std::byte* target;
   uint64_t count;
-  Scaling scaling;
+  double factor;
   uint32_t source_count;
   uint32_t head;  // elements before the first that is aligned in all vectors, or kNever
   Op op;
@@ -32,9 +32,13 @@ template <class T>
 struct IntegerElement {
   using Memory = T;
   using Value = T;
+  using Factor = double;
   FDL_BOTH static Value widen(Memory bits) { return bits; }
+  FDL_BOTH static Memory finish(Value value, bool scaled, Factor factor) {
+    return scaled ? scaled_integer<T>(value, factor) : value;
+  }
   FDL_BOTH static Memory finish(Value value, const Scaling& scaling) {
-    return scaling.is_one() ? value : scaled_integer<T>(value, scaling.wide.factor);
+    return finish(value, !scaling.is_one(), scaling.wide.factor);
   }
 };
 
@@ -42,8 +46,13 @@ template <Dtype kDtype, class Wide>
 struct RealElement {
   using Memory = typename Real<kDtype>::Memory;
   using Value = Wide;
+  using Factor = Wide;
   FDL_BOTH static Value widen(Memory bits) { return Real<kDtype>::template widen<Wide>(bits); }
   // The result is rounded after the fold, and once more after scaling.
+  FDL_BOTH static Memory finish(Value value, bool scaled, Factor factor) {
+    const Memory folded = Real<kDtype>::template narrow<Wide>(value);
+    return scaled ? Real<kDtype>::template narrow<Wide>(widen(folded) * factor) : folded;
+  }
   FDL_BOTH static Memory finish(Value value, const Scaling& scaling) {
     const Memory folded = Real<kDtype>::template narrow<Wide>(value);
     if (scaling.is_one()) return folded;
@@ -55,7 +64,9 @@ struct RealElement {
 struct BoolElement {
   using Memory = uint8_t;
   using Value = bool;
+  using Factor = double;
   FDL_BOTH static Value widen(Memory bits) { return bits != 0; }
+  FDL_BOTH static Memory finish(Value value, bool, Factor) { return value ? 1 : 0; }
   FDL_BOTH static Memory finish(Value value, const Scaling&) { return value ? 1 : 0; }
 };
 
@@ -185,11 +196,14 @@ FDL_BOTH void fold_at(const ReduceTable& table, uint64_t first, uint64_t stride)
       fold(table.op, folded[v], next);
     }
   }
+  // Converted once: double precision is slow on many devices.
+  const bool scaled = table.factor != 1.0;
+  const auto factor = static_cast<typename Element::Factor>(table.factor);
   FDL_UNROLL
   for (int v = 0; v < kVectors; ++v) {
     Elements<Memory, kCount> result;
     FDL_UNROLL
-    for (int i = 0; i < kCount; ++i) result.put(i, Element::finish(folded[v][i], table.scaling));
+    for (int i = 0; i < kCount; ++i) result.put(i, Element::finish(folded[v][i], scaled, factor));
     result.store(table.target + (first + v * stride) * sizeof(Memory));
   }
 }

@@ -192,17 +192,6 @@ struct RealScale {
   FDL_BOTH Wide apply(Wide value) const {
     return divisor != Wide{0} ? quotient(value, divisor, factor) : value * factor;
   }
-  // The same for all values, with one branch.
-  template <int kCount>
-  FDL_BOTH void apply_all(Wide (&values)[kCount]) const {
-    if (divisor == Wide{0}) {
-      FDL_UNROLL
-      for (int i = 0; i < kCount; ++i) values[i] *= factor;
-    } else {
-      FDL_UNROLL
-      for (int i = 0; i < kCount; ++i) values[i] = quotient(values[i], divisor, factor);
-    }
-  }
 };
 
 // The factor in a kernel's table, in each type in which threads compute: conversions cost time and registers. Integers

@@ -52,6 +52,8 @@ def empty(tensor, shape, dtype, place):
     """A new array for a result: of NumPy, or of the tensor's own library if the tensor is on a device."""
     if place is None:
         return numpy_module().empty(shape, numpy_dtype(dtype))
+    if hasattr(tensor, "is_cuda"):  # PyTorch, whose tensors may belong to a class of another module
+        return importlib.import_module("torch").empty(shape, dtype=tensor.dtype, device=tensor.device)
     return library_of(tensor).empty(shape, dtype=tensor.dtype)
 
 

@@ -144,6 +144,9 @@ def check_ordered_calls_follow_the_current_stream():
             fake_devices.driver().fake_cuda_go_on()
             started.wait()
             assert torch.equal(tensor.get(), total(1000, dtype)), dtype
+        gathered = comm.allgather(mine(3, torch.float32))
+        assert isinstance(gathered, fake_devices.Tensor) and gathered.shape == (hvd.size(), 3)
+        assert torch.equal(gathered.get(), torch.stack([values(r, 3, torch.float32) for r in range(hvd.size())]))
 
 
 def check_a_bucket_waits_for_the_streams_of_all_its_gradients():

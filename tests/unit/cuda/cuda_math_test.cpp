@@ -235,12 +235,21 @@ ReduceBody body_of(Dtype dtype) {
   return nullptr;
 }
 
+void run_pack(const Packing& packing, int* launches = nullptr);
+
+// As Launches::reduce() does.
 void run_reduce(Dtype dtype, Op op, std::byte* target, const std::vector<const void*>& sources, std::size_t count,
                 double factor) {
+  const DtypeKind kind = kind_of(dtype);
+  if (real_divisor(factor) != 0 && (kind == DtypeKind::real || kind == DtypeKind::small_real)) {
+    const DeviceSegment whole{target, 0, count};
+    run_reduce(dtype, op, target, sources, count, 1.0);
+    return run_pack({std::span(&whole, 1), dtype, target, dtype, false, factor});
+  }
   ReduceTable table{};
   table.target = target;
   table.count = count;
-  table.scaling = scaling_of(factor);
+  table.factor = factor;
   table.source_count = static_cast<uint32_t>(sources.size());
   table.op = op;
   for (std::size_t i = 0; i < sources.size(); ++i) table.source[i] = static_cast<const std::byte*>(sources[i]);
@@ -401,7 +410,7 @@ void change_plainly(Dtype from_dtype, const std::byte* from, Dtype to_dtype, std
     const double value = read_real(from_dtype, source);
     if (from_dtype == Dtype::float64 || to_dtype == Dtype::float64) {
       const double product[1] = {factor == 1.0 ? value : factor == 1.0 / 7 ? value / 7 : value * factor};
-      CastReals<double>::store(to_dtype, target, product);  // the rounding is tested above
+      MultiplyFloat64::store(to_dtype, target, product);  // the rounding is tested above
     } else {
       const auto single = static_cast<float>(value);
       write_real(to_dtype, target,
@@ -412,12 +421,13 @@ void change_plainly(Dtype from_dtype, const std::byte* from, Dtype to_dtype, std
   }
 }
 
-void run_pack(const Packing& packing, int* launches = nullptr) {
+void run_pack(const Packing& packing, int* launches) {
+  const bool divides = real_divisor(packing.factor) != 0;
   const auto body = packing.is_copy()                                ? copy_tile
                     : kind_of(packing.tensors) == DtypeKind::integer ? change_tile<ScaleIntegers>
                     : packing.tensors == Dtype::float64 || packing.in_packed == Dtype::float64
-                        ? change_tile<CastReals<double>>
-                        : change_tile<CastReals<float>>;
+                        ? (divides ? change_tile<DivideFloat64> : change_tile<MultiplyFloat64>)
+                        : (divides ? change_tile<DivideReals> : change_tile<MultiplyReals>);
   const Status status = for_each_table(packing, [&](const PackTable& table) {
     if (launches != nullptr) ++*launches;
     for (uint32_t block = 0; block < table.tile_count; ++block) {
