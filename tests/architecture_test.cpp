@@ -174,6 +174,7 @@ TEST(Architecture, ThreadsLiveInTheRuntime) {
                       "src/cli/run/coordinator_thread.h", "src/cli/local_ranks.cpp", "src/cli/elastic/node_search.h",
                       // A direct call of NCCL blocks the progress thread, so another thread limits its time.
                       "transports/nccl/nccl_watchdog.h", "transports/nccl/nccl_watchdog.cpp",
+                      "transports/nccl/nccl_call_thread.h", "transports/nccl/nccl_call_thread.cpp",
                       // A rank that computes must answer calls of others (docs/adr/0017).
                       "transports/tcp/connector.h", "src/system/thread.h"},
                      "give the work to the runtime's progress thread");
