@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from farandole.torch.distributed.devices import DeviceWork
+from farandole.torch.gradient_buckets import of_size
 from farandole.torch.gradient_reduction import GradientReductions
 from launch import checks_of, require
 from test_devices import ENVIRONMENTS
@@ -185,6 +186,14 @@ def check_a_bucket_waits_for_the_streams_of_all_its_gradients():
             for i, parameter in enumerate(parameters):
                 assert torch.equal(parameter.grad.get(), total(500, torch.float32, i + step)), (step, i)
     fake_devices.Stream.wait_stream = wait_stream
+
+
+def check_buckets_on_a_device_are_larger():
+    here = [torch.zeros(100_000) for _ in range(12)]  # 4.8 MB
+    there = [fake_devices.Tensor(one) for one in here]
+    assert [len(group) for group in of_size(here)] == [2] * 6
+    assert [len(group) for group in of_size(there)] == [12]
+    assert [len(group) for group in of_size(there, 1_000_000)] == [2] * 6
 
 
 class Momentum:

@@ -8,6 +8,8 @@ from ..elastic_client import is_elastic
 from .tensors import empty
 
 BUCKET_BYTES = 1 << 20
+# On a device a bucket costs a collective and two kernels, some 50 us of which the host's launches are most.
+DEVICE_BUCKET_BYTES = 16 << 20
 SHARED_BUCKET_BYTES = 25 << 20
 _ALIGNMENT = 64  # bytes; each gradient in a bucket begins at a multiple
 
@@ -139,15 +141,18 @@ def split(ordered, count):
     return [ordered[start:end] for start, end in zip([0, *ends], ends)]
 
 
-def of_size(ordered, limit):
-    """Groups of neighbours with one type and device and about `limit` bytes. A larger parameter forms its own group."""
+def of_size(ordered, limit=None):
+    """Groups of neighbours with one type and device and about `limit` bytes. A larger parameter forms its own group.
+
+    limit None: DEVICE_BUCKET_BYTES of parameters on a device, BUCKET_BYTES of others.
+    """
     groups, open_groups = [], {}
     for parameter in ordered:
         kind = parameter.dtype, parameter.device
         size = parameter.numel() * parameter.element_size()
         group, left = open_groups.get(kind, (None, 0))
         if group is None or size > left:
-            group, left = [], limit
+            group, left = [], limit or (DEVICE_BUCKET_BYTES if parameter.is_cuda else BUCKET_BYTES)
             groups.append(group)
         group.append(parameter)
         open_groups[kind] = group, left - size

@@ -88,8 +88,7 @@ class GroupedGradients(GradientHooks):
         codes = self.expected
         dense = [parameter for parameter in ordered if codes[parameter] != NONE and not is_sparse(codes[parameter])]
         unexpected = [parameter for parameter in ordered if self.expected[parameter] == NONE]
-        limit = gradient_buckets.BUCKET_BYTES
-        groups = gradient_buckets.of_size(dense, limit) + gradient_buckets.of_size(unexpected, limit)
+        groups = gradient_buckets.of_size(dense) + gradient_buckets.of_size(unexpected)
         groups += [[parameter] for parameter in ordered if is_sparse(self.expected[parameter])]
         for number, members in enumerate(groups):
             # The next forward pass needs early parameters first, and their gradients arrive last.
