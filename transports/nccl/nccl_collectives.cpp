@@ -230,7 +230,7 @@ bool NcclCollectives::queue_at_once(std::span<const NcclStep> group) {
   key.add(enrolled_.size()).add(captured_ ? 1 : 0);
   for (const NcclStep& step : group) {
     key.add(static_cast<uint64_t>(step.kind) << 32 | static_cast<uint64_t>(step.type) << 16);
-    key.add(static_cast<uint64_t>(step.op)).add(step.count).add(static_cast<uint64_t>(step.peer));
+    key.add(static_cast<uint64_t>(step.op)).add_size(step.count).add(static_cast<uint64_t>(step.peer));
   }
   if (known_calls_.contains(key.value()) && device_keeps_up()) return true;
   calls_key_ = key.value();

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <array>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 
 namespace fdl {
@@ -10,13 +12,18 @@ namespace fdl {
 class NcclKnownCalls {
  public:
   // A key for the calls of one group: everything by which NCCL chooses its algorithm, one number after the other
-  // (FNV-1a).
+  // (FNV-1a), sizes roughly.
   class Key {
    public:
     Key& add(uint64_t value) {
       state_ = (state_ ^ value) * 0x100000001b3;
       state_ ^= state_ >> 32;
       return *this;
+    }
+    // Sizes that differ by less than a quarter are the same: the buckets of named operations differ from step to step.
+    Key& add_size(uint64_t size) {
+      const int digits = std::bit_width(size);
+      return add(digits < 4 ? size : static_cast<uint64_t>(digits) << 32 | size >> (digits - 3));
     }
     uint64_t value() const { return state_; }
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tests/support/nccl_fixture.h"
+#include "transports/nccl/nccl_known_calls.h"
 
 namespace fdl::test {
 namespace {
@@ -61,6 +62,17 @@ TEST_F(NcclCallsAuto, QueueKnownCallsAtOnce) {
     me.gpu.synchronize();
     EXPECT_EQ(me.gpu.get(memory, 10), std::vector<float>(10, 64));
   });
+}
+
+TEST_F(NcclCallsAuto, AreKnownBySizesThatDifferByLessThanAQuarter) {
+  const auto key_of = [](uint64_t size) { return NcclKnownCalls::Key().add_size(size).value(); };
+  for (uint64_t size = 1; size < (uint64_t{1} << 40); size = 2 * size + 1) {
+    EXPECT_NE(key_of(size), key_of(size + 1)) << "the next power of two";
+    EXPECT_NE(key_of(size), key_of(size / 2)) << size;
+  }
+  EXPECT_EQ(key_of(1 << 20), key_of((5 << 18) - 1));
+  EXPECT_NE(key_of(1 << 20), key_of(5 << 18));
+  EXPECT_NE(key_of(4), key_of(5));
 }
 
 // Behind many queued kernels the driver itself may block, so a thread makes the calls while the device is far behind.
