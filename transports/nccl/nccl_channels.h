@@ -18,6 +18,12 @@ class NcclChannels final : public DeviceChannels {
  public:
   explicit NcclChannels(NcclCollectives& collectives)
       : collectives_(collectives), communicator_(collectives.communicator()) {}
+  // Ends calls that still wait for a peer, because they use the messages.
+  ~NcclChannels() override {
+    if (!connecting_.empty() && communicator_.busy()) {
+      communicator_.stop(Status(Code::shut_down, "nccl: its channels ended while they connected"));
+    }
+  }
 
   // Whether NCCL has queued all messages. Once it has, they are watched for errors until the device has run them.
   Result<bool> ready() override {

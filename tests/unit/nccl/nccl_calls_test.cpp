@@ -137,6 +137,22 @@ TEST_F(NcclCallsAuto, EndWithTheCommunicator) {
   });
 }
 
+// The first messages with a peer wait for it, and use memory of the channels meanwhile.
+TEST_F(NcclCallsAuto, EndWithTheChannels) {
+  run_gpu_group(2, [](GpuRank& me) {
+    float* memory = me.gpu.put(std::vector<float>(10, 1));
+    require(me.sum(memory, memory, 10));
+    if (me.rank == 1) return;
+    auto channels = me.library.channels_of(*me.collectives);
+    require(channels->begin_group());
+    require(channels->send(me.gpu.stream(), 1, memory, 40));
+    require(channels->end_group());
+    EXPECT_FALSE(require(channels->ready()));
+    channels.reset();
+    EXPECT_EQ(me.sum(memory, memory, 10).code(), Code::shut_down);
+  });
+}
+
 TEST_F(NcclCallsAuto, ReportFailures) {
   fake_nccl_fail("AllReduce", 2, 2);
   run_gpu_group(1, [](GpuRank& me) {
