@@ -205,6 +205,8 @@ start_mps() {
   fi
   export CUDA_MPS_PIPE_DIRECTORY=$scratch/mps CUDA_MPS_LOG_DIRECTORY=$scratch/mps
   mkdir -p "$scratch/mps"
+  # Kernels of ranks that wait for each other must run at once, so each rank gets its share of the multiprocessors.
+  export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=$((100 / ranks))
   nvidia-cuda-mps-control -d
   trap 'echo quit | nvidia-cuda-mps-control; rm -rf "$scratch"' EXIT
 }
