@@ -17,6 +17,7 @@
 
 #include "bench/gpu/bench_gpu.h"
 #include "bench/gpu/turns.h"
+#include "bench/gpu/words.h"
 #include "bench/gpu/worker_group.h"
 #include "cli/opened_world.h"
 #include "cli/simulate/resnet50.h"
@@ -306,25 +307,14 @@ void run(const Options& options, int rank, const Rendezvous& rendezvous) {
 
 Options parse(int argc, char** argv) {
   Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const auto value = [&] {
-      return i + 1 < argc ? std::string(argv[++i]) : (end(kUsage, word + " needs a value"), "");
-    };
-    if (word == "--ranks") {
-      options.ranks = std::atoi(value().c_str());
-    } else if (word == "--check") {
-      options.check_only = true;
-    } else if (word == "--json") {
-      options.json = value();
-    } else if (word == "--library") {
-      options.knobs["cuda_library"] = value();
-    } else if (word == "--nccl") {
-      options.knobs["nccl_library"] = value();
-    } else {
-      end(kUsage, "'" + word + "' is none of --ranks, --check, --json, --library, --nccl");
-    }
-  }
+  const auto knob = [&](const char* name) {
+    return [&options, name](const std::string& value) { options.knobs[name] = value; };
+  };
+  read_words(argc, argv,
+             {word_with_value("--ranks", [&](const std::string& value) { options.ranks = std::atoi(value.c_str()); }),
+              word_alone("--check", [&] { options.check_only = true; }),
+              word_with_value("--json", [&](const std::string& value) { options.json = value; }),
+              word_with_value("--library", knob("cuda_library")), word_with_value("--nccl", knob("nccl_library"))});
   options.config = stop_unless(Config::read(Environment::of_process(), options.knobs));
   // A single rank does not use NCCL. Several ranks must use it or fail with the reason.
   if (options.ranks > 1) options.knobs["device_collectives"] = "nccl";

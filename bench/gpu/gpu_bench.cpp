@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "bench/gpu/bits.h"
 #include "bench/gpu/ending.h"
+#include "bench/gpu/words.h"
 #include "bench/times.h"
 #include "cli/simulate/resnet50.h"
 #include "cuda/cuda_device.h"
@@ -328,22 +329,11 @@ void time_all(Device& device, Report& report) {
 
 Options read(int count, char** words) {
   Options options;
-  for (int i = 1; i < count; ++i) {
-    const std::string word = words[i];
-    const bool has_value = i + 1 < count;
-    if (word == "--check") {
-      options.check_only = true;
-    } else if (word == "--device" && has_value) {
-      options.device = std::atoi(words[++i]);
-    } else if (word == "--library" && has_value) {
-      options.config.cuda_library = words[++i];
-    } else if (word == "--json" && has_value) {
-      options.json = words[++i];
-    } else {
-      std::fprintf(stderr, "gpu_bench [--device N] [--library FILE] [--check] [--json FILE]; not '%s'\n", word.c_str());
-      std::exit(64);
-    }
-  }
+  read_words(count, words,
+             {word_alone("--check", [&] { options.check_only = true; }),
+              word_with_value("--device", [&](const std::string& value) { options.device = std::atoi(value.c_str()); }),
+              word_with_value("--json", [&](const std::string& value) { options.json = value; }),
+              word_with_value("--library", [&](const std::string& value) { options.config.cuda_library = value; })});
   return options;
 }
 

@@ -14,6 +14,7 @@
 
 #include "bench/gpu/bench_gpu.h"
 #include "bench/gpu/turns.h"
+#include "bench/gpu/words.h"
 #include "bench/gpu/worker_group.h"
 #include "cli/simulate/resnet50.h"
 #include "transports/nccl/nccl_device_library.h"
@@ -182,29 +183,15 @@ void run(const Options& options, int rank, const Ids& ids) {
 Options parse(int argc, char** argv) {
   Options options;
   std::map<std::string, std::string> knobs;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const auto value = [&] {
-      return i + 1 < argc ? std::string(argv[++i]) : (end(kUsage, word + " needs a value"), "");
-    };
-    if (word == "--ranks") {
-      options.ranks = std::atoi(value().c_str());
-    } else if (word == "--direct") {
-      knobs["nccl_calls"] = "direct";
-    } else if (word == "--check") {
-      options.check_only = true;
-    } else if (word == "--most") {
-      options.most = stop_unless(parse_bytes(value()), kUsage);
-    } else if (word == "--json") {
-      options.json = value();
-    } else if (word == "--library") {
-      knobs["cuda_library"] = value();
-    } else if (word == "--nccl") {
-      knobs["nccl_library"] = value();
-    } else {
-      end(kUsage, "'" + word + "' is none of --ranks, --direct, --check, --most, --json, --library, --nccl");
-    }
-  }
+  const auto knob = [&](const char* name) { return [&knobs, name](const std::string& value) { knobs[name] = value; }; };
+  read_words(argc, argv,
+             {word_with_value("--ranks", [&](const std::string& value) { options.ranks = std::atoi(value.c_str()); }),
+              word_alone("--direct", [&] { knobs["nccl_calls"] = "direct"; }),
+              word_alone("--check", [&] { options.check_only = true; }),
+              word_with_value(
+                  "--most", [&](const std::string& value) { options.most = stop_unless(parse_bytes(value), kUsage); }),
+              word_with_value("--json", [&](const std::string& value) { options.json = value; }),
+              word_with_value("--library", knob("cuda_library")), word_with_value("--nccl", knob("nccl_library"))});
   options.config = stop_unless(Config::read(Environment::of_process(), knobs));
   return options;
 }

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "bench/gpu/bench_gpu.h"
 #include "bench/gpu/bits.h"
+#include "bench/gpu/words.h"
 #include "bench/gpu/worker_group.h"
 #include "bench/times.h"
 #include "data/reduce.h"
@@ -254,25 +255,12 @@ void run(const Options& options, int rank, Board& board) {
 
 Options parse(int argc, char** argv) {
   Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const auto value = [&] {
-      return i + 1 < argc ? std::string(argv[++i]) : (end(kUsage, word + " needs a value"), "");
-    };
-    if (word == "--ranks") {
-      options.ranks = std::atoi(value().c_str());
-    } else if (word == "--processes") {
-      options.processes = true;
-    } else if (word == "--check") {
-      options.check_only = true;
-    } else if (word == "--json") {
-      options.json = value();
-    } else if (word == "--library") {
-      options.config.cuda_library = value();
-    } else {
-      end(kUsage, "'" + word + "' is none of --ranks, --processes, --check, --json, --library");
-    }
-  }
+  read_words(argc, argv,
+             {word_with_value("--ranks", [&](const std::string& value) { options.ranks = std::atoi(value.c_str()); }),
+              word_alone("--processes", [&] { options.processes = true; }),
+              word_alone("--check", [&] { options.check_only = true; }),
+              word_with_value("--json", [&](const std::string& value) { options.json = value; }),
+              word_with_value("--library", [&](const std::string& value) { options.config.cuda_library = value; })});
   if (options.ranks < 2 || options.ranks > kMostRanks) end(kUsage, "--ranks is a number from 2 to 16");
   return options;
 }
