@@ -1,7 +1,7 @@
 """`cpack` makes Debian packages and an archive; another project uses what is in them, unpacked into a folder."""
 
 import os
-import tarfile
+import shutil
 from pathlib import Path
 
 import farandole
@@ -57,8 +57,7 @@ def test_debian_packages_are_used_from_a_folder(made, tmp_path):
 
 def test_the_archive_is_used_from_a_folder(made, tmp_path):
     folder, _ = made
-    with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
-        archive.extractall(tmp_path, filter="data")
+    shutil.unpack_archive(next(folder.glob("*.tar.gz")), tmp_path)
     (unpacked,) = tmp_path.iterdir()
     assert unpacked.name == f"farandole-{VERSION}-linux-{os.uname().machine}"
     environment = {**os.environ, "PKG_CONFIG_PATH": str(unpacked / "lib/pkgconfig")}

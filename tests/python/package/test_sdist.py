@@ -3,7 +3,6 @@
 import os
 import shutil
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -51,8 +50,7 @@ def sdist(sources, tmp_path_factory):
 @pytest.fixture(scope="module")
 def unpacked(sdist, tmp_path_factory):
     folder = tmp_path_factory.mktemp("unpacked")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+    shutil.unpack_archive(sdist, folder)
     return next(folder.iterdir())
 
 
