@@ -536,7 +536,11 @@ Outcome hand_in(Core& core, std::vector<Call> calls) {
 // The first collective of a kind connects the ranks: a blocking communicator waits in it until all have called one.
 Outcome connect(Core& core, const std::set<uint32_t>& kinds) {
   if (setting("connects") == 0 || !core.blocking) return Outcome::success;
-  const auto rendezvous = core.rendezvous;  // an abort gives it up meanwhile
+  // An abort by another thread gives it up meanwhile.
+  const auto rendezvous = [&] {
+    const std::lock_guard lock(core.mutex);
+    return core.rendezvous;
+  }();
   for (const uint32_t kind : kinds) {
     auto& arrived = rendezvous->state().connected[kind];
     if (core.kinds.insert(kind).second) arrived.fetch_add(1);
