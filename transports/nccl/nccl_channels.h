@@ -54,7 +54,7 @@ class NcclChannels final : public DeviceChannels {
       }
     }
     communicator_.begin_work("messages", peers_);
-    collectives_.expect_messages();
+    collectives_.poll_soon();
     unwatched_ = true;
     if (connecting_.empty()) return communicator_.called(make_calls(), communicator_.work());
     communicator_.begin_call([this] { return make_calls(); });

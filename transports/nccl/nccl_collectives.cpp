@@ -353,7 +353,7 @@ Status NcclCollectives::watch() {
   return {};
 }
 
-void NcclCollectives::expect_messages() { poll_ns_ = kFirstPollNs; }
+void NcclCollectives::poll_soon() { poll_ns_ = kFirstPollNs; }
 
 Status NcclCollectives::watch_messages(Stream stream) {
   stream_ = stream;

@@ -46,9 +46,9 @@ class NcclCollectives final : public Collectives {
 
   NcclCommunicator& communicator() { return *communicator_; }
   const NcclCommunicator& communicator() const { return *communicator_; }
-  // For NcclChannels, which hands messages to NCCL beside start(). expect_messages() makes the next sleep poll NCCL
+  // For NcclChannels, which hands messages to NCCL beside start(). poll_soon() makes the next sleep poll NCCL
   // soon; watch_messages() watches the stream once the messages are on it.
-  void expect_messages();
+  void poll_soon();
   Status watch_messages(Stream stream);
   // Implements DeviceLibrary::poll_work().
   DeviceLibrary::Work poll_work();

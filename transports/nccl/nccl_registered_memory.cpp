@@ -72,7 +72,7 @@ Result<bool> NcclCollectives::dismiss(void* memory) {
     FDL_RETURN_IF_ERROR(communicator_->called(
         communicator_->call(functions.CommDeregister, communicator_->get(), gone.handle), "unregistering memory"));
   }
-  poll_ns_ = kFirstPollNs;
+  poll_soon();
   return communicator_->ready();
 }
 
