@@ -364,9 +364,6 @@ Status CudaDevice::copy_segments(Stream stream, const Packing& packing) {
 
 Status CudaDevice::move_segments(Stream stream, const Packing& packing) {
   // Only conversions between real types are supported; other packings keep their type.
-  const auto is_real = [](Dtype dtype) {
-    return kind_of(dtype) == DtypeKind::real || kind_of(dtype) == DtypeKind::small_real;
-  };
   if (packing.tensors != packing.in_packed && !(is_real(packing.tensors) && is_real(packing.in_packed))) {
     return Status(Code::unsupported, fmt::format("{}: {} is not packed as {}: only real types become others",
                                                  calls_.name, name_of(packing.tensors), name_of(packing.in_packed)));

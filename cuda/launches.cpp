@@ -94,8 +94,7 @@ Status Launches::pack(Stream stream, const Packing& packing) {
 // The kernels multiply. A division is a packing in place, which rounds as they do: after the fold, and once more.
 Status Launches::reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
                         std::size_t count, double factor) {
-  const DtypeKind kind = kind_of(dtype);
-  if (real_divisor(factor) != 0 && (kind == DtypeKind::real || kind == DtypeKind::small_real)) {
+  if (real_divisor(factor) != 0 && is_real(dtype)) {
     const DeviceSegment whole{target, 0, count};
     FDL_RETURN_IF_ERROR(reduce(stream, dtype, op, target, sources, count, 1.0));
     return pack(stream, {std::span(&whole, 1), dtype, static_cast<std::byte*>(target), dtype, false, factor});

@@ -31,16 +31,13 @@ struct Bits {
                     const std::string& what) {
     ++checks;
     const std::size_t size = fdl::size_of(dtype);
-    // For types without signed zeros any difference counts.
-    const fdl::DtypeKind kind = fdl::kind_of(dtype);
-    const bool has_signed_zeros = kind == fdl::DtypeKind::real || kind == fdl::DtypeKind::small_real;
     for (std::size_t at = 0; at < expected.size(); at += size) {
       if (std::memcmp(&actual[at], &expected[at], size) == 0) continue;
       uint64_t a = 0, b = 0;
       std::memcpy(&a, &actual[at], size);
       std::memcpy(&b, &expected[at], size);
       const uint64_t sign = uint64_t{1} << (8 * size - 1);
-      if (has_signed_zeros && ((a | b) & ~sign) == 0) continue;
+      if (fdl::is_real(dtype) && ((a | b) & ~sign) == 0) continue;  // other types have no signed zeros
       ++wrong;
       std::printf("WRONG  %s: element %zu is %llx, not %llx\n", what.c_str(), at / size,
                   static_cast<unsigned long long>(a), static_cast<unsigned long long>(b));

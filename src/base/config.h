@@ -129,7 +129,7 @@
        "ranks, in a thread of their own. deferred: NCCL starts a thread for each. direct: always in the calling thread, " \
        "which a rank that is late to the first collective of a kind then blocks.")                                     \
   KNOB(nccl_call_timeout_s,    Seconds, "600", "",                                                                     \
-       "Unless nccl_calls=deferred: a call that blocks the calling thread for longer ends the group with an error.")                      \
+       "Unless nccl_calls=deferred: a call that blocks the calling thread for longer ends the group with an error.")   \
   KNOB(one_shot_bytes,         Bytes,   "0", "",                                                                       \
        "Sums on devices of up to this size, among ranks of one host, are one kernel of farandole's over CUDA IPC. "    \
        "0: none.")                                                                                                     \

@@ -63,6 +63,10 @@ constexpr DtypeKind kind_of(Dtype dtype) {
   return DtypeKind::integer;
 }
 
+constexpr bool is_real(Dtype dtype) {
+  return kind_of(dtype) == DtypeKind::real || kind_of(dtype) == DtypeKind::small_real;
+}
+
 // "float32", "bool".
 std::string_view name_of(Dtype dtype);
 std::optional<Dtype> dtype_named(std::string_view name);

@@ -119,8 +119,7 @@ inline void divide_plainly(Dtype dtype, std::byte* values, std::size_t count, in
 
 // scale(), except that averages of reals over up to 64 ranks do not depend on it.
 inline void scale_plainly(Dtype dtype, std::byte* values, std::size_t count, double factor) {
-  const bool is_real = kind_of(dtype) == DtypeKind::real || kind_of(dtype) == DtypeKind::small_real;
-  for (int divisor = 2; is_real && divisor <= 64; ++divisor) {
+  for (int divisor = 2; is_real(dtype) && divisor <= 64; ++divisor) {
     if (factor == 1.0 / divisor) return divide_plainly(dtype, values, count, divisor);
   }
   scale(dtype, values, values, count, factor);

@@ -30,6 +30,8 @@ enum class Outcome : int {
   in_progress = 7,
   timeout = 8,
 };
+// Whether a call has not failed; a nonblocking one may still be in progress.
+constexpr bool is_accepted(Outcome outcome) { return outcome == Outcome::success || outcome == Outcome::in_progress; }
 
 enum class Type : int {
   int8 = 0,

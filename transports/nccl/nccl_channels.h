@@ -77,23 +77,22 @@ class NcclChannels final : public DeviceChannels {
     return {};
   }
 
-  // A group in which a call failed must still be ended, because otherwise the next group would be nested in it.
   nccl::Outcome make_calls() {
     const auto& nccl = communicator_.functions();
     const nccl::Comm comm = communicator_.get();
     void* const stream = stream_;
-    const nccl::Outcome begun = communicator_.call(nccl.GroupStart);
-    if (begun != nccl::Outcome::success) return begun;
-    nccl::Outcome first = nccl::Outcome::success;
-    for (const Message& one : messages_) {
-      const nccl::Outcome outcome =
-          one.outgoing ? communicator_.call(nccl.Send, static_cast<const void*>(one.data), one.bytes, nccl::Type::uint8,
-                                            one.peer, comm, stream)
-                       : communicator_.call(nccl.Recv, one.data, one.bytes, nccl::Type::uint8, one.peer, comm, stream);
-      if (first == nccl::Outcome::success || first == nccl::Outcome::in_progress) first = outcome;
-    }
-    const nccl::Outcome ended = communicator_.call(nccl.GroupEnd);
-    return first == nccl::Outcome::success || first == nccl::Outcome::in_progress ? ended : first;
+    return communicator_.call_group([&] {
+      nccl::Outcome first = nccl::Outcome::success;
+      for (const Message& one : messages_) {
+        const nccl::Outcome outcome =
+            one.outgoing
+                ? communicator_.call(nccl.Send, static_cast<const void*>(one.data), one.bytes, nccl::Type::uint8,
+                                     one.peer, comm, stream)
+                : communicator_.call(nccl.Recv, one.data, one.bytes, nccl::Type::uint8, one.peer, comm, stream);
+        if (nccl::is_accepted(first)) first = outcome;
+      }
+      return first;
+    });
   }
 
   NcclCollectives& collectives_;

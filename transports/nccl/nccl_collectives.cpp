@@ -249,23 +249,18 @@ bool NcclCollectives::device_keeps_up() {
 
 nccl::Outcome NcclCollectives::make_calls(std::span<const NcclStep> group, Status& refused) {
   const CurrentDevice current(device_);  // once for the whole group
-  const auto& functions = communicator_->functions();
-  if (group.size() > 1) {
-    const nccl::Outcome begun = communicator_->call(functions.GroupStart);
-    if (begun != nccl::Outcome::success) return begun;
-  }
-  // A failed call does not leave the loop: the group must be ended in any case.
-  nccl::Outcome first = nccl::Outcome::success;
-  for (const NcclStep& step : group) {
-    const auto op = operation_of(step);
-    if (!op.ok() && refused.ok()) refused = op.status();
-    if (!op.ok()) continue;
-    const nccl::Outcome outcome = call(step, *op);
-    if (first == nccl::Outcome::success || first == nccl::Outcome::in_progress) first = outcome;
-  }
-  if (group.size() == 1) return first;
-  const nccl::Outcome ended = communicator_->call(functions.GroupEnd);
-  return first == nccl::Outcome::success || first == nccl::Outcome::in_progress ? ended : first;
+  const auto make = [&] {
+    nccl::Outcome first = nccl::Outcome::success;
+    for (const NcclStep& step : group) {
+      const auto op = operation_of(step);
+      if (!op.ok() && refused.ok()) refused = op.status();
+      if (!op.ok()) continue;
+      const nccl::Outcome outcome = call(step, *op);
+      if (nccl::is_accepted(first)) first = outcome;
+    }
+    return first;
+  };
+  return group.size() == 1 ? make() : communicator_->call_group(make);
 }
 
 Result<nccl::RedOp> NcclCollectives::operation_of(const NcclStep& step) {

@@ -55,7 +55,7 @@ Status NcclCommunicator::join(const DeviceLibrary::Id& id) {
   if (options_.calls != NcclCalls::deferred) config.split_share = 1;
   const Outcome outcome = call(functions().CommInitRankConfig, &joined_, size(), unique, rank_, &config);
   comm_ = joined_;
-  if (outcome == Outcome::in_progress || outcome == Outcome::success) return {};
+  if (is_accepted(outcome)) return {};
   return fail(outcome, "joining");
 }
 
@@ -132,7 +132,7 @@ Status NcclCommunicator::advance() {
     stage_ = Stage::splitting;
     comm_ = nullptr;
     const Outcome outcome = call(functions().CommSplit, joined_, 0, rank_, &comm_, &config);
-    if (outcome == Outcome::success || outcome == Outcome::in_progress) return {};
+    if (is_accepted(outcome)) return {};
     return fail(outcome, "splitting");
   }
   if (stage_ == Stage::splitting) {
@@ -162,13 +162,13 @@ Status NcclCommunicator::check() {
   Outcome state = Outcome::success;
   const Outcome queried = call(functions().CommGetAsyncError, comm_, &state);
   if (queried != Outcome::success) state = queried;
-  if (state == Outcome::success || state == Outcome::in_progress) return {};
+  if (is_accepted(state)) return {};
   return fail(state, work_);
 }
 
 Status NcclCommunicator::called(Outcome outcome, std::string_view what) {
   if (watchdog_ != nullptr && watchdog_->has_aborted() && status_.ok()) return fail_blocked(what);
-  if (outcome != Outcome::success && outcome != Outcome::in_progress) return fail(outcome, what);
+  if (!is_accepted(outcome)) return fail(outcome, what);
   // A nonblocking call may return success while its work goes on, as ncclCommWindowRegister() does. Only the
   // communicator's state tells, so ready() queries it after each call.
   if (watchdog_ == nullptr) stage_ = Stage::working;
@@ -181,7 +181,7 @@ void NcclCommunicator::begin_call(std::function<Outcome()> call) {
 }
 
 Status NcclCommunicator::called_in_group(Outcome outcome, std::string_view what) {
-  if (outcome == Outcome::success || outcome == Outcome::in_progress) return {};
+  if (is_accepted(outcome)) return {};
   return Status(Code::transport,
                 fmt::format("nccl: {} failed on {}: {}", what, name_of(rank_), library_->text_for(outcome, comm_)));
 }
@@ -211,10 +211,7 @@ void NcclCommunicator::end_call() {
   comm_ = nullptr;
 }
 
-void NcclCommunicator::revoke() {
-  const Outcome outcome = call(functions().CommRevoke, comm_, 0);
-  revoked_ = outcome == Outcome::success || outcome == Outcome::in_progress;
-}
+void NcclCommunicator::revoke() { revoked_ = is_accepted(call(functions().CommRevoke, comm_, 0)); }
 
 // Aborts the split-off communicator before its parent.
 void NcclCommunicator::abort() {

@@ -60,6 +60,16 @@ class NcclCommunicator {
   nccl::Outcome call(nccl::Outcome (*function)(Parameters...), Arguments... arguments) const {
     return call_within(options_.call_timeout_s, function, arguments...);
   }
+  // Makes calls as one group. `make` makes them and returns the first failure, if there is one; the group is ended in
+  // any case, because otherwise the next one would be nested in it.
+  template <typename Make>
+  nccl::Outcome call_group(Make make) const {
+    const nccl::Outcome begun = call(functions().GroupStart);
+    if (begun != nccl::Outcome::success) return begun;
+    const nccl::Outcome made = make();
+    const nccl::Outcome ended = call(functions().GroupEnd);
+    return nccl::is_accepted(made) ? ended : made;
+  }
   const nccl::Functions& functions() const { return library_->functions(); }
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }

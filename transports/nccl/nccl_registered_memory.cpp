@@ -46,9 +46,7 @@ Status NcclCollectives::register_memory(Enrolled& memory) {
   if (memory.window != nullptr || !features.registration) return {};
   const nccl::Outcome outcome =
       communicator_->call(functions.CommRegister, communicator_->get(), memory.memory, memory.bytes, &memory.handle);
-  if (outcome == nccl::Outcome::success || outcome == nccl::Outcome::in_progress) {
-    return communicator_->called(outcome, "registering memory");
-  }
+  if (nccl::is_accepted(outcome)) return communicator_->called(outcome, "registering memory");
   log_info("nccl: {} bytes stay unregistered: {}", memory.bytes,
            communicator_->library().text_for(outcome, communicator_->get()));
   memory.handle = nullptr;

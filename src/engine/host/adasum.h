@@ -24,9 +24,7 @@
 namespace fdl {
 
 // Whether Adasum supports the type: only real ones. Types smaller than float32 are computed in float32.
-constexpr bool adasum_takes(Dtype dtype) {
-  return kind_of(dtype) == DtypeKind::real || kind_of(dtype) == DtypeKind::small_real;
-}
+constexpr bool adasum_takes(Dtype dtype) { return is_real(dtype); }
 constexpr Dtype adasum_works_in(Dtype dtype) { return dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32; }
 
 // Convert and copy between a tensor and the memory that Adasum works on, multiplying by a factor.

@@ -201,7 +201,7 @@ bool is_nan(Dtype dtype, const std::byte* element) {
 void expect_same(Dtype dtype, const std::byte* actual, const std::byte* expected, std::size_t count,
                  const std::string& what) {
   const std::size_t size = size_of(dtype);
-  const bool is_signed_zero_possible = kind_of(dtype) == DtypeKind::real || kind_of(dtype) == DtypeKind::small_real;
+  const bool is_signed_zero_possible = is_real(dtype);
   for (std::size_t i = 0; i < count; ++i) {
     if (std::memcmp(actual + i * size, expected + i * size, size) == 0) continue;
     if (is_nan(dtype, actual + i * size) && is_nan(dtype, expected + i * size)) continue;
@@ -240,8 +240,7 @@ void run_pack(const Packing& packing, int* launches = nullptr);
 // As Launches::reduce() does.
 void run_reduce(Dtype dtype, Op op, std::byte* target, const std::vector<const void*>& sources, std::size_t count,
                 double factor) {
-  const DtypeKind kind = kind_of(dtype);
-  if (real_divisor(factor) != 0 && (kind == DtypeKind::real || kind == DtypeKind::small_real)) {
+  if (real_divisor(factor) != 0 && is_real(dtype)) {
     const DeviceSegment whole{target, 0, count};
     run_reduce(dtype, op, target, sources, count, 1.0);
     return run_pack({std::span(&whole, 1), dtype, target, dtype, false, factor});
