@@ -5,7 +5,12 @@
 //   publish  hosts/L/socket    its Unix socket   fetch it, connect (which succeeds or fails at once)
 //   fetch    hosts/L/knock/r   from all          publish  hosts/L/knock/r   whether it is connected
 //   accept as many, prove the key, pass memory   prove the key, map the memory, answer through it
+//   confirm each answer                          publish  hosts/L/why/r     why it failed, if it did
+//   fetch    hosts/L/why/r     from the failed
 //   publish  hosts/members/L   the successful    fetch it
+//
+// A rank that dies in a trial publishes no reason. The leader then waits for it until the caller interrupts the set-up
+// because of the loss: a rank that is lost is no rank that shares no memory.
 //
 // Containers of one host have one boot id but may not reach each other. The ranks that did not succeed try again among
 // themselves, until all have a host. Rank 0 collects the outcomes of all kernels and publishes them as hosts/all, so
@@ -91,6 +96,11 @@ Result<std::vector<int>> parse_host(std::string_view text, const std::vector<int
   return ranks;
 }
 
+// `found` is in ascending order.
+void erase(std::vector<int>& ranks, const std::vector<int>& found) {
+  std::erase_if(ranks, [&](int one) { return std::ranges::binary_search(found, one); });
+}
+
 // The leader writes word 0, and candidate r answers in word 1 + r.
 uint64_t& word(const SharedSegment& segment, int index) {
   return reinterpret_cast<uint64_t*>(segment.bytes().data())[index];
@@ -141,24 +151,40 @@ Result<int> try_one(const Trial& trial, const Offer& offer, int fd) {
   if (std::atomic_ref<uint64_t>(word(offer.memory, 1 + *candidate)).load(std::memory_order_acquire) != ~offer.secret) {
     return Status(Code::transport, introduced.peer + " did not write what it read");
   }
+  FDL_RETURN_IF_ERROR(write_all(fd, {&done, 1}, trial.timeout()));
   return *candidate;
 }
 
-Result<int> count_connected(const Trial& trial) {
+// The candidates that have connected, in ascending order.
+Result<std::vector<int>> find_connected(const Trial& trial) {
   const std::vector<int> others(trial.candidates.begin() + 1, trial.candidates.end());
   FDL_ASSIGN_OR_RETURN(const ManyFacts answers, trial.exchange.fetch_many(trial.key("knock/"), others, trial.deadline));
   if (!answers.missing.empty()) {
     return Status(Code::timeout, fmt::format("rank {} did not answer in time whether it shares memory with rank {}",
                                              answers.missing.front(), trial.leader));
   }
-  return static_cast<int>(std::ranges::count(answers.values, "connected"));
+  std::vector<int> connected;
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    if (answers.values[i] == "connected") connected.push_back(others[i]);
+  }
+  return connected;
+}
+
+// Fails if one of these candidates does not publish why its trial failed.
+Status fetch_reasons(const Trial& trial, const std::vector<int>& failed) {
+  if (failed.empty()) return {};
+  FDL_ASSIGN_OR_RETURN(const ManyFacts reasons, trial.exchange.fetch_many(trial.key("why/"), failed, trial.deadline));
+  if (reasons.missing.empty()) return {};
+  return Status(Code::timeout, fmt::format("rank {} did not publish in time why it shares no memory with rank {}",
+                                           reasons.missing.front(), trial.leader));
 }
 
 Result<std::vector<int>> accept_candidates(const Trial& trial, const Offer& offer) {
-  FDL_ASSIGN_OR_RETURN(const int connected, count_connected(trial));
+  FDL_ASSIGN_OR_RETURN(std::vector<int> connected, find_connected(trial));
+  const std::size_t expected = connected.size();
   std::vector<int> members;
   // All connections are in the socket's queue already, so this loop never waits for a missing candidate.
-  for (int tried = 0; tried < connected;) {
+  for (std::size_t tried = 0; tried < expected;) {
     auto fd = accept_one(offer.listening.fd.get());
     if (!fd.ok() || !*fd) break;
     if (is_of_another_user(fd->get())) continue;
@@ -167,6 +193,9 @@ Result<std::vector<int>> accept_candidates(const Trial& trial, const Offer& offe
     // Connections of strangers do not count.
     if (member.ok() || member.status().code() != Code::authentication) ++tried;
   }
+  std::ranges::sort(members);
+  erase(connected, members);
+  FDL_RETURN_IF_ERROR(fetch_reasons(trial, connected));
   return members;
 }
 
@@ -181,8 +210,7 @@ Status lead(const Trial& trial, int world_size) {
   } else {
     log_info("ranks of this host will not share memory: {}", offer.status().text());
   }
-  members.push_back(trial.leader);
-  std::sort(members.begin(), members.end());
+  members.insert(members.begin(), trial.leader);
   return trial.exchange.publish(fmt::format("{}{}", kMembers, trial.leader), text_of(members));
 }
 
@@ -198,8 +226,9 @@ Status map_and_answer(const Trial& trial, int rank, int fd) {
   }
   const uint64_t secret = std::atomic_ref<uint64_t>(word(memory, 0)).load(std::memory_order_acquire);
   std::atomic_ref<uint64_t>(word(memory, 1 + rank)).store(~secret, std::memory_order_release);
-  const std::byte done{1};
-  return write_all(fd, {&done, 1}, trial.timeout());
+  std::byte done{1};
+  FDL_RETURN_IF_ERROR(write_all(fd, {&done, 1}, trial.timeout()));
+  return read_all(fd, {&done, 1}, trial.timeout());  // the leader closes the connection if it read something else
 }
 
 Status follow(const Trial& trial, int rank) {
@@ -209,11 +238,10 @@ Status follow(const Trial& trial, int rank) {
   auto fd = connect_any(addresses, trial.timeout());
   FDL_RETURN_IF_ERROR(trial.exchange.publish(trial.key(fmt::format("knock/{}", rank)), fd.ok() ? "connected" : "no"));
   const Status why = fd.ok() ? map_and_answer(trial, rank, fd->get()) : fd.status();
-  if (!why.ok()) {
-    log_info("rank {} and rank {} have one kernel but share no memory (another container?): {}", rank, trial.leader,
-             why.text());
-  }
-  return {};
+  if (why.ok()) return {};
+  log_info("rank {} and rank {} have one kernel but share no memory (another container?): {}", rank, trial.leader,
+           why.text());
+  return fd.ok() ? trial.exchange.publish(trial.key(fmt::format("why/{}", rank)), why.text()) : Status();
 }
 
 // ---- All ranks ----
@@ -229,10 +257,6 @@ Result<std::vector<int>> run_trial(const Trial& trial, int rank, int world_size)
   FDL_ASSIGN_OR_RETURN(const std::string text,
                        trial.exchange.fetch(fmt::format("{}{}", kMembers, trial.leader), trial.deadline));
   return parse_host(text, trial.candidates);
-}
-
-void erase(std::vector<int>& ranks, const std::vector<int>& found) {
-  std::erase_if(ranks, [&](int one) { return std::ranges::binary_search(found, one); });
 }
 
 using Kernels = std::map<std::string, std::vector<int>>;  // the ranks of each boot id

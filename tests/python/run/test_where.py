@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from launch import FARANDOLE
@@ -205,10 +206,23 @@ def test_where_says_so_when_native_code_holds_the_interpreter(tmp_path):
         assert "ranks 0, 2:\n  thread MainThread:" in done.stdout
 
 
+def stop(pid):
+    """Stops a process and all its threads, each of which stops when it is scheduled: late on a busy machine."""
+    os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + 20
+    while any(state_of(task) != "T" for task in Path(f"/proc/{pid}/task").iterdir()):
+        assert time.monotonic() < end, f"process {pid} has not stopped"
+        time.sleep(0.01)
+
+
+def state_of(task):
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
+
+
 def test_a_stopped_rank_is_silent_and_the_others_are_shown(tmp_path):
     with Job(ORDERED, tmp_path, 3, {"FARANDOLE_LOST_AFTER_S": "600"}) as job:
         job.states(waits_for_rank_1)
-        os.kill(job.pids[1], signal.SIGSTOP)
+        stop(job.pids[1])
         done = where(str(job.process.pid))
         assert done.returncode == 205, done.stderr
         lines = done.stdout.splitlines()

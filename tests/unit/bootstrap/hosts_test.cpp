@@ -4,11 +4,13 @@
 #include <sched.h>
 
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <thread>
 
 #include "base/mutex.h"
 #include "bootstrap/topology/topology.h"
+#include "system/socket.h"
 #include "tests/support/coordinator_job.h"
 
 namespace fdl {
@@ -159,6 +161,40 @@ TEST(Hosts, SilentRankIsATimeout) {
   const auto follower = find_hosts(1, {facts, facts}, kKey, other, Deadline::after_seconds(0.05));
   ASSERT_FALSE(follower.ok());
   EXPECT_THAT(follower.status().text(), HasSubstr("hosts/0/socket"));
+}
+
+// Rank 1 connects to rank 0 and ends before it has proved anything. Returns what rank 0 finds.
+Result<std::vector<Member>> world_of_a_rank_that_connects_and(const std::function<void(Exchange&)>& then) {
+  MapExchange exchange;
+  std::thread candidate([&] {
+    const auto address = exchange.fetch("hosts/0/socket", Deadline::after_seconds(60));
+    ASSERT_TRUE(address.ok()) << address.status().text();
+    const std::vector<Address> addresses = {{*address}};
+    const auto fd = connect_any(addresses, Deadline::after_seconds(60));
+    ASSERT_TRUE(fd.ok()) << fd.status().text();
+    ASSERT_TRUE(exchange.publish("hosts/0/knock/1", "connected").ok());
+    then(exchange);
+  });
+  const HostFacts facts{"a", "kernel", 1};
+  auto found = find_hosts(0, {facts, facts}, kKey, exchange, Deadline::after_seconds(0.5));
+  candidate.join();
+  return found;
+}
+
+// A rank that was lost is no rank that shares no memory: the caller interrupts the wait and names it.
+TEST(Hosts, RankThatDiesInItsTrialIsMissed) {
+  const auto world = world_of_a_rank_that_connects_and([](Exchange&) {});
+  ASSERT_FALSE(world.ok());
+  EXPECT_EQ(world.status().code(), Code::timeout);
+  EXPECT_THAT(world.status().text(), HasSubstr("rank 1 did not publish in time why it shares no memory with rank 0"));
+}
+
+TEST(Hosts, RankThatPublishesWhyItsTrialFailedIsASeparateHost) {
+  const auto world = world_of_a_rank_that_connects_and(
+      [](Exchange& exchange) { EXPECT_TRUE(exchange.publish("hosts/0/why/1", "it may not map memory").ok()); });
+  ASSERT_TRUE(world.ok()) << world.status().text();
+  EXPECT_EQ((*world)[0].host_id, "kernel/0");
+  EXPECT_EQ((*world)[1].host_id, "kernel/1");
 }
 
 TEST(Hosts, InvalidMemberListOfTheLeaderIsAnError) {
