@@ -1,4 +1,4 @@
-// Measures a collective of MPI as programs call it, for bench/mpi_preload.sh: without a line of farandole.
+// Measures a collective of MPI as programs call it, for bench/mpi.sh: without a line of farandole.
 //
 //   mpi_collective allreduce|bcast|... BYTES...     the names are in the table `collectives`
 //
