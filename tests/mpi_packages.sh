@@ -4,7 +4,8 @@
 #
 #   bash tests/mpi_packages.sh [openmpi|mpich|standard]...
 #
-# Needs build/ with the libraries, and build/mpi with the packages (tests/kubernetes/setup.sh); or LIBRARY and MPIS.
+# Needs build/mpi with the packages (bash tests/kubernetes/setup.sh), and then build/ with the libraries: cmake finds the
+# header of the standard ABI in build/mpi. Or LIBRARY and MPIS.
 # Prints a line for each program; the last one is "N passed, N failed".
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -59,7 +60,9 @@ for kind in "${kinds[@]}"; do
     *) echo "mpi_packages.sh: $kind is none of openmpi, mpich, standard" >&2 && exit 64 ;;
   esac
   for needed in "$compiler" "$library/libfarandole_mpi_preload_$kind.so"; do
-    [ -e "$needed" ] || { echo "mpi_packages.sh: $needed is missing" >&2 && exit 77; }
+    [ -e "$needed" ] && continue
+    echo "mpi_packages.sh: $needed is missing; run: bash tests/kubernetes/setup.sh && cmake -S . -B build && cmake --build build" >&2
+    exit 77
   done
   for program in random_collectives nonblocking persistent progress; do
     "$compiler" -w -O1 -g -o "$work/$program" "tests/python/mpi/$program.c"
