@@ -19,10 +19,11 @@ import sys
 import time
 
 MESSAGE_BYTES = 1 << 18
-# What ranks import that use the framework, where it is installed. None starts a thread before its first operation.
+# What ranks import that use the framework, where it is installed. None starts a thread before its first operation. An
+# optimizer of PyTorch imports torch._dynamo.
 FRAMEWORKS = {
     "numpy": ["numpy"],
-    "torch": ["torch", "torch.distributed._functional_collectives", "torch.distributed.checkpoint",
+    "torch": ["torch", "torch._dynamo", "torch.distributed._functional_collectives", "torch.distributed.checkpoint",
               "torch.distributed.fsdp", "torch.distributed.tensor"],
     "tensorflow": ["tensorflow"],
     "jax": ["jax", "optax"],
