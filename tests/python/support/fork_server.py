@@ -166,7 +166,7 @@ def serve(ours):
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal: the client ends the ranks
-    for module in FRAMEWORKS[sys.argv[2]]:
+    for module in ("pytest", *FRAMEWORKS[sys.argv[2]]):  # modules of tests import pytest
         if importlib.util.find_spec(module.split(".")[0]):  # tests of NumPy alone run where PyTorch is not installed
             importlib.import_module(module)
     import worker
