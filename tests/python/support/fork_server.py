@@ -19,10 +19,11 @@ import sys
 import time
 
 MESSAGE_BYTES = 1 << 18
-# What ranks import that use the framework, where it is installed. None starts a thread before its first operation.
+# What ranks import that use the framework, where it is installed. None starts a thread before its first operation. An
+# optimizer of PyTorch imports torch._dynamo.
 FRAMEWORKS = {
     "numpy": ["numpy"],
-    "torch": ["torch", "torch.distributed._functional_collectives", "torch.distributed.checkpoint",
+    "torch": ["torch", "torch._dynamo", "torch.distributed._functional_collectives", "torch.distributed.checkpoint",
               "torch.distributed.fsdp", "torch.distributed.tensor"],
     "tensorflow": ["tensorflow"],
     "jax": ["jax", "optax"],
@@ -165,7 +166,7 @@ def serve(ours):
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal: the client ends the ranks
-    for module in FRAMEWORKS[sys.argv[2]]:
+    for module in ("pytest", *FRAMEWORKS[sys.argv[2]]):  # modules of tests import pytest
         if importlib.util.find_spec(module.split(".")[0]):  # tests of NumPy alone run where PyTorch is not installed
             importlib.import_module(module)
     import worker
