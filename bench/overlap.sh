@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # Measures how much of the communication a training step hides behind its backward pass, on hosts joined by 1 Gbit/s.
 #
-#   bash bench/overlap.sh [--program build/bin/farandole] [--hosts 2] [--backward-ms 600] [--forward-ms 200] [--steps 6]
+#   bash bench/overlap.sh [--program build/bin/farandole] [--hosts 2] [--model resnet50|bert_base] [--backward-ms 600]
+#     [--forward-ms 200] [--steps 6]
 #
-# Each host is a network namespace with one rank. The model has the gradients of ResNet-50 (161 tensors, 102 MB) and
-# computes for the given times, evenly over its layers, on the core of its rank. Candidates take turns:
+# Each host is a network namespace with one rank. The model has the gradients of ResNet-50 (161 tensors, 102 MB) or
+# of BERT-base (199 tensors, 438 MB) and computes for the given times, evenly over its layers, on the core of its rank. Candidates take turns:
 #
 #   alone               no reduction
 #   after backward      farandole reduces all gradients when the backward pass has ended: nothing is hidden
 #   optimizer           farandole.torch.DistributedOptimizer
 #   optimizer, int8     the same, gradients compressed to int8
+#   overlap             the same with overlap_forward: the next forward pass begins while gradients are reduced
+#   overlap, no priorities  the same, but no gradient overtakes another one
 #   DDP, farandole      DistributedDataParallel over farandole
 #   DDP, Gloo           DistributedDataParallel over Gloo
 #
@@ -21,12 +24,14 @@ source bench/network/namespaces.sh
 
 program=build/bin/farandole
 hosts=2
+model=resnet50
 backward=600
 forward=200
 steps=6
 while [ $# -gt 0 ]; do
   case "$1" in
     --program) program=$2 && shift 2 ;;
+    --model) model=$2 && shift 2 ;;
     --hosts) hosts=$2 && shift 2 ;;
     --backward-ms) backward=$2 && shift 2 ;;
     --forward-ms) forward=$2 && shift 2 ;;
@@ -50,8 +55,8 @@ export FARANDOLE_JOB_KEY="overlap bench $tag $RANDOM" FARANDOLE_LOG_LEVEL=error 
 step() {
   local pids=() host
   for host in $(seq 0 $((hosts - 1))); do
-    ip netns exec "$tag-$host" timeout 120 "$program" run --nnodes "$hosts" --node-rank "$host" -np 1 --no-prefix \
-      --rendezvous 10.77.0.1:29400 -- "$python" bench/network/training_step.py "$1" --backward-ms "$backward" \
+    ip netns exec "$tag-$host" timeout 300 "$program" run --nnodes "$hosts" --node-rank "$host" -np 1 --no-prefix \
+      --rendezvous 10.77.0.1:29400 -- "$python" bench/network/training_step.py "$1" --model "$model" --backward-ms "$backward" \
       --forward-ms "$forward" --steps "$steps" >"$work/out$host" 2>"$work/err$host" &
     pids+=($!)
   done
@@ -59,14 +64,14 @@ step() {
   cat "$work/out0"
 }
 
-candidates=("alone" "after backward" "optimizer" "optimizer, int8" "DDP, farandole" "DDP, Gloo")
+candidates=("alone" "after backward" "optimizer" "optimizer, int8" "overlap" "overlap, no priorities" "DDP, farandole" "DDP, Gloo")
 declare -A took
 for candidate in "${candidates[@]}"; do took[$candidate]=$(step "$candidate"); done
-printf '%d hosts, 1 Gbit/s, ResNet-50, forward %d ms, backward %d ms\n\n' "$hosts" "$forward" "$backward"
-printf '%-18s %12s %12s %12s\n' "" "step, ms" "added, ms" "hidden"
+printf '%d hosts, 1 Gbit/s, %s, forward %d ms, backward %d ms\n\n' "$hosts" "$model" "$forward" "$backward"
+printf '%-24s %12s %12s %12s\n' "" "step, ms" "added, ms" "hidden"
 for candidate in "${candidates[@]}"; do
   awk -v name="$candidate" -v took="${took[$candidate]}" -v alone="${took[alone]}" -v after="${took[after backward]}" \
-    'BEGIN {printf "%-18s %12.0f %12.0f %11.0f%%\n", name, took, took - alone, 100 * (1 - (took - alone) / (after - alone))}'
+    'BEGIN {printf "%-24s %12.0f %12.0f %11.0f%%\n", name, took, took - alone, 100 * (1 - (took - alone) / (after - alone))}'
 done
 awk -v alone="${took[alone]}" -v after="${took[after backward]}" -v backward="$backward" \
   'BEGIN {printf "\nof %.0f ms of communication, a backward pass of %d ms can hide %.0f%% at most\n",

@@ -672,7 +672,9 @@ typedef struct fdl_operation {
   int root; /* rank in the group */
   double prescale, postscale;
   const int64_t* splits; /* alltoall: rows for each rank of the group; NULL: equal parts */
-  int priority;          /* among the operations that are ready at once, higher ones run first */
+  int priority;          /* among the operations that are ready at once, higher ones run first. Operations above 0 are
+                            started at most 1 MiB ahead, so that one of a higher priority that comes later overtakes
+                            those that wait; submit a large tensor in parts, because what runs is not interrupted */
   /* The sizes of the caller's memory, checked as those of fdl_call: elements of output and entries of splits.
    * fdl_operation_init sets them to FDL_UNSTATED. */
   size_t output_elements;

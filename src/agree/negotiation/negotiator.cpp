@@ -29,6 +29,15 @@ int32_t priority_of(const Unit& unit) {
   return priority;
 }
 
+// The size of the unit's tensors on the links.
+std::size_t bytes_of(const Unit& unit) {
+  std::size_t bytes = 0;
+  for (const Pending& pending : unit.members) {
+    bytes += static_cast<std::size_t>(pending.first().element_count()) * size_of(pending.first().dtype);
+  }
+  return bytes;
+}
+
 bool had_joined(const Unit& unit, int rank) {
   return !unit.joined.empty() && unit.joined[static_cast<std::size_t>(rank)];
 }
@@ -167,7 +176,8 @@ struct Negotiator::State {
 
   void append_overdue(std::vector<Bucket>& buckets, int64_t now_ns);
   void append_left(std::vector<Bucket>& buckets);
-  void append_ready(std::vector<Bucket>& buckets);
+  void append_ready(std::vector<Bucket>& buckets, std::size_t backlog_bytes);
+  void append(std::vector<Bucket>& buckets, const Unit& unit);
   void note_absence(const Unit& unit);
 
   NegotiatorOptions options;
@@ -204,19 +214,29 @@ void Negotiator::State::append_left(std::vector<Bucket>& buckets) {
   }
 }
 
-// The sort is stable: units of one priority keep the order in which they became ready.
-void Negotiator::State::append_ready(std::vector<Bucket>& buckets) {
+// The sort is stable: units of one priority keep the order in which they became ready. A join comes last and ends
+// everything submitted before it, so it stays behind the units that are held back.
+void Negotiator::State::append_ready(std::vector<Bucket>& buckets, std::size_t backlog_bytes) {
   auto units = waiting.take_ready();
   std::ranges::stable_sort(units, std::ranges::greater(), priority_of);
-  for (const Unit& unit : units) {
-    note_absence(unit);
-    if (const auto failure = failure_of(unit, options)) {
-      append_failed(buckets, unit, *failure);
+  std::vector<Unit> held;
+  for (Unit& unit : units) {
+    const bool is_prior = priority_of(unit) > 0;
+    if (unit.is_join ? !held.empty() : is_prior && backlog_bytes >= kBytesAhead) {
+      held.push_back(std::move(unit));
       continue;
     }
-    if (unit.is_join) buckets.push_back(join_bucket(unit));
-    for (const Pending& pending : unit.members) buckets.push_back(bucket_of(pending, options.size));
+    if (is_prior) backlog_bytes += bytes_of(unit);
+    append(buckets, unit);
   }
+  waiting.put_back(std::move(held));
+}
+
+void Negotiator::State::append(std::vector<Bucket>& buckets, const Unit& unit) {
+  note_absence(unit);
+  if (const auto failure = failure_of(unit, options)) return append_failed(buckets, unit, *failure);
+  if (unit.is_join) buckets.push_back(join_bucket(unit));
+  for (const Pending& pending : unit.members) buckets.push_back(bucket_of(pending, options.size));
 }
 
 Negotiator::Negotiator(NegotiatorOptions options) : state_(std::make_unique<State>(std::move(options))) {}
@@ -240,13 +260,13 @@ void Negotiator::leave(int rank, const std::string& why) {
   state_->left = Failure{Code::shut_down, std::move(text), rank};
 }
 
-Plan Negotiator::decide(int64_t now_ns) {
+Plan Negotiator::decide(int64_t now_ns, std::size_t backlog_bytes) {
   state_->decided_without_all.clear();
   std::vector<Bucket> buckets;
   if (state_->left) {
     state_->append_left(buckets);
   } else {
-    state_->append_ready(buckets);
+    state_->append_ready(buckets, backlog_bytes);
     state_->append_overdue(buckets, now_ns);
   }
   return Plan{fuse(std::move(buckets), state_->options.fusion_bytes)};
@@ -263,6 +283,8 @@ std::vector<Stall> Negotiator::waiting(std::size_t most, int64_t now_ns) const {
 int64_t Negotiator::next_alarm_ns() const { return next_stall_ns(state_->waiting, state_->options); }
 
 bool Negotiator::all_take_part() const { return !state_->left && !state_->waiting.has_joined(); }
+
+bool Negotiator::holds_back() const { return state_->waiting.has_ready(); }
 
 void Negotiator::drop_pending() { state_->waiting.drop_pending(); }
 

@@ -51,8 +51,17 @@ class Negotiator {
   // where given, ": <why>". The text names the first rank that left.
   void leave(int rank, const std::string& why = {});
 
-  // Decides everything that became ready since the last call, fused, in an order that depends on submissions only.
-  Plan decide(int64_t now_ns);
+  // Decides what became ready since the last call, fused, by priority; equal priorities in an order that depends on
+  // submissions only.
+  //
+  // Units of a priority above 0 are decided only while less than kBytesAhead of what was decided waits to begin on the
+  // root, which is `backlog_bytes` at the call. The others stay ready, so that a unit of a higher priority that becomes
+  // ready later overtakes them.
+  Plan decide(int64_t now_ns, std::size_t backlog_bytes = 0);
+  // Whether units stayed ready in the last decide().
+  bool holds_back() const;
+  // On a link of 1 Gbit/s 8 ms, which is enough for the next plan to arrive while the links are busy.
+  static constexpr std::size_t kBytesAhead = 1024 * 1024;
   // Names in the last plan that lacked the request of some rank: failures, and allreduces to which joined ranks
   // contribute zeros. The plan also answers requests that such a rank made before it decoded the plan.
   const std::vector<std::string>& decided_without_all() const;

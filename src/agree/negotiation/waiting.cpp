@@ -2,6 +2,7 @@
 #include "agree/negotiation/waiting.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <tuple>
@@ -190,6 +191,8 @@ std::vector<Unit> Waiting::take_ready() {
   return std::exchange(ready_, {});
 }
 
+void Waiting::put_back(std::vector<Unit> units) { std::ranges::move(units, std::back_inserter(ready_)); }
+
 std::vector<Unit> Waiting::take_all() {
   ++moment_;
   while (!pending_.empty()) ready_.push_back(take(std::string(pending_.begin()->first)));
@@ -206,7 +209,9 @@ std::size_t Waiting::count() const {
 bool Waiting::has_submitted(int rank, const Request& request) const {
   if (request.kind == RequestKind::join) return joined_[at(rank)];
   const auto found = pending_.find(request.name);
-  return found != pending_.end() && found->second.submitted_by(rank);
+  if (found != pending_.end()) return found->second.submitted_by(rank);
+  const auto is_it = [&](const Pending& pending) { return pending.name == request.name && pending.submitted_by(rank); };
+  return std::ranges::any_of(ready_, [&](const Unit& unit) { return std::ranges::any_of(unit.members, is_it); });
 }
 
 bool Waiting::is_done(const Pending& pending, int rank) const {

@@ -54,12 +54,16 @@ class Waiting {
 
   // The units that are ready, in the order in which they became so; those of one moment by first rank and place.
   std::vector<Unit> take_ready();
+  // Units that take_ready() returned and that stay ready.
+  void put_back(std::vector<Unit> units);
+  bool has_ready() const { return !ready_.empty(); }
   // Takes the unit of one pending name, ready or not, with the other names of its groups.
   Unit take(const std::string& name);
   // Takes everything, ready or not, unit by unit.
   std::vector<Unit> take_all();
-  // Drops what is not ready.
+  // Drops everything, ready or not.
   void drop_pending() {
+    ready_.clear();
     pending_.clear();
     groups_.clear();
   }

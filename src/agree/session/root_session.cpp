@@ -241,7 +241,7 @@ std::optional<RootSession::Rejected> RootSession::receive_relayed(const Agreemen
 }
 
 // Every plan is announced to the cache before it is compacted, so that it may refer to the requests that it adds.
-std::optional<std::vector<std::byte>> RootSession::decide(int64_t now_ns) {
+std::optional<std::vector<std::byte>> RootSession::decide(int64_t now_ns, std::size_t backlog_bytes) {
   State& state = *state_;
   PlanMessage message;
   if (state.order_ends) {
@@ -255,7 +255,7 @@ std::optional<std::vector<std::byte>> RootSession::decide(int64_t now_ns) {
     state.cache.announce(message);
     return encode(message);
   }
-  message.plan = state.negotiator.decide(now_ns);
+  message.plan = state.negotiator.decide(now_ns, backlog_bytes);
   if (message.plan.empty()) return std::nullopt;
   mark_group_launches(message.plan.buckets, state.fusion_bytes,
                       [&state](const std::string& name) { return state.find(name); });
@@ -268,6 +268,10 @@ std::optional<std::vector<std::byte>> RootSession::decide(int64_t now_ns) {
   state.lock_repetition(message);
   shorten(message, state.cache.cache());
   return encode(message);
+}
+
+bool RootSession::continues_at(std::size_t backlog_bytes) const {
+  return backlog_bytes < Negotiator::kBytesAhead && state_->negotiator.holds_back();
 }
 
 void RootSession::watch(std::function<void(int, const Request&)> on_request) {

@@ -72,6 +72,7 @@ class RootSession {
   void watch(std::function<void(int from, const Request&)> on_request);
 
   // Returns the plan for all ranks, the root's own MemberSession included, or nothing if there is nothing to do.
+  // `backlog_bytes`: what was decided and has not begun on the root; see Negotiator::decide().
   //
   // A plan may lock the order (options.lock_after). The root then drops all requests that no plan has answered, also
   // those still on their way: the ranks count them as submitted to the order, and send them again after leaving it.
@@ -79,7 +80,9 @@ class RootSession {
   // While an optimistic order is in force, plans only lead out of it: one makes all ranks freeze once any rank has, and
   // one carries the least and the greatest count once all have. A rank that has left counts as having begun whatever
   // another rank has begun; if it has not, that position ends with an error.
-  std::optional<std::vector<std::byte>> decide(int64_t now_ns);
+  std::optional<std::vector<std::byte>> decide(int64_t now_ns, std::size_t backlog_bytes = 0);
+  // Whether decide() has more to decide at this backlog, although no message has arrived since.
+  bool continues_at(std::size_t backlog_bytes) const;
   // The root's own rank has left the locked order after running it so many times. `completed`: these are all its
   // rounds. The next plan then ends the order on all ranks and, if all take part, locks the next one.
   void left_order(uint64_t rounds, bool completed = false);

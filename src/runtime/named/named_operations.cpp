@@ -54,7 +54,7 @@ bool NamedOperations::progress() {
     return true;
   }
   if (stopped_) return false;
-  bool moved = exchange_.progress(submissions_);
+  bool moved = exchange_.progress(submissions_, pending_.bytes());
   moved |= order_.follow();
   moved |= apply_deferred();
   moved |= executor_.progress();

@@ -18,17 +18,23 @@ class PendingBuckets {
  public:
   bool empty() const { return buckets_.empty(); }
   std::size_t size() const { return buckets_.size(); }
-  const PlannedBucket& append(PlannedBucket planned) { return buckets_.emplace_back(std::move(planned)); }
+  std::size_t bytes() const { return bytes_; }  // of the tensors of all buckets
+  const PlannedBucket& append(PlannedBucket planned) {
+    bytes_ += bytes_of(*planned.bucket);
+    return buckets_.emplace_back(std::move(planned));
+  }
   const PlannedBucket& front() const { return buckets_.front(); }
   const PlannedBucket& operator[](std::size_t index) const { return buckets_[index]; }
   PlannedBucket take_front() {
     PlannedBucket planned = std::move(buckets_.front());
     buckets_.pop_front();
+    bytes_ -= bytes_of(*planned.bucket);
     if (single_count_ > 0) --single_count_;
     return planned;
   }
   std::deque<PlannedBucket> take_all() {
     single_count_ = 0;
+    bytes_ = 0;
     return std::exchange(buckets_, {});
   }
 
@@ -47,7 +53,10 @@ class PendingBuckets {
   void dissolve_group() { single_count_ = group_size(); }
 
  private:
+  static std::size_t bytes_of(const Bucket& bucket) { return bucket.element_count() * size_of(bucket.dtype); }
+
   std::deque<PlannedBucket> buckets_;
+  std::size_t bytes_ = 0;
   std::size_t single_count_ = 0;  // how many buckets at the front run alone, whatever launch_with_next is
 };
 

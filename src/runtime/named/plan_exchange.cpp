@@ -71,14 +71,14 @@ PlanExchange::PlanExchange(Communicator& comm, const Config& config, const std::
   }
 }
 
-bool PlanExchange::progress(Submissions<Entry>& submissions) {
+bool PlanExchange::progress(Submissions<Entry>& submissions, std::size_t backlog_bytes) {
   bool moved = send(submissions);
   moved |= receive();
   if (relay_) pass_on_requests();
-  if (root_has_input_) moved |= decide();
+  if (root_has_input_ || (root_ && root_->continues_at(backlog_bytes))) moved |= decide(backlog_bytes);
   if (root_ && now_ns() >= root_->next_alarm_ns()) {
     warn_of_stalls();
-    decide();  // a stall may have become a failure
+    decide(backlog_bytes);  // a stall may have become a failure
   }
   return moved;
 }
@@ -186,9 +186,9 @@ void PlanExchange::end_plans() {
 }
 
 // Makes the next plan, sends it down the tree and applies it on the root itself.
-bool PlanExchange::decide() {
+bool PlanExchange::decide(std::size_t backlog_bytes) {
   root_has_input_ = false;
-  const auto bytes = root_->decide(now_ns());
+  const auto bytes = root_->decide(now_ns(), backlog_bytes);
   if (!bytes) return false;
   pass_on_plan(*bytes);
   take_plan(*bytes);

@@ -53,8 +53,8 @@ class PlanExchange {
                NamedTelemetry& telemetry, Receiver& receiver);
 
   // Sends the requests of `submissions`, receives messages and makes a plan (root only). Returns whether anything
-  // moved.
-  bool progress(Submissions<Entry>& submissions);
+  // moved. `backlog_bytes`: the size of the buckets that were agreed on and have not begun on this rank.
+  bool progress(Submissions<Entry>& submissions, std::size_t backlog_bytes);
   // The clock time in ns at which the root must warn of a stall. INT64_MAX: never.
   int64_t next_alarm_ns() const;
 
@@ -81,7 +81,7 @@ class PlanExchange {
  private:
   bool send(Submissions<Entry>& submissions);
   bool receive();
-  bool decide();
+  bool decide(std::size_t backlog_bytes);
   void take_message(int peer, ConstBytes bytes);
   void take_requests(int child, ConstBytes bytes);
   void reject(int sender, const Status& why);

@@ -71,6 +71,7 @@ class Fusion : public Group {};
 class Join : public Group {};
 class Leaving : public Group {};
 class Stalls : public Group {};
+class Overtaking : public Group {};
 
 // ---- When a name is ready ----
 
@@ -124,6 +125,90 @@ TEST_F(Readiness, HigherPriorityGoesFirstWithinOneDecision) {
   Size(2);
   SubmitAll({allreduce("late"), urgent(7, allreduce("first")), urgent(-1, allreduce("last")), allreduce("later")});
   EXPECT_EQ(Order(), "first late later last");
+}
+
+// ---- What overtakes what ----
+
+constexpr std::size_t kAhead = Negotiator::kBytesAhead;
+Request large(int priority, std::string name) {
+  return urgent(priority, allreduce(std::move(name), Dtype::uint8, {static_cast<int64_t>(kAhead)}));
+}
+
+TEST_F(Overtaking, LaterTensorOfAHigherPriorityGoesBeforeThoseThatAreHeldBack) {
+  Size(2);
+  SubmitAll({large(1, "last layer 0"), large(1, "last layer 1"), large(1, "last layer 2")});
+  EXPECT_EQ(Order(negotiator_->decide(now_, 0)), "last layer 0");
+  EXPECT_TRUE(negotiator_->holds_back());
+  EXPECT_TRUE(negotiator_->decide(now_, kAhead).empty()) << "the first one waits on the root";
+  SubmitAll({large(2, "first layer")});
+  EXPECT_TRUE(negotiator_->decide(now_, kAhead).empty());
+  EXPECT_EQ(Order(negotiator_->decide(now_, kAhead - 1)), "first layer");
+  EXPECT_EQ(Order(negotiator_->decide(now_, 0)), "last layer 1");
+  EXPECT_EQ(Order(negotiator_->decide(now_, 0)), "last layer 2");
+  EXPECT_FALSE(negotiator_->holds_back());
+  EXPECT_EQ(negotiator_->pending(), 0u);
+}
+
+TEST_F(Overtaking, SmallTensorsFillWhatMayBeAhead) {
+  Use([] {
+    NegotiatorOptions options = options_for(2);
+    options.fusion_bytes = 64 * kAhead;
+    return options;
+  }());
+  std::vector<Request> requests;
+  for (const char* name : {"a", "b", "c", "d"})
+    requests.push_back(urgent(1, allreduce(name, Dtype::uint8, {static_cast<int64_t>(kAhead / 2)})));
+  SubmitAll(requests);
+  EXPECT_EQ(Order(negotiator_->decide(now_, 0)), "a+b");
+  EXPECT_EQ(Order(negotiator_->decide(now_, kAhead / 2)), "c");
+}
+
+TEST_F(Overtaking, TensorsThatAreNotAboveZeroAreNeverHeldBack) {
+  Size(2);
+  SubmitAll({large(0, "a"), large(-3, "b"), large(1, "held"), barrier("c")});
+  EXPECT_EQ(Order(negotiator_->decide(now_, 2 * kAhead)), "a c b");
+  EXPECT_EQ(Order(), "held");
+}
+
+TEST_F(Overtaking, GroupIsHeldBackAsAWhole) {
+  Size(2);
+  SubmitAll({large(1, "a"), member("g", 2, large(1, "x")), member("g", 2, large(1, "y"))});
+  EXPECT_EQ(Order(negotiator_->decide(now_, 0)), "a");
+  EXPECT_EQ(Order(negotiator_->decide(now_, 0)), "x y");
+}
+
+TEST_F(Overtaking, JoinWaitsForWhatIsHeldBack) {
+  Size(2);
+  SubmitAll({large(1, "a"), large(1, "b")});
+  SubmitAll({join()});
+  EXPECT_EQ(Order(negotiator_->decide(now_, 0)), "a");
+  EXPECT_EQ(Order(negotiator_->decide(now_, 0)), "b join");
+}
+
+TEST_F(Overtaking, WhatIsHeldBackFailsWhenARankLeavesAndIsNoStall) {
+  NegotiatorOptions options = options_for(2);
+  options.stall_warning_ns = kSecond;
+  options.stall_shutdown_ns = 2 * kSecond;
+  Use(options);
+  SubmitAll({large(1, "a"), large(1, "b")});
+  EXPECT_EQ(Order(negotiator_->decide(now_, 0)), "a");
+  now_ = 10 * kSecond;
+  EXPECT_THAT(negotiator_->stalls(now_), IsEmpty());
+  EXPECT_TRUE(negotiator_->decide(now_, kAhead).empty());
+  EXPECT_TRUE(negotiator_->has_submitted(1, large(1, "b")));
+  negotiator_->leave(1);
+  EXPECT_EQ(Order(negotiator_->decide(now_, kAhead)), "b!");
+}
+
+TEST_F(Overtaking, DroppedRequestsWereNeverSubmitted) {
+  Size(2);
+  SubmitAll({large(1, "a"), large(1, "b")});
+  EXPECT_EQ(Order(negotiator_->decide(now_, 0)), "a");
+  negotiator_->drop_pending();
+  EXPECT_FALSE(negotiator_->holds_back());
+  EXPECT_FALSE(negotiator_->has_submitted(0, large(1, "b")));
+  SubmitAll({large(1, "b")});
+  EXPECT_EQ(Order(), "b");
 }
 
 TEST_F(Readiness, BarrierWaitsForAllRanks) {

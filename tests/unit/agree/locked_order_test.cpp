@@ -826,8 +826,8 @@ class LockHistory {
   }
 
   void decide() {
-    heard_ = false;
-    const auto bytes = root_->decide(0);
+    const auto bytes = root_->decide(0, chance(2) ? Negotiator::kBytesAhead : 0);
+    heard_ = root_->continues_at(0);
     if (!bytes) return;
     const bool steady = departed_.empty() && std::ranges::all_of(ranks_, [](const Rank& rank) {
                           return rank.here.order() && !rank.here.order()->frozen();

@@ -425,9 +425,9 @@ class History {
   }
 
   void decide() {
-    heard_ = false;
-    const auto bytes = root_->decide(now_);
+    const auto bytes = root_->decide(now_, chance(2) ? Negotiator::kBytesAhead : 0);
     if (bytes) links_->send_plan(*bytes);
+    heard_ = root_->continues_at(0);
   }
 
   void leave() {

@@ -80,13 +80,13 @@ class Presence:
         self._tensors = [torch.frombuffer(one, dtype=torch.int64) for one in (self._send, self._receive)]
         self.handle = None
 
-    def submit(self, group, codes=None):
+    def submit(self, group, codes=None, priority=1):
         """Submits this rank's part. `codes`: None if they are as expected."""
         if codes is not None:
             self._send[:-1] = array.array("q", codes)
             self._send[-1] = 1
         source, target = self._tensors
-        self.handle = ops.submit_allreduce([source], [target], [self.name], group, Sum, priority=1)
+        self.handle = ops.submit_allreduce([source], [target], [self.name], group, Sum, priority=priority)
 
     def wait(self):
         """Returns the totals; None if every rank has the expected codes."""

@@ -11,6 +11,7 @@ BUCKET_BYTES = 1 << 20
 # On a device a bucket costs a collective and two kernels, some 50 us of which the host's launches are most.
 DEVICE_BUCKET_BYTES = 16 << 20
 SHARED_BUCKET_BYTES = 25 << 20
+_PART_ELEMENTS = 1024  # a part has a multiple of them, unless it is the last one
 _ALIGNMENT = 64  # bytes; each gradient in a bucket begins at a multiple
 
 BAD_GROUPS = "groups should be a non-negative integer or a list of lists of torch.Tensor"
@@ -25,6 +26,7 @@ class Bucket:
         self.parameters = parameters
         self.priority = priority
         self.is_given = is_given  # by the program's `groups`
+        self.has_known_shapes = False  # they were reduced before, so they are the same on all ranks
         self.waiting = 0  # the number of missing gradients before the reduction starts
         self.is_launched = False  # in this step
         self.streams = []  # the CUDA streams on which gradients were computed, if the bucket has several parameters
@@ -107,6 +109,16 @@ def dense_strides(parameter):
 
 def _contiguous_strides(shape):
     return torch.empty(shape, device="meta").stride()
+
+
+def in_parts(tensor, most_bytes):
+    """Parts of about equal size that cover a contiguous tensor: itself if it has no more than 1.5 * most_bytes."""
+    count = round(tensor.numel() * tensor.element_size() / most_bytes) if most_bytes else 1
+    if count < 2:
+        return [tensor]
+    # Compressed blocks are not divided.
+    size = -(-tensor.numel() // (count * _PART_ELEMENTS)) * _PART_ELEMENTS
+    return list(tensor.view(-1).split(size))
 
 
 # ---- Choice of the gradients of a bucket ----------------------------------------------------------------------------

@@ -57,6 +57,8 @@ class GradientHooks:
         """ValueError if another optimizer is in the middle of a step with one of the parameters."""
         for parameter in parameters:
             watcher = watcher_of(parameter)
+            if watcher is not None:
+                watcher.finish_step()
             if watcher is not None and watcher.is_in_flight():
                 raise ValueError(
                     "DistributedOptimizer: another DistributedOptimizer is reducing the gradient of "
@@ -154,6 +156,9 @@ class GradientHooks:
 
     def _on_gradient(self, parameter):
         raise NotImplementedError
+
+    def finish_step(self):
+        """Lets all updates of the last step take place. See OverlappedReductions."""
 
     def is_in_flight(self):
         raise NotImplementedError

@@ -53,7 +53,6 @@ class LaunchedGradients(GroupedGradients):
         buffers = [buffer for buffer, _ in sent]
         names = [f"allreduce.{self.sent_names[parameter]}" for parameter in parameters]
         formats = [self._block_format_of(parameter) for parameter in parameters]
-        handle = self._submit(buffers, names, bucket.priority, formats)
 
         def finish():
             for parameter, (gradient, version), (buffer, ctx) in zip(parameters, noted, sent):
@@ -62,7 +61,24 @@ class LaunchedGradients(GroupedGradients):
                 elif buffer is not gradient:
                     self._put_back(parameter, buffer, ctx)
 
-        bucket.in_flight.append((handle, finish))
+        self._submit_in_parts(bucket, buffers, names, formats, finish)
+
+    def _submit_in_parts(self, bucket, tensors, names, formats, finish):
+        """Submits several tensors as one unit, and a single one in parts that other reductions may overtake."""
+        parts = [tensors]
+        if len(tensors) == 1:
+            parts = [[part] for part in gradient_buckets.in_parts(tensors[0], self._part_bytes_of(bucket))]
+        for number, part in enumerate(parts):
+            own = names if len(parts) == 1 else [f"{names[0]}[{number}]"]
+            handle = self._submit(part, own, self._priority_of(bucket), formats)
+            bucket.in_flight.append((handle, finish if number == len(parts) - 1 else _nothing))
+
+    def _priority_of(self, bucket):
+        return bucket.priority
+
+    def _part_bytes_of(self, bucket):
+        """The size of parts; 0: the tensor is reduced as a whole."""
+        return 0
 
     def _noted(self, parameter):
         """The gradient and its version. No code may change the gradient until its reduction ends."""
@@ -103,14 +119,13 @@ class LaunchedGradients(GroupedGradients):
             bucket.take_in(parameter)
         version = bucket.flat._version
         name = f"allreduce.{self.sent_names[bucket.parameters[0]]}+{len(bucket.parameters) - 1}"
-        handle = self._submit([bucket.flat], [name], bucket.priority)
 
         def finish():
             if bucket.flat._version != version:
                 self.spoiled += parameters
             self.spoiled += [one for one in parameters if one.grad is not bucket.views[one]]
 
-        bucket.in_flight.append((handle, finish))
+        self._submit_in_parts(bucket, [bucket.flat], [name], None, finish)
 
     def _launch_sparse(self, bucket, parameter):
         noted = parameter.grad
@@ -136,15 +151,18 @@ class LaunchedGradients(GroupedGradients):
                 parameter.grad = zeros_for(parameter, total)
             self._launch_sparse(bucket, parameter)
         bucket.is_launched = True
-        handle = self._submit([dense], [f"allreduce.{self.sent_names[parameter]}"], bucket.priority)
+        handle = self._submit([dense], [f"allreduce.{self.sent_names[parameter]}"], self._priority_of(bucket))
 
         def finish():
             parameter.grad = dense + parameter.grad.to_dense()
 
         bucket.in_flight.append((handle, finish))
 
-    def _finish(self):
-        """Waits for all reductions, also if one fails, because those in flight use the gradients."""
+    def _finish(self, is_ordinary=False):
+        """Waits for all reductions, also if one fails, because those in flight use the gradients.
+
+        `is_ordinary`: all ranks have the expected gradients and have submitted all reductions.
+        """
         failure = None
         for bucket in self.buckets:
             in_flight, bucket.in_flight = bucket.in_flight, []
@@ -157,10 +175,13 @@ class LaunchedGradients(GroupedGradients):
                         finish()
                 except Exception as error:
                     failure = failure or error
-        self.error_bound = max(self.bounds, default=0.0)
-        self.bounds.clear()
+        self._take_bounds()
         if failure is not None:
             raise failure
+
+    def _take_bounds(self):
+        self.error_bound = max(self.bounds, default=0.0)
+        self.bounds.clear()
 
     def _spoiled_text(self, parameters):
         names = [self.names[parameter] for parameter in dict.fromkeys(parameters)]
@@ -170,6 +191,10 @@ class LaunchedGradients(GroupedGradients):
             "prohibited as it can cause a race condition. Call optimizer.synchronize() before changing gradients, "
             "and step() within optimizer.skip_synchronize(); call zero_grad() after step()."
         )
+
+
+def _nothing():
+    pass
 
 
 def _check_blocks(compression, op, predivide):

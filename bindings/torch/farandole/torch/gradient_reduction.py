@@ -27,6 +27,8 @@ from .gradient_launch import LaunchedGradients, zeros_for
 class GradientReductions(LaunchedGradients):
     """Decides in each step which gradients are reduced, together with the other ranks."""
 
+    presence_priority = 1
+
     def __init__(self, names, compression, passes, op, predivide, groups, sparse_as_dense, process_set,
                  shared):  # fmt: skip
         super().__init__(names, compression, passes, op, predivide, groups, process_set, shared)
@@ -78,7 +80,7 @@ class GradientReductions(LaunchedGradients):
         if bucket.waiting == 0 and self._is_allowed(bucket):
             self._launch(bucket, bucket.parameters)
         if len(self.ready) == self.awaited == len(self.expected) and not self.deviates:
-            self.presence.submit(self.world)
+            self.presence.submit(self.world, priority=self.presence_priority)
 
     def _is_allowed(self, bucket):
         """Whether the bucket can be reduced. If not, synchronize() raises the error on all ranks."""
@@ -148,15 +150,17 @@ class GradientReductions(LaunchedGradients):
         """Completes a step in which ranks know each other's parameters."""
         if self.presence.handle is None:
             is_ordinary = len(self.ready) == self.awaited and not self.deviates and not self._unnoticed()
-            self.presence.submit(group, None if is_ordinary else self._codes())
+            codes = None if is_ordinary else self._codes()
+            self.presence.submit(group, codes, self.presence_priority)
         totals = self.presence.wait()
         if totals is None:
             totals = self.expected
+            self._finish(is_ordinary=True)
         else:
             totals = dict(zip(self.expected, totals))
             self._decide(totals)
             self._expect(totals)
-        self._finish()
+            self._finish()
         self._return_sparse(totals)
 
     def _complete_first(self, group, known):
@@ -169,6 +173,8 @@ class GradientReductions(LaunchedGradients):
         self._expect({**totals, **{parameter: self.expected[parameter] for parameter in known}})
         self._finish()
         self._return_sparse(totals)
+        for bucket in self.buckets:
+            bucket.has_known_shapes = True
 
     def _unnoticed(self):
         """Whether there is an unexpected gradient that no hook has reported: one that the program has set."""

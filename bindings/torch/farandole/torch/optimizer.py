@@ -10,6 +10,8 @@ from .. import basics
 from ..basics import Adasum, Average, check_adasum, global_process_set
 from .adasum_optimizer import Deltas, DistributedAdasum
 from .compression import BlockCompressor, Compression
+from .deferred_step import check_optimizer
+from .gradient_overlap import OverlappedReductions
 from .gradient_reduction import GradientReductions
 from .gradient_scaler import prepare_scalers
 from .optimizer_state import put_back
@@ -18,7 +20,8 @@ from .versions import notify_once
 
 def DistributedOptimizer(optimizer, named_parameters=None, compression=Compression.none, backward_passes_per_step=1,
                          op=Average, gradient_predivide_factor=1.0, num_groups=0, groups=None, sparse_as_dense=False,
-                         process_set=global_process_set, gradients_in_shared_memory=False):  # fmt: skip
+                         process_set=global_process_set, gradients_in_shared_memory=False,
+                         overlap_forward=False):  # fmt: skip
     """An optimizer of the same class that averages gradients over ranks before it steps.
 
     It shares the parameter groups and the state of `optimizer`, so schedulers can be created for either. Every rank
@@ -38,10 +41,17 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     `gradients_in_shared_memory`: keeps gradients in buckets of memory that all ranks of the host map (on a CUDA device:
     symmetric memory of NCCL). Each bucket is reduced in place as one tensor, without packing.
 
+    `overlap_forward`: step() returns while gradients are being reduced, on the CPU. A parameter is updated when the
+    next forward pass reads it, and gradients that are needed early overtake the others. The values are the same. The
+    optimizer is one of torch.optim other than LBFGS, or one whose class has `steps_each_parameter_alone = True`.
+    finish_step() lets all updates take place.
+
     Wrapping parameters again takes them from the DistributedOptimizer that had them before, which can no longer step.
     ValueError for invalid arguments, on all ranks if ranks have different parameters.
     """
     _check_arguments(optimizer, backward_passes_per_step, op, gradient_predivide_factor, process_set, compression)
+    if overlap_forward:
+        _check_overlap(optimizer, op)
     if num_groups:
         warnings.warn("num_groups has been replaced by groups", DeprecationWarning, stacklevel=2)
         groups = groups if groups is not None else num_groups
@@ -50,13 +60,15 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
         communication = Deltas(names, compression, backward_passes_per_step, process_set)
         members = {**vars(_Distributed), **vars(DistributedAdasum)}
     else:
-        communication = GradientReductions(
+        kind = OverlappedReductions if overlap_forward else GradientReductions
+        communication = kind(
             names, compression, backward_passes_per_step, op, gradient_predivide_factor, groups,
             sparse_as_dense, process_set, gradients_in_shared_memory)  # fmt: skip
         members = dict(vars(_Distributed))
     communication.given_names = given
     options = dict(compression=compression, op=op, gradient_predivide_factor=gradient_predivide_factor, groups=groups,
-                   sparse_as_dense=sparse_as_dense, gradients_in_shared_memory=gradients_in_shared_memory)  # fmt: skip
+                   sparse_as_dense=sparse_as_dense, gradients_in_shared_memory=gradients_in_shared_memory,
+                   overlap_forward=overlap_forward)  # fmt: skip
     return _wrapper(optimizer, communication, members, options)
 
 
@@ -75,6 +87,15 @@ def _check_arguments(optimizer, passes, op, predivide, process_set, compression)
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if passes <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
+
+
+def _check_overlap(optimizer, op):
+    if op == Adasum:
+        raise ValueError(
+            "DistributedOptimizer: op=Adasum combines steps and no gradients, so nothing can overlap; leave "
+            "overlap_forward out"
+        )
+    check_optimizer(optimizer)
 
 
 def _wrapper(optimizer, communication, members, options):
@@ -163,6 +184,7 @@ class _Distributed:
     @property
     def error_bound(self):
         """The bound of the last step's errors: of the largest absolute error of a gradient that was sent compressed."""
+        self.finish_step()
         return getattr(self._communication, "error_bound", 0.0)
 
     def _before_scaler(self):
@@ -171,12 +193,21 @@ class _Distributed:
 
     def set_backward_passes_per_step(self, passes):
         """Sets the number of backward passes before a reduction."""
+        self.finish_step()
         self._communication.passes = passes
         self._communication.start_over()
 
     def synchronize(self):
         """Waits until all gradients are reduced. Call it to change gradients before step (see skip_synchronize)."""
+        self.finish_step()
         self._communication.synchronize()
+
+    def finish_step(self):
+        """Lets all updates of the last step take place that overlap_forward has deferred.
+
+        Reading a parameter or its gradient in Python does that by itself. Call it before code in C++ reads parameters.
+        """
+        self._communication.finish_step()
 
     @contextlib.contextmanager
     def skip_synchronize(self):
@@ -192,6 +223,7 @@ class _Distributed:
 
         The wrapped optimizer stays usable and shares its state and groups with this one.
         """
+        self.finish_step()
         if self._communication.is_in_flight():
             self._communication.synchronize()
         self._communication.remove_hooks()
@@ -203,6 +235,8 @@ class _Distributed:
         """
         communication = self._communication
         communication.check_hooks("step")
+        self.finish_step()
+        has_stepped = False
         synchronizes = communication.should_synchronize and not communication.synchronized_for_scaler
         if synchronizes and (closure is None or communication.is_in_flight()):
             if communication.synchronized and communication.is_active:
@@ -212,10 +246,15 @@ class _Distributed:
                     "optimizer.skip_synchronize() context if you use optimizer.synchronize() in your code.",
                     stacklevel=2,
                 )
-            communication.synchronize()
+            if closure is None and isinstance(communication, OverlappedReductions):
+                has_stepped = communication.step(self, self._base_class)
+            else:
+                communication.synchronize()
         communication.synchronized = communication.synchronized_for_scaler = False
         # A scheduler of the wrapped optimizer checks whether that one has stepped.
         self._wrapped_optimizer._opt_called = True
+        if has_stepped:
+            return None
         if closure is None:
             return self._base_class.step(self)
 
@@ -240,6 +279,11 @@ class _Distributed:
         self._communication.start_over()  # the accumulated passes are gone
         return self._base_class.zero_grad(self, set_to_none=set_to_none)
 
+    def state_dict(self, *arguments, **options):
+        """The state after the last step."""
+        self.finish_step()
+        return self._base_class.state_dict(self, *arguments, **options)
+
     def add_param_group(self, group):
         """Adds a group, whose gradients are reduced too."""
         self._base_class.add_param_group(self, group)
@@ -247,6 +291,7 @@ class _Distributed:
 
     def load_state_dict(self, *arguments, **options):
         """Loads a state into the existing groups and state, which schedulers refer to."""
+        self.finish_step()
         groups, state = self.param_groups, self.state
         if self._communication.is_in_flight():
             self._communication.synchronize()
@@ -263,6 +308,7 @@ class _Distributed:
 
     def __deepcopy__(self, memo):
         """A separate DistributedOptimizer over copies of the parameters."""
+        self.finish_step()
         base = copy.deepcopy(self._wrapped_optimizer, memo)
         process_set = self._communication.process_set
         ranks = None if process_set is global_process_set else process_set.ranks
@@ -274,6 +320,7 @@ class _Distributed:
 
     def __reduce_ex__(self, protocol):
         """Pickles the wrapped optimizer and the options. Loading wraps it again, which needs init() first."""
+        self.finish_step()
         process_set = self._communication.process_set
         ranks = None if process_set is global_process_set else process_set.ranks
         return _wrap_copy, self._copied(self._wrapped_optimizer, ranks)

@@ -28,6 +28,19 @@ TEST_F(PendingBucketsTest, BucketsLeaveInTheOrderOfTheirArrival) {
   EXPECT_TRUE(pending_.empty());
 }
 
+TEST_F(PendingBucketsTest, BytesAreThoseOfTheBucketsThatHaveNotBegun) {
+  Bucket bucket;
+  bucket.names = {"a", "b"};
+  bucket.element_counts = {3, 5};
+  for (int i = 0; i < 2; ++i) pending_.append({std::make_shared<const Bucket>(bucket), Entries(2)});
+  Append("an error bucket has none");
+  EXPECT_EQ(pending_.bytes(), 64u);
+  Take();
+  EXPECT_EQ(pending_.bytes(), 32u);
+  pending_.take_all();
+  EXPECT_EQ(pending_.bytes(), 0u);
+}
+
 TEST_F(PendingBucketsTest, GroupEndsWithTheFirstBucketThatIsNotLaunchedWithTheNextOne) {
   Append("alone");
   Append("a", true);

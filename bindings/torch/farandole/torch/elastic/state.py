@@ -36,6 +36,12 @@ class StateHandler:
     def reset(self):
         """Called after a new world is formed."""
 
+    def abandon(self):
+        """Called before a restore: drops what is in flight."""
+
+    def finish_step(self):
+        """Called before the world may change: completes what is in flight."""
+
     def set_value(self, value):
         """Replaces the value and saves it."""
         self.value = value
@@ -57,8 +63,18 @@ class OptimizerStateHandler(StateHandler):
         self._abandoned = []  # reductions that were in flight when the world failed
         super().__init__(value)
 
+    def abandon(self):
+        communication = getattr(self.value, "_communication", None)  # a DistributedOptimizer's
+        if communication is not None:
+            self._abandoned += communication.abandon()
+
+    def finish_step(self):
+        communication = getattr(self.value, "_communication", None)
+        if communication is not None:
+            communication.finish_step()
+
     def restore(self):
-        self._abandon()
+        self.abandon()
         super().restore()
 
     def sync(self):
@@ -66,16 +82,11 @@ class OptimizerStateHandler(StateHandler):
         self.save()
 
     def reset(self):
-        self._abandon()
+        self.abandon()
         for handle in self._abandoned:
             with contextlib.suppress(HorovodInternalError):
                 handle() if callable(handle) else ops.synchronize(handle)
         self._abandoned.clear()
-
-    def _abandon(self):
-        communication = getattr(self.value, "_communication", None)  # a DistributedOptimizer's
-        if communication is not None:
-            self._abandoned += communication.abandon()
 
 
 class StateDictHandler(StateHandler):
@@ -190,8 +201,15 @@ class TorchState(ObjectState):
     def restore(self):
         """Restores the values of the last save()."""
         for handler in self._handlers.values():
+            handler.abandon()  # before a model is loaded that an optimizer would still update
+        for handler in self._handlers.values():
             handler.restore()
         super().restore()
+
+    def check_host_updates(self):
+        for handler in self._handlers.values():
+            handler.finish_step()
+        super().check_host_updates()
 
     def sync(self):
         """Gives all ranks the values of rank 0. MismatchError if ranks have different attributes with a state_dict."""
