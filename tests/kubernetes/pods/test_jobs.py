@@ -35,11 +35,11 @@ def test_libfabric_carries_the_data_between_pods_and_shared_memory_inside_them(s
 
 def begin_with_efa(simulate, tmp_path, words="", **more):
     """Runs the output of `gen job --efa 2`. A provider of libfabric and a tree in place of /sys imitate the devices."""
-    devices = efa_devices.efa(efa_devices.make_tree(tmp_path, 2, model="p4d.24xlarge"), 2)
-    variables = {"FARANDOLE_LOG_LEVEL": "info", **devices, **more}
+    tree = efa_devices.make_tree(tmp_path / "sys", 2, model="p4d.24xlarge")  # which users may enter
+    variables = {"FARANDOLE_LOG_LEVEL": "info", **efa_devices.efa("/imitated-sys", 2), **more}
     line = f"job --nnodes 2 --nproc-per-node 2 --max-restarts 0 --efa 2 {words} --image any".split()
     line += [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
-    sim = simulate(podsim.read(generate([*line, "--", *builders.TRAIN])))
+    sim = simulate(podsim.read(generate([*line, "--", *builders.TRAIN])), image={"/imitated-sys": str(tree)})
     sim.wait(60)
     return sim
 
@@ -56,7 +56,7 @@ def test_k7_pods_with_efa_devices_use_them_between_each_other(simulate, tmp_path
 def test_k7_a_job_that_cannot_use_efa_does_not_start_unless_tcp_is_allowed(simulate, tmp_path):
     """The pods have the devices, and a libfabric that has no provider for them."""
     sim = begin_with_efa(simulate, tmp_path / "must", FAKE_EFA_DEVICES="0")
-    assert sim.result("train").startswith("BackoffLimitExceeded"), sim.logs()
+    assert sim.result("train").startswith("Failed: BackoffLimitExceeded"), sim.logs()
     assert "trained" not in sim.logs() and "offers no provider efa" in sim.logs()
     sim = begin_with_efa(simulate, tmp_path / "may", "--tcp-fallback", FAKE_EFA_DEVICES="0")
     assert sim.result("train") == "Complete" and "EFA not used: " in sim.logs(), sim.logs()
