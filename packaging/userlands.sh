@@ -8,21 +8,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source tests/setup.sh
 source packaging/settings.sh
+source packaging/emulation.sh
 setup_install_packages packaging/packages.txt
 
+trap end_emulation EXIT
 suites=("$@")
 ((${#suites[@]})) || suites=(bullseye bookworm trixie forky jammy noble)
-
-# start_emulation: registers qemu for aarch64's programs until this script ends.
-start_emulation() {
-  local formats=/proc/sys/fs/binfmt_misc
-  [[ ! -e $formats/farandole-aarch64 ]] || return 0
-  [[ -e $formats/register ]] || mount -t binfmt_misc none $formats
-  local magic='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
-  local mask='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
-  printf '%s' ":farandole-aarch64:M::$magic:$mask:/usr/bin/qemu-aarch64-static:F" >$formats/register
-  trap 'echo -1 >/proc/sys/fs/binfmt_misc/farandole-aarch64' EXIT
-}
 
 # make_userland SUITE FOLDER ARCHITECTURE
 make_userland() {

@@ -5,31 +5,40 @@
 #   apt-get install --no-install-recommends buildah runc debootstrap podman
 #   bash tests/kubernetes/image.sh [FOLDER] [MIRROR]        FOLDER keeps the base (1 GiB) for the next time;
 #                                                         MIRROR: of Debian; default: debootstrap's own
-# WHEELS names a folder with wheels of farandole, numpy and PyYAML; without it they are built and downloaded.
+# WHEELS names a folder with wheels of farandole, numpy and PyYAML; without it they are built and downloaded. SUITE=trixie takes
+# Debian 13, and needs wheels of packaging/wheels.sh there. ARCHITECTURE=arm64 builds and runs under qemu (qemu-user-static),
+# where no manifest is played; CC must be a compiler for it, such as build/packaging/aarch64/bin/cc.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+source packaging/emulation.sh
+architecture=${ARCHITECTURE:-amd64}
+suite=${SUITE:-bookworm}
+base=localhost/base:$suite-$architecture
 place=$(realpath -m "${1:-build/image}")
+context=$(mktemp -d)
+trap 'rm -rf "$context"; end_emulation' EXIT
+[ "$architecture" = amd64 ] || start_emulation
 mirror=${2:-}
 mkdir -p "$place"
 printf '[engine]\nruntime="runc"\nevents_logger="file"\n[containers]\ndefault_ulimits=["nofile=20000:20000","nproc=4096:4096"]\n' >"$place/containers.conf"
 export CONTAINERS_CONF=$place/containers.conf
 build() { buildah --root "$place/storage" --runroot "$place/run" "$@"; }
 
-if ! build inspect localhost/base:bookworm >/dev/null 2>&1; then
+if ! build inspect "$base" >/dev/null 2>&1; then
   packages=python3,python3-venv,curl,openmpi-bin,openssh-server,openssh-client,libfabric1
-  debootstrap --variant=minbase --include="$packages,libspdlog1.10,libfmt9,libhwy1,libhwloc15,libssl3" \
-    bookworm "$place/root" ${mirror:+"$mirror"} >"$place/debootstrap.log"
+  [ "$suite" = bookworm ] && packages+=,libspdlog1.10,libfmt9,libhwy1,libhwloc15,libssl3 || packages+=,libfabric-bin
+  debootstrap --arch="$architecture" --variant=minbase --include="$packages" \
+    "$suite" "$place/root" ${mirror:+"$mirror"} >"$place/debootstrap.log"
+  rm -rf "$place/root"/var/cache/apt/archives/*.deb
   tar -C "$place/root" -cf "$place/base.tar" .
-  base=$(build from scratch)
-  build add -q "$base" "$place/base.tar" /
-  build config --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$base"
-  build commit -q "$base" localhost/base:bookworm
-  build rm "$base" >/dev/null
+  scratch=$(build from scratch)
+  build add -q "$scratch" "$place/base.tar" /
+  build config --arch "$architecture" --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$scratch"
+  build commit -q "$scratch" "$base"
+  build rm "$scratch" >/dev/null
   rm -rf "$place/root" "$place/base.tar"
 fi
 
-context=$(mktemp -d)
-trap 'rm -rf "$context"' EXIT
 git archive HEAD | tar -x -C "$context"
 python=$(realpath -s "${PYTHON:-.venv/bin/python}")
 if [ -n "${WHEELS:-}" ]; then
@@ -43,14 +52,14 @@ made=$(git log -1 --format=%ct)
 # make_image TAG DOCKERFILE [ARGUMENTS...]: without a network, and with the time of the commit.
 make_image() {
   (cd "$context" && unshare -n buildah --root "$place/storage" --runroot "$place/run" bud --isolation=chroot --network=host \
-    --no-cache --pull-never --timestamp "$made" --build-arg SOURCE_DATE_EPOCH="$made" --build-arg BASE=localhost/base:bookworm \
-    --build-arg INSTALL=0 -t "$1" "${@:3}" -f "examples/kubernetes/docker/$2" .) >"$place/build.log" 2>&1 ||
+    --arch "$architecture" --no-cache --pull-never --timestamp "$made" --build-arg SOURCE_DATE_EPOCH="$made" \
+    --build-arg BASE="$base" --build-arg INSTALL=0 -t "$1" "${@:3}" -f "examples/kubernetes/docker/$2" .) >"$place/build.log" 2>&1 ||
     { tail -n 20 "$place/build.log"; exit 1; }
 }
 # in_image TAG SCRIPT [OPTIONS...]: as the image's user, without a network.
 in_image() {
   local pod
-  pod=$(build from --pull-never "localhost/$1")
+  pod=$(build from --arch "$architecture" --pull-never "localhost/$1")
   unshare -n buildah --root "$place/storage" --runroot "$place/run" run --isolation=chroot "${@:3}" "$pod" -- sh -c "$2"
   build rm "$pod" >/dev/null
 }
@@ -69,9 +78,11 @@ output=$(in_image farandole:test '
   mkdir -p ~/.ssh && ssh-keygen -q -t rsa -N "" -f ~/.ssh/id_rsa && /usr/sbin/sshd -t -f ~/sshd_config && echo sshd: ok
   ls /etc/ssh/ssh_host_* 2>/dev/null || echo "host keys: none"
   farandole doctor >/tmp/doctor; echo "doctor: $? with $(grep -c "^good" /tmp/doctor) good, bad: $(grep "^bad" /tmp/doctor)"
-  python /tests/check_sbom.py' --volume "$PWD/tests/kubernetes/support:/tests:ro")
+  python /tests/check_sbom.py; python /tests/check_elf.py' --volume "$PWD/tests/kubernetes/support:/tests:ro")
 echo "$output"
+declare -A machines=([amd64]=x86_64 [arm64]=aarch64)
 for line in 1000 "[0] train_numpy: 2 ranks, from step 0" "sshd: ok" "host keys: none" "missing: []" \
+  "of ${machines[$architecture]} alone" \
   "good, bad: bad      interfaces         interfaces: none of"; do  # it has no network
   expect "$line"
 done
@@ -83,7 +94,7 @@ cat >"$place/efa/aws-efa-installer/efa_installer.sh" <<'INSTALLER'
 mkdir -p /opt/amazon/efa/lib /opt/amazon/ofi-nccl/lib
 cp libnccl-net.so /opt/amazon/ofi-nccl/lib/
 INSTALLER
-echo 'int ncclNetPlugin_v8;' | gcc -shared -o "$place/efa/aws-efa-installer/libnccl-net.so" -xc -
+echo 'int ncclNetPlugin_v8;' | "${CC:-gcc}" -shared -o "$place/efa/aws-efa-installer/libnccl-net.so" -xc -
 chmod +x "$place/efa/aws-efa-installer/efa_installer.sh"
 tar -C "$place/efa" -czf "$place/efa/aws-efa-installer-0.0.tar.gz" aws-efa-installer
 make_image farandole-cuda:test Dockerfile.cuda --volume "$place/efa:/efa:ro" --build-arg EFA_SOURCE=file:///efa \
@@ -107,6 +118,10 @@ play() {
   grep -qF "$2" <<<"$output" || { printf '%s\nimage.sh: %s: no pod printed "%s"\n' "$output" "$1" "$2" >&2; exit 1; }
   echo "image.sh: $1: $2"
 }
+if [ "$architecture" != amd64 ]; then
+  echo "image.sh: ok; no manifest was played under qemu"
+  exit 0
+fi
 if ! command -v podman >/dev/null; then
   echo "image.sh: no manifest was played: apt-get install --no-install-recommends podman" >&2
   exit 1

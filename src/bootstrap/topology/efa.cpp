@@ -106,18 +106,23 @@ std::string_view text_of(EfaAnswer answer) {
       return "its libfabric offers no provider efa";
     case EfaAnswer::too_few:
       return "it has fewer devices than FARANDOLE_EXPECT_EFA";
+    case EfaAnswer::no_nccl_plugin:
+      return "its NCCL finds no network plugin";
     case EfaAnswer::not_asked:
       break;
   }
   return "it does not take part in the choice";
 }
 
-std::string who_lacks_efa(std::span<const Member> members, std::span<const EfaAnswer> answers) {
+namespace {
+
+// The names of the ranks whose answer `is_lack` accepts, for each of these answers.
+std::string ranks_by_answer(std::span<const Member> members, std::span<const EfaAnswer> answers,
+                            bool (*is_lack)(EfaAnswer)) {
   constexpr std::size_t kNamed = 8;
   std::map<EfaAnswer, std::vector<std::string>> lacking;
   for (std::size_t i = 0; i < answers.size(); ++i) {
-    if (answers[i] == EfaAnswer::usable) continue;
-    lacking[answers[i]].push_back(name_of(members[i]));
+    if (is_lack(answers[i])) lacking[answers[i]].push_back(name_of(members[i]));
   }
   std::string text;
   for (auto& [answer, names] : lacking) {
@@ -127,6 +132,16 @@ std::string who_lacks_efa(std::span<const Member> members, std::span<const EfaAn
                         more > 0 ? fmt::format(" and {} more", more) : "", text_of(answer));
   }
   return text;
+}
+
+}  // namespace
+
+std::string who_lacks_efa(std::span<const Member> members, std::span<const EfaAnswer> answers) {
+  return ranks_by_answer(members, answers, [](EfaAnswer answer) { return answer != EfaAnswer::usable; });
+}
+
+std::string who_lacks_nccl_plugin(std::span<const Member> members, std::span<const EfaAnswer> answers) {
+  return ranks_by_answer(members, answers, [](EfaAnswer answer) { return answer == EfaAnswer::no_nccl_plugin; });
 }
 
 std::string transport_line(const EfaFacts& facts, std::string_view transports, std::string_view else_why) {

@@ -27,8 +27,18 @@ EfaFacts efa_facts(const Config& config, const std::string& root = {});
 // Returns why EFA is not used: the first prerequisite that is missing, else `else_why`.
 std::string why_no_efa(const EfaFacts& facts, std::string_view else_why);
 
-// Whether a rank can use EFA. Ranks exchange it as a number at the start.
-enum class EfaAnswer : int8_t { not_asked, usable, no_class, no_device, foreign_devices, no_provider, too_few };
+// Whether a rank can use EFA, or where EFA is demanded, whether its NCCL can. Ranks exchange it as a number at the
+// start.
+enum class EfaAnswer : int8_t {
+  not_asked,
+  usable,
+  no_class,
+  no_device,
+  foreign_devices,
+  no_provider,
+  too_few,
+  no_nccl_plugin,
+};
 
 // This rank's answer from sysfs alone; `usable` still needs the provider's agreement.
 EfaAnswer efa_answer(const EfaFacts& facts);
@@ -36,6 +46,9 @@ std::string_view text_of(EfaAnswer answer);
 
 // The ranks that cannot use EFA, with their reasons: "rank 1 (host-b): it has no EFA device". Empty if all can.
 std::string who_lacks_efa(std::span<const Member> members, std::span<const EfaAnswer> answers);
+
+// The same for ranks whose NCCL finds no network plugin. Empty if there are none.
+std::string who_lacks_nccl_plugin(std::span<const Member> members, std::span<const EfaAnswer> answers);
 
 // "transport: shm+tcp; 4 of 4 EFA devices (p4d.24xlarge); EFA not used: ...". `else_why`: if nothing is missing here.
 std::string transport_line(const EfaFacts& facts, std::string_view transports, std::string_view else_why);

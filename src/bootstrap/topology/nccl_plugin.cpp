@@ -50,7 +50,7 @@ NcclPlugin find_nccl_plugin(const Environment& environment) {
   std::vector<std::string> files;
   for (const std::string& word : split_list(given)) {
     if (word.empty()) continue;
-    if (word == "none") return {{}, "NCCL_NET_PLUGIN=none"};
+    if (word == "none") return {{}, "NCCL_NET_PLUGIN=none", true};
     files.push_back(word);
     files.push_back("libnccl-net-" + word + ".so");
   }

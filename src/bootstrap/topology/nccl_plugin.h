@@ -9,8 +9,9 @@
 namespace fdl {
 
 struct NcclPlugin {
-  std::string path;  // of the library; empty: there is none
-  std::string why;   // then the reason
+  std::string path;     // of the library; empty: there is none
+  std::string why;      // then the reason
+  bool is_off = false;  // the user wants none: NCCL_NET_PLUGIN=none
 };
 
 // What to do where a host has EFA and NCCL finds no plugin.

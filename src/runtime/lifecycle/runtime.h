@@ -213,7 +213,8 @@ class Runtime {
   Status share_memory();
   Status start_connector();
   EfaAnswer answer_for_efa();
-  void choose_network(const std::vector<EfaAnswer>& answers);
+  bool nccl_lacks_efa() const;
+  Status choose_network(const std::vector<EfaAnswer>& answers);
   void report_network();
   void report_traffic();
   void report_security();

@@ -1,4 +1,6 @@
 // Runtime, part 5: whether `auto` means EFA, and what the log says about the network at the start and at the end.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
@@ -9,10 +11,33 @@
 
 namespace fdl {
 
+namespace {
+
+bool names_efa(const std::string& transports) { return transports.find("efa") != std::string::npos; }
+
+// The driver of NVIDIA says that NCCL may be used; opening a device would take long.
+bool has_nvidia_driver(const Config& config) {
+  std::error_code none;
+  return std::filesystem::exists(config.sysfs_root + "/module/nvidia", none);
+}
+
+}  // namespace
+
+// Where the transport names efa, NCCL's bytes between hosts must go over EFA too, unless the user has turned off the
+// plugin, or NCCL between hosts.
+bool Runtime::nccl_lacks_efa() const {
+  const std::string& backend = config_.device_collectives;
+  const bool is_between_hosts = backend != "staged" && backend != "hierarchical";
+  if (!names_efa(config_.transport) || efa_.devices.efa.empty() || !is_between_hosts) return false;
+  if (!has_nvidia_driver(config_)) return false;
+  const NcclPlugin plugin = find_nccl_plugin(Environment::of_process());
+  return plugin.path.empty() && !plugin.is_off;
+}
+
 // Only a host with devices opens libfabric: elsewhere the answer is known without it.
 EfaAnswer Runtime::answer_for_efa() {
   efa_ = efa_facts(config_);
-  if (!is_auto(config_.transport)) return EfaAnswer::not_asked;
+  if (!is_auto(config_.transport)) return nccl_lacks_efa() ? EfaAnswer::no_nccl_plugin : EfaAnswer::not_asked;
   const EfaAnswer answer = efa_answer(efa_);
   if (answer != EfaAnswer::usable) return answer;
   const FabricDescription fabric = describe_fabric(config_);
@@ -22,31 +47,36 @@ EfaAnswer Runtime::answer_for_efa() {
 }
 
 // All ranks have the same answers, so they make the same choice.
-void Runtime::choose_network(const std::vector<EfaAnswer>& answers) {
-  if (!is_auto(config_.transport)) {
-    why_no_efa_ = "FARANDOLE_TRANSPORT does not name it; set FARANDOLE_TRANSPORT=shm,efa";
-    return;
-  }
+Status Runtime::choose_network(const std::vector<EfaAnswer>& answers) {
   const bool one_host = std::ranges::all_of(
       members_, [this](const Member& member) { return member.host_id == members_.front().host_id; });
+  if (!is_auto(config_.transport)) {
+    why_no_efa_ = "FARANDOLE_TRANSPORT does not name it; set FARANDOLE_TRANSPORT=shm,efa";
+    const std::string lacking = one_host ? "" : who_lacks_nccl_plugin(members_, answers);
+    if (lacking.empty()) return {};
+    return Status(
+        Code::unsupported,
+        fmt::format("FARANDOLE_TRANSPORT={} demands EFA, and NCCL's bytes between hosts would not go over it: "
+                    "{}; {}. NCCL_NET_PLUGIN=none lets NCCL use sockets all the same, and "
+                    "FARANDOLE_DEVICE_COLLECTIVES=staged does without NCCL",
+                    config_.transport, lacking, kNcclPluginRemedy));
+  }
   why_no_efa_ = one_host ? "all ranks are on one host" : who_lacks_efa(members_, answers);
   if (why_no_efa_.empty()) config_.transport = with_efa(config_.transport);
+  return {};
 }
 
 void Runtime::report_network() {
   efa_traffic_ = std::make_unique<EfaTraffic>(config_);
   if (facts_.local_rank != 0) return;
   log_efa(efa_, facts_.transports, why_no_efa_);
-  // The driver of NVIDIA says that NCCL may be used; opening a device would take long.
-  std::error_code none;
-  const bool has_gpus = std::filesystem::exists(config_.sysfs_root + "/module/nvidia", none);
-  if (!has_gpus || efa_.devices.efa.empty() || facts_.cross_size < 2) return;
+  if (!has_nvidia_driver(config_) || efa_.devices.efa.empty() || facts_.cross_size < 2) return;
   const NcclPlugin plugin = find_nccl_plugin(Environment::of_process());
   log_at(plugin.path.empty() ? LogLevel::warning : LogLevel::info, "{}", nccl_line(plugin));
 }
 
 void Runtime::report_traffic() {
-  if (!efa_traffic_ || facts_.transports.find("efa") == std::string::npos) return;
+  if (!efa_traffic_ || !names_efa(facts_.transports)) return;
   const uint64_t bytes = bytes_over_fabric();
   const std::string line = efa_traffic_->end_line(bytes);
   if (line.empty()) return;

@@ -349,8 +349,7 @@ Status Runtime::connect_ranks() {
   const Status agreed = agree_on_session_key(everyone.front().salt, exchange, set_up.deadline);
   if (!agreed.ok()) return outcome(set_up, agreed);
   keep_recovery(everyone);
-  choose_network(answers);
-  return {};
+  return choose_network(answers);
 }
 
 // Rank 0 draws a random salt for each world, so that no message of an earlier world of the same job key is valid in

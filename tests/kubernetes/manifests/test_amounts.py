@@ -3,7 +3,7 @@
 import pytest
 from farandole.integrations.kubernetes import generate, instances
 from farandole.integrations.kubernetes.__main__ import main
-from manifest_checks import generated, pod_of, pods_of
+from manifest_checks import SCHEMAS, faults, generated, pod_of, pods_of
 from test_options import BASES
 
 AFTER = "--image i -- train"
@@ -64,6 +64,19 @@ def test_each_default_stands_beside_its_reason_in_every_kind(base):
     assert "8 GiB a rank, an eighth of its memory and at most 8 GiB" in text
     text = " ".join(generate(f"{BASES[base]} --cpus 3 --memory 9Gi {AFTER}".split()).replace("#", "").split())
     assert "the kubelet leaves" not in text and "a rank; --instance-type" not in text  # nothing was chosen
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_every_kind_is_valid_for_every_instance_type(base):
+    """With all GPUs and EFA devices of the type, a rank for each, by the strict schemas."""
+    count = 0
+    for name, row in instances.TABLE.items():
+        ranks, efa = "gpu" if row.accelerators else "1", "all" if row.efa else "off"
+        made = generated(f"{BASES[base]} --instance-type {name} --nproc-per-node {ranks} --efa {efa} {AFTER}")
+        assert faults(made, custom=SCHEMAS.is_dir()) == [], name
+        count += len(made)
+    print(f"{base}: {count} documents for {len(instances.TABLE)} instance types")
+    assert count >= 2 * len(instances.TABLE)
 
 
 def test_pods_without_ranks_do_not_request_what_a_gpu_node_has():

@@ -41,6 +41,7 @@ VALUES = {
     "deviceClass": ("gpu.nvidia.com", ["--device-class", "gpu.nvidia.com"]),
     "computeDomain": (True, ["--compute-domain"]),
     "efa": (2, ["--efa", "2"]),
+    "tcpFallback": (True, ["--tcp-fallback"]),
     "spot": (True, ["--spot"]),
     "zone": ("us-east-1a", ["--zone", "us-east-1a"]),
     "maxRuntimeSeconds": (1209600, ["--max-runtime", "1209600s"]),
@@ -83,6 +84,7 @@ NEEDS = {
     "allowEgress": "networkPolicy",
     "deviceClass": "gpus",
     "computeDomain": "gpus",
+    "tcpFallback": "efa",
 }
 
 
@@ -222,6 +224,8 @@ def test_the_shipped_chart_is_what_its_command_writes_and_helm_finds_no_fault(tm
         ({"minNodes": 5, "nnodes": 4}, "minNodes is above nnodes"),
         ({"nprocPerNode": 8, "gpus": 4}, "ranks would share a GPU"),
         ({"spot": True, "grace": 300}, "120 s after its notice"),
+        ({"minNodes": 4, "nnodes": 4, "queue": "q"}, "minNodes equals nnodes with queue"),
+        ({"efa": 1, "env": {"FARANDOLE_TRANSPORT": "auto"}}, "env.FARANDOLE_TRANSPORT with efa: set tcpFallback"),
         ({"requiredTopology": "rack"}, "requiredTopology without queue: Kueue reads it"),
         ({"networkPolicy": True, "hostNetwork": True}, "networkPolicy with hostNetwork"),
     ],

@@ -261,7 +261,7 @@ def test_k7_e13_an_efa_overlay_requests_the_devices_and_mounts_no_host_path():
     pod = pod_of(only(kustomized(KUBERNETES / "k8s" / "overlays" / "eks-efa"), "Job"))
     limits = pod["spec"]["containers"][0]["resources"]["limits"]
     assert limits["vpc.amazonaws.com/efa"] == 4 and limits["nvidia.com/gpu"] == 8
-    assert env_of(pod)["FARANDOLE_EXPECT_EFA"] == "4"
+    assert (env_of(pod)["FARANDOLE_EXPECT_EFA"], env_of(pod)["FARANDOLE_TRANSPORT"]) == ("4", "shm,efa")
     for path in SHIPPED:
         for document in filled(path):
             for any_pod in pods_of(document):

@@ -6,7 +6,7 @@ import pytest
 from farandole.integrations.kubernetes import WrongCombination, generate
 from farandole.integrations.kubernetes.document import load
 from farandole.integrations.kubernetes.options import KINDS, TRIALS, parser
-from manifest_checks import SCHEMAS, faults, pods_of
+from manifest_checks import SCHEMAS, env_of, faults, pods_of
 
 # What each kind needs, and a size of more than one pod.
 BASES = {kind: f"{kind} --nnodes 2" for kind in KINDS}
@@ -29,6 +29,7 @@ SAMPLES = {
     "--device-class": ("--device-class gpu.nvidia.com", "--gpus 4"),
     "--compute-domain": ("--compute-domain", "--gpus 4"),
     "--efa": ("--efa 1", ""),
+    "--tcp-fallback": ("--tcp-fallback", "--efa 1"),
     "--cpus": ("--cpus 3", ""),
     "--memory": ("--memory 5Gi", ""),
     "--hugepages-2mi": ("--hugepages-2mi 512Mi", "--memory 4Gi --efa 1"),
@@ -128,11 +129,28 @@ def test_no_option_is_dropped_in_silence(base):
         ("--metrics-port 9500", "--monitoring"),
         ("--allow-egress 443", "--network-policy"),
         ("--gpu-resource amd.com/gpu", "--gpus"),
+        ("--tcp-fallback", "--efa"),
     ],
 )
 def test_an_option_that_changes_nothing_without_another_names_it(words, needed):
     with pytest.raises(WrongCombination, match=f"{words.split()[0]} without {needed}: "):
         documents(BASES["job"], words)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_job_that_requests_efa_demands_it_unless_its_user_does_not(base):
+    def transports(words):
+        made = documents(BASES[base], words)
+        ranks = [pod for pod in pods_of(made) if "amazonaws.com/efa" in str(pod["spec"]["containers"][0]["resources"])]
+        assert ranks
+        return made, {env_of(pod).get("FARANDOLE_TRANSPORT") for pod in ranks}
+
+    made, found = transports("--efa 2")
+    assert found == {"shm,efa"}
+    if "mpijob" in base:  # mpirun passes the variables of the launcher to the ranks
+        assert "'-x', 'FARANDOLE_TRANSPORT', '-x', 'FARANDOLE_EXPECT_EFA'" in str(made)
+    assert transports("--efa 2 --tcp-fallback")[1] == {None}
+    assert transports("--efa 2 --env FARANDOLE_TRANSPORT=auto")[1] == {"auto"}
 
 
 def test_katib_has_what_its_options_promise():
@@ -204,13 +222,24 @@ def test_kueue_finds_its_queue_on_every_kind_and_its_topology_on_every_pod(base)
 
 
 def test_an_elastic_job_in_a_queue_may_be_admitted_in_part():
-    job = next(one for one in documents("job --nnodes 2:4", "--queue q") if one["kind"] == "Job")
+    job = next(one for one in documents("job --nnodes 1:4", "--queue q") if one["kind"] == "Job")
     assert job["metadata"]["annotations"] == {
-        "kueue.x-k8s.io/job-min-parallelism": "2",
+        "kueue.x-k8s.io/job-min-parallelism": "1",
         "kueue.x-k8s.io/job-completions-equal-parallelism": "true",
     }
-    fixed = next(one for one in documents("job --nnodes 4", "--queue q") if one["kind"] == "Job")
-    assert "annotations" not in fixed["metadata"]
+    for count in (1, 2, 3, 4):  # Kueue changes both fields, and the API server validates the Job again
+        job["spec"].update(completions=count, parallelism=count)
+        assert faults([job], custom=False) == []
+    for size in ("4", "4:4"):  # nothing to reduce: Kueue refuses a minimum that is not below the number of pods
+        fixed = next(one for one in documents(f"job --nnodes {size}", "--queue q") if one["kind"] == "Job")
+        assert "annotations" not in fixed["metadata"]
+
+
+def test_more_failed_indexes_than_completions_are_a_fault_as_they_are_for_the_api_server():
+    job = next(one for one in documents("job --nnodes 1:4") if one["kind"] == "Job")
+    assert job["spec"]["maxFailedIndexes"] == 3
+    job["spec"].update(completions=2, parallelism=2)
+    assert faults([job], custom=False) == ["Job train: maxFailedIndexes 3 is above completions 2"]
 
 
 @pytest.mark.parametrize("base", [base for base in BASES if base != "rayjob"])

@@ -18,7 +18,7 @@ from elastic_pods import (
     elastic_job,
     until_steps,
 )
-from farandole.integrations.kubernetes import generate
+from farandole.integrations.kubernetes import checks, generate
 from training_jobs import ACCURACY, starter
 
 CLAIM = {"volumes": [{"name": "c", "persistentVolumeClaim": {"claimName": "checkpoints"}}],
@@ -153,6 +153,21 @@ def test_h16_pods_that_start_while_the_job_ends_are_no_failures(elastic):
         assert pod.code in (143, 200) or pod.code == 0 and "the job finished before ranks of this node" in pod.output, (
             sim.logs()
         )
+
+
+def test_h16_an_elastic_job_that_kueue_admits_in_part_trains_with_fewer_pods(elastic):
+    """Kueue has room for two of four pods: it lowers completions and parallelism, and then starts the job."""
+    words = "job --nnodes 1:4 --queue team --image any --"
+    documents = podsim.read(generate([*words.split(), *ELASTIC, "--steps", "40", "--step-seconds", "0.05"]))
+    job = next(one for one in documents if one["kind"] == "Job")
+    assert job["spec"]["suspend"] and job["metadata"]["annotations"]["kueue.x-k8s.io/job-min-parallelism"] == "1"
+    job["spec"].update(suspend=False, completions=2, parallelism=2)
+    assert checks.faults(documents) == []  # the API server accepts it
+    sim = elastic(documents)
+    until_steps(sim, 2)
+    sim.wait(60)
+    assert_conditions(sim, "train", COMPLETE)
+    assert [pod.hostname for pod in sim.pods] == ["train-0", "train-1"], sim.logs()
 
 
 def test_h16_with_too_few_pods_the_missing_ones_are_named(elastic):

@@ -4,6 +4,7 @@ import json
 
 import builders
 import efa_devices
+import podsim
 import pytest
 from farandole.integrations.kubernetes import generate
 from training_jobs import assert_trained, field, starter, train
@@ -32,19 +33,34 @@ def test_libfabric_carries_the_data_between_pods_and_shared_memory_inside_them(s
     assert f"; {transport}+shm;" in sim.pods[0].output, sim.logs()
 
 
-def test_k7_pods_with_efa_devices_use_them_between_each_other(simulate, tmp_path):
-    """No variable names a transport. A provider of libfabric and a tree in place of /sys imitate the devices."""
-    devices = efa_devices.efa(efa_devices.make_tree(tmp_path, 2, model="p4d.24xlarge"), 2)
-    env = {"FARANDOLE_EXPECT_EFA": "2", "FARANDOLE_LOG_LEVEL": "info", **devices}
-    sim = simulate(
-        builders.indexed_job(2, starter(2, "$(JOB_COMPLETION_INDEX)", "train-0.train:29500"), env=env, **SHM)
-    )
+def begin_with_efa(simulate, tmp_path, words="", **more):
+    """Runs the output of `gen job --efa 2`. A provider of libfabric and a tree in place of /sys imitate the devices."""
+    tree = efa_devices.make_tree(tmp_path / "sys", 2, model="p4d.24xlarge")  # which users may enter
+    variables = {"FARANDOLE_LOG_LEVEL": "info", **efa_devices.efa("/imitated-sys", 2), **more}
+    line = f"job --nnodes 2 --nproc-per-node 2 --max-restarts 0 --efa 2 {words} --image any".split()
+    line += [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+    sim = simulate(podsim.read(generate([*line, "--", *builders.TRAIN])), image={"/imitated-sys": str(tree)})
     sim.wait(60)
+    return sim
+
+
+def test_k7_pods_with_efa_devices_use_them_between_each_other(simulate, tmp_path):
+    sim = begin_with_efa(simulate, tmp_path)
     assert set(sim.results.values()) == {"Complete"}, sim.logs()
     assert_trained(sim, 4, ["train-0", "train-1"])
     for pod in sim.pods:
         assert "transport: efa+shm; 2 of 2 EFA devices (FARANDOLE_EXPECT_EFA)" in pod.output, sim.logs()
         assert "ofi: efa on efa_0-rdm (1 of 2 devices; " in pod.output, sim.logs()
+
+
+def test_k7_a_job_that_cannot_use_efa_does_not_start_unless_tcp_is_allowed(simulate, tmp_path):
+    """The pods have the devices, and a libfabric that has no provider for them."""
+    sim = begin_with_efa(simulate, tmp_path / "must", FAKE_EFA_DEVICES="0")
+    assert sim.result("train").startswith("Failed: BackoffLimitExceeded"), sim.logs()
+    assert "trained" not in sim.logs() and "offers no provider efa" in sim.logs()
+    sim = begin_with_efa(simulate, tmp_path / "may", "--tcp-fallback", FAKE_EFA_DEVICES="0")
+    assert sim.result("train") == "Complete" and "EFA not used: " in sim.logs(), sim.logs()
+    assert_trained(sim, 4, ["train-0", "train-1"])
 
 
 def test_a_stateful_set_trains_with_the_ordinal_as_node(simulate):

@@ -106,6 +106,15 @@ def test_a_contradicting_world_size_is_an_error(simulate):
     assert re.search(r"WORLD_SIZE\D+5", printed) and "PET_NNODES" in printed
 
 
+def test_a_later_job_of_a_job_set_that_nothing_numbers_is_no_second_rank_0(simulate):
+    sim = simulate(builders.job_set(2, 1, RUN, env={"FARANDOLE_NNODES": 1}))
+    later = sim.pod("train-workers-1-0")
+    sim.wait(20, lambda: later.code is not None)
+    assert later.code in (64, 78) and "rank 0 of" not in later.output, sim.logs()
+    for variable in ("FARANDOLE_JOBSET_JOBS", "FARANDOLE_JOBSET_PODS_PER_JOB", "FARANDOLE_JOBSET_JOB_INDEX"):
+        assert variable in later.output, sim.logs()
+
+
 def test_an_indexed_job_without_a_node_count_never_becomes_a_world_of_one(simulate):
     sim = simulate(builders.indexed_job(1, ["python", "/app/train_digits.py"]))
     sim.wait(20)

@@ -28,7 +28,7 @@ def job(*options):
     return only(generated(words), "Job")["spec"]["template"]
 
 
-def train(nccl, *options):
+def train(nccl, *options, **more):
     """Two ranks with a device each, with the variables that the manifest gives to its pods."""
     if not (CUDA.exists() and NCCL.exists()):
         pytest.skip("the fakes are not built: bash tests/run.sh python builds them")
@@ -36,21 +36,27 @@ def train(nccl, *options):
     variables = {
         **os.environ,
         **chosen,
-        "PYTHONPATH": str(ROOT / "tests" / "python" / "support"),
+        "PYTHONPATH": os.pathsep.join(
+            [str(ROOT / "tests" / "python" / "support"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
         "FARANDOLE_CUDA_LIBRARY": str(CUDA),
         "FARANDOLE_NCCL_LIBRARY": str(nccl),
         "FAKE_CUDA_DEVICES": "8",
         "FARANDOLE_START_TIMEOUT_S": "100",
+        **more,
     }
     return subprocess.run([launcher.program(), "run", "-np", "2", "--", sys.executable, "-c", PROGRAM],
                           capture_output=True, text=True, env=variables, timeout=150)  # fmt: skip
 
 
 def test_h11_a_variable_of_the_job_chooses_nccl_or_the_host():
-    by_nccl = train(NCCL, "--env", "FARANDOLE_DEVICE_COLLECTIVES=nccl")
-    assert by_nccl.returncode == 0, by_nccl.stderr
-    through_the_host = train("/no/libnccl.so", "--env", "FARANDOLE_DEVICE_COLLECTIVES=staged")
-    assert through_the_host.returncode == 0, through_the_host.stderr
+    """An NCCL whose first reduction fails shows whether it was called."""
+    by_nccl, by_host = (("--env", f"FARANDOLE_DEVICE_COLLECTIVES={word}") for word in ("nccl", "staged"))
+    done = train(NCCL, *by_nccl)
+    assert done.returncode == 0, done.stderr
+    assert train(NCCL, *by_nccl, FAKE_NCCL_FAIL="AllReduce:1:2").returncode != 0
+    done = train(NCCL, *by_host, FAKE_NCCL_FAIL="AllReduce:1:2")
+    assert done.returncode == 0, done.stderr
 
 
 def test_h11_without_nccl_a_job_that_demands_it_fails_and_any_other_uses_the_host():

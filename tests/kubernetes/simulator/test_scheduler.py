@@ -1,6 +1,8 @@
 """Tests of the scheduler's rules: capacity, selectors, priorities, and the pods that it preempts."""
 
 import pytest
+from farandole.integrations.kubernetes import instances
+from manifest_checks import generated, pod_of
 from scheduler import Node, Scheduler, requests_of
 
 
@@ -31,6 +33,23 @@ def test_pods_go_to_the_emptiest_node_and_wait_where_none_has_room():
     decision = chooses.place(pod(), running)
     assert decision.reason == "0/2 nodes are available: 2 Insufficient cpu." and decision.victims == []
     assert chooses.place(pod(), running[1:]).node == "node-0"
+
+
+@pytest.mark.parametrize("name", instances.TABLE)
+def test_a_generated_pod_of_a_whole_node_finds_room_on_one_node_beside_daemons_and_a_second_pod_does_not(name):
+    row = instances.TABLE[name]
+    cpus, mib = row.allocatable
+    capacity = {"cpu": str(cpus), "memory": f"{mib}Mi", "vpc.amazonaws.com/efa": row.efa}
+    if row.resource:
+        capacity[row.resource] = row.accelerators
+    chooses = Scheduler([Node("node-0", capacity, {"node.kubernetes.io/instance-type": name})])
+    efa, ranks = "all" if row.efa else "off", "gpu" if row.accelerators else "1"
+    line = f"job --nnodes 2 --instance-type {name} --efa {efa} --nproc-per-node {ranks} --image i -- train"
+    spec = pod_of(generated(line))["spec"]
+    running = [("daemons", {"containers": [{"resources": {"requests": {"cpu": "900m", "memory": "900Mi"}}}]}, "node-0")]
+    assert chooses.place(spec, running).node == "node-0"
+    second = chooses.place(spec, [*running, ("first", spec, "node-0")])
+    assert second.node == "" and "1 Insufficient memory" in second.reason
 
 
 def test_selectors_and_unreachable_nodes_are_named():

@@ -112,6 +112,23 @@ def test_hosts_with_gpus_say_at_the_start_whether_nccl_can_use_efa(tmp_path):
     assert code == 0 and "nccl: " not in output, "one host: " + output
 
 
+def test_where_efa_is_demanded_nccl_must_be_able_to_use_it(tmp_path):
+    """One of the hosts lacks the plugin, and all ranks name it."""
+    tree = make_tree(tmp_path, 1)
+    path = make_nccl_plugin(tmp_path)
+    (tree / "module" / "nvidia").mkdir(parents=True)
+    environment = {**efa(tree, 1), "FARANDOLE_TRANSPORT": "shm,efa", "A_NCCL_NET_PLUGIN": str(path)}
+    code, output = run_on_two_hosts(ATTEMPT, **environment, B_NCCL_NET_PLUGIN="absent")
+    assert code != 0, output
+    named = re.findall(r"UnsupportedError: [^\n]*shm,efa demands EFA, and NCCL's bytes between hosts would not go over "
+                       r"it: rank 1 \(host-b\): its NCCL finds no network plugin; install", output)  # fmt: skip
+    assert len(named) == 2, output
+    for more in ({"B_NCCL_NET_PLUGIN": str(path)}, {"B_NCCL_NET_PLUGIN": "none"},
+                 {"B_NCCL_NET_PLUGIN": "absent", "FARANDOLE_DEVICE_COLLECTIVES": "staged"}):  # fmt: skip
+        code, output = run_on_two_hosts(START, **environment, **more)
+        assert code == 0 and "transport: efa" in output, (more, output)
+
+
 def test_one_host_without_devices_keeps_all_ranks_from_efa(tmp_path):
     environment = efa(make_tree(tmp_path / "with", 1), 1)
     without = {"FARANDOLE_SYSFS_ROOT": str(make_tree(tmp_path / "without", 0))}

@@ -580,6 +580,10 @@ TEST_F(EfaTree, TheAnswersOfRanksNameThoseWithoutEfa) {
             "rank 1 (host-b), rank 2 (host-b): it has no EFA device");
   EXPECT_EQ(who_lacks_efa(members, std::vector{EfaAnswer::no_provider, none, usable}),
             "rank 1 (host-b): it has no EFA device; rank 0 (host-a): its libfabric offers no provider efa");
+  const auto demanded = EfaAnswer::not_asked, no_plugin = EfaAnswer::no_nccl_plugin;
+  EXPECT_EQ(who_lacks_nccl_plugin(members, std::vector{demanded, demanded, demanded}), "");
+  EXPECT_EQ(who_lacks_nccl_plugin(members, std::vector{demanded, no_plugin, demanded}),
+            "rank 1 (host-b): its NCCL finds no network plugin");
 }
 
 TEST_F(EfaTree, ReadsTheCountersOfADevice) {

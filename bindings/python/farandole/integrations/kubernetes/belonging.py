@@ -44,6 +44,7 @@ _NEEDS = {
     "metrics_port": ("monitoring", "no rank serves metrics"),
     "allow_egress": ("network_policy", "without a policy everything is allowed"),
     "device_class": ("gpus", "it gives the GPUs of the claim; --instance-type of a GPU node gives their number too"),
+    "tcp_fallback": ("efa", "no pod has EFA devices, and the ranks use TCP anyway"),
     "compute_domain": ("gpus", "NVLink connects GPUs; --instance-type of a GPU node gives their number too"),
     "gpu_resource": ("gpus", "the pods request no GPU; --instance-type of a GPU node gives their number too"),
 }

@@ -208,6 +208,8 @@ def _rules(document):
             yield "successPolicy needs completionMode Indexed"
         if "maxFailedIndexes" in job and "backoffLimitPerIndex" not in job:
             yield "maxFailedIndexes needs backoffLimitPerIndex"
+        if job.get("maxFailedIndexes", 0) > job.get("completions", 1):
+            yield f"maxFailedIndexes {job['maxFailedIndexes']} is above completions {job.get('completions', 1)}"
     if kind == "PersistentVolumeClaim" and not values.quantity(spec["resources"]["requests"]["storage"]):
         yield f"storage {spec['resources']['requests']['storage']!r} is no quantity"
     if kind == "HorizontalPodAutoscaler":

@@ -27,9 +27,14 @@ def queue_labels(o):
     return {QUEUE: o.queue} if o.queue else {}
 
 
+def admits_in_part(o):
+    """Whether Kueue may admit the Job with fewer pods. It refuses a minimum that is not below the number of pods."""
+    return bool(o.kind == "job" and o.queue and o.elastic and o.min_nodes < o.max_nodes)
+
+
 def add_partial_admission(o, job):
-    """An elastic Job may begin with MIN pods where Kueue has no room for MAX; more come when there is room."""
-    if o.queue and o.elastic:
+    """An elastic Job may begin with MIN pods where Kueue has no room for MAX."""
+    if admits_in_part(o):
         annotations = Map({"kueue.x-k8s.io/job-min-parallelism": str(o.min_nodes)})
         annotations["kueue.x-k8s.io/job-completions-equal-parallelism"] = "true"
         job["metadata"]["annotations"] = annotations

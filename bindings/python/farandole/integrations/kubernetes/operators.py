@@ -8,7 +8,7 @@ from .gang import queue_labels
 from .hardware import devices
 from .names import metadata
 from .plain_kinds import failure_policy, template
-from .pods import container, pod_spec, run_command, variables
+from .pods import container, demands_efa, pod_spec, run_command, variables
 
 SSH = "/home/farandole/.ssh"
 
@@ -34,6 +34,7 @@ def _mpirun(o):
         "FARANDOLE_PORT_BASE",
         "FARANDOLE_JOB_KEY",
         *(["FARANDOLE_METRICS_PORT", "FARANDOLE_METRICS_ADDRESS"] if o.monitoring else []),
+        *(["FARANDOLE_TRANSPORT"] if demands_efa(o) else []),
         *(["FARANDOLE_EXPECT_EFA"] if o.efa else []),
         *o.env,
     ]

@@ -58,7 +58,10 @@ def _add_hardware(group):
     group.add_argument(
         "--compute-domain", action="store_true", help="a ComputeDomain: NVLink between the nodes (GB200 and later)"
     )
-    group.add_argument("--efa", metavar="N|all|off", default="off", help="EFA devices of each pod")
+    group.add_argument("--efa", metavar="N|all|off", default="off", help="EFA devices of each pod, which must be used")
+    group.add_argument(
+        "--tcp-fallback", action="store_true", help="with --efa: a job that cannot use EFA runs over TCP, and warns"
+    )
     group.add_argument(
         "--cpus", default=None, metavar="N", help="CPUs of each pod (those of --instance-type, else one a rank)"
     )

@@ -3,7 +3,7 @@
 from . import values
 from .companions import around
 from .document import Item, Map
-from .gang import add_partial_admission, queue_labels
+from .gang import add_partial_admission, admits_in_part, queue_labels
 from .names import COMPONENT, metadata, selector
 from .pods import container, pod_metadata, pod_spec, run_command, variables
 
@@ -48,7 +48,8 @@ def indexed_job_spec(o, rendezvous, subdomain, backoff, name="trainer"):
     made.note("completionMode", "All pods form one world. With parallelism alone, each pod would form its own.")
     if o.elastic:
         made.add("backoffLimitPerIndex", backoff, "An elastic job continues while one index is retried.")
-        made["maxFailedIndexes"] = o.max_nodes - o.min_nodes
+        if not admits_in_part(o):  # Kueue lowers completions, and the API server refuses less than maxFailedIndexes
+            made["maxFailedIndexes"] = o.max_nodes - o.min_nodes
         made.add(
             "successPolicy",
             Map(rules=[Item(succeededCount=1)]),

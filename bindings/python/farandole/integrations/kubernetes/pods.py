@@ -123,25 +123,44 @@ def variables(o, nodes=None, rank_from=None):
         )
     if o.json_logs:
         made.append(Item(name="FARANDOLE_RUN_JSON_LOGS", value="1", why="Each line is one JSON object."))
-    if o.efa:
+    made += _of_efa(o)
+    made += [Item(name=name, value=value) for name, value in o.env.items()]
+    return made
+
+
+def demands_efa(o):
+    """Whether a job that cannot use EFA must not start. A transport that the user names is the user's choice."""
+    return bool(o.efa) and not o.tcp_fallback and "FARANDOLE_TRANSPORT" not in o.env
+
+
+def _of_efa(o):
+    if not o.efa:
+        return []
+    made = []
+    if demands_efa(o):
         made.append(
             Item(
-                name="FARANDOLE_EXPECT_EFA",
-                value=str(o.efa),
-                why="With fewer devices EFA is not used and the log warns; where FARANDOLE_TRANSPORT names efa, the "
-                "job does not start. FI_EFA_USE_DEVICE_RDMA and RDMAV_FORK_SAFE, which many samples set, are "
-                "not needed.",
+                name="FARANDOLE_TRANSPORT",
+                value="shm,efa",
+                why="EFA is named, so a job that cannot use it does not start. With --tcp-fallback it uses TCP.",
             )
         )
-        if not o.hugepages_2mi:
-            made.append(
-                Item(
-                    name="FI_EFA_USE_HUGE_PAGE",
-                    value="0",
-                    why="Without huge pages fork() (a DataLoader's workers) cannot fail with ENOMEM.",
-                )
+    made.append(
+        Item(
+            name="FARANDOLE_EXPECT_EFA",
+            value=str(o.efa),
+            why="With fewer devices EFA is not used. FI_EFA_USE_DEVICE_RDMA and RDMAV_FORK_SAFE, which many samples "
+            "set, are not needed.",
+        )
+    )
+    if not o.hugepages_2mi:
+        made.append(
+            Item(
+                name="FI_EFA_USE_HUGE_PAGE",
+                value="0",
+                why="Without huge pages fork() (a DataLoader's workers) cannot fail with ENOMEM.",
             )
-    made += [Item(name=name, value=value) for name, value in o.env.items()]
+        )
     return made
 
 

@@ -113,6 +113,12 @@ def _refusals(variants, chosen):
     ]
     if "minNodes" in keys:
         rules.append(("gt (int $.Values.minNodes) (int $.Values.nnodes)", "minNodes is above nnodes"))
+    if {"minNodes", "queue"} <= keys:
+        same = "and $.Values.queue (eq (int $.Values.minNodes) (int $.Values.nnodes))"
+        rules.append((same, "minNodes equals nnodes with queue: Kueue demands a minimum that is below nnodes"))
+    if "tcpFallback" in keys:
+        named = 'and $.Values.efa (not $.Values.tcpFallback) (hasKey $.Values.env "FARANDOLE_TRANSPORT")'
+        rules.append((named, "env.FARANDOLE_TRANSPORT with efa: set tcpFallback, and it is yours"))
     if "gpus" in keys:
         more = "and (int $.Values.gpus) (gt (int $.Values.nprocPerNode) (int $.Values.gpus))"
         rules.append((more, "nprocPerNode is above gpus: ranks would share a GPU"))

@@ -111,6 +111,7 @@ OPTIONS = [
               "sentinel-class"),
     _switch("computeDomain", "compute_domain", "a ComputeDomain: NVLink between the nodes"),
     _optional("efa", "efa", "EFA devices of each pod", _number(0, 99), 97),
+    _switch("tcpFallback", "tcp_fallback", "with efa: a job that cannot use EFA runs over TCP, and warns"),
     _switch("spot", "spot", "spot capacity of Karpenter or EKS"),
     _optional("zone", "zone", "this zone; empty: all pods in one zone, whichever", _text(), "sentinel-zone"),
     _optional("maxRuntimeSeconds", "max_runtime", "after these the job is ended; 0: never", _number(0, 2**31 - 1),
