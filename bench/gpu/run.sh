@@ -103,7 +103,7 @@ part_A() {
   for what in "" "--ranks 4" "--ranks 8" "--processes --check"; do
     echo "== one_shot_bench $what"
     # shellcheck disable=SC2086
-    try 50 "$folder/one_shot_bench" $what "${library[@]}" "${check[@]}" "${json[@]}" || true
+    try 150 "$folder/one_shot_bench" $what "${library[@]}" "${check[@]}" "${json[@]}" || true
   done
   # On one GPU this measures NCCL once more.
   echo "== calls_bench --ranks 2, one-shot kernels"
