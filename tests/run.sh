@@ -159,7 +159,7 @@ part_cpp() {
 }
 
 # run_pytest NAME PLACE [may-skip [VARIABLE=VALUE...]]: a skipped test is a failure unless may-skip is given; the reasons of
-# skipped tests are printed. The variables are those of the test process. Each core runs files of its own: most tests wait.
+# skipped tests are printed. The variables are those of the test process. Each of $jobs workers runs files of its own.
 run_pytest() {
   install_python_package
   local name=$1 log="$logs/$1.log"
@@ -198,7 +198,8 @@ part_python() {
   # Part frameworks has Keras's tests with PyTorch too.
   local without=()
   [[ " ${parts[*]} " != *" frameworks "* ]] || without=(PYTEST_ADDOPTS="${PYTEST_ADDOPTS:-} --ignore=tests/python/keras")
-  run_pytest python tests/python "" "${without[@]}"
+  # One worker more than cores: most tests wait for time-outs and for programs that start.
+  jobs=$((jobs + 1)) run_pytest python tests/python "" "${without[@]}"
   compare_newest_torch
 }
 
