@@ -235,6 +235,11 @@ def test_an_elastic_job_in_a_queue_may_be_admitted_in_part():
         assert "annotations" not in fixed["metadata"]
 
 
+def test_an_elastic_rayjob_has_no_queue_because_kueue_refuses_its_autoscaler():
+    with pytest.raises(WrongCombination, match="--queue with an elastic rayjob: Kueue refuses"):
+        documents("rayjob --nnodes 2:4", "--queue q")
+
+
 def test_more_failed_indexes_than_completions_are_a_fault_as_they_are_for_the_api_server():
     job = next(one for one in documents("job --nnodes 1:4") if one["kind"] == "Job")
     assert job["spec"]["maxFailedIndexes"] == 3

@@ -93,6 +93,11 @@ def _check_kind(o):
         raise WrongCombination("--required-topology with --preferred-topology: Kueue accepts one of them")
     if o.gang and o.queue:
         raise WrongCombination("--gang with --queue: Kueue admits all pods of a job together by itself; leave one out")
+    if o.queue and o.elastic and o.kind == "rayjob":
+        raise WrongCombination(
+            "--queue with an elastic rayjob: Kueue refuses a RayJob that uses Ray's autoscaler; give --nnodes one "
+            "number, or leave --queue out"
+        )
     if o.kind == "katib" and not o.parameter:
         raise WrongCombination("katib needs something to search: --parameter lr:double:0.001:0.1")
     if o.network_policy and o.kind == "rayjob":
