@@ -504,7 +504,8 @@ def check_wrapping_again():
         assert not deferred(model)
         train(model, later, 3, begin=3)
         later.finish_step()
-        raises(RuntimeError, "later DistributedOptimizer", optimizer.step)
+        if hvd.size() > 1:  # one rank has no hooks to lose
+            raises(RuntimeError, "later DistributedOptimizer", optimizer.step)
 
     both_ways(wrap_again)
 
