@@ -2,10 +2,11 @@
 # Measures how much of the communication a training step hides behind its backward pass, on hosts joined by 1 Gbit/s.
 #
 #   bash bench/overlap.sh [--program build/bin/farandole] [--hosts 2] [--model resnet50|bert_base] [--backward-ms 600]
-#     [--forward-ms 200] [--steps 6]
+#     [--forward-ms 200] [--steps 6] [--compute core|accelerator] [--only "CANDIDATE;CANDIDATE"]
 #
-# Each host is a network namespace with one rank. The model has the gradients of ResNet-50 (161 tensors, 102 MB) or
-# of BERT-base (199 tensors, 438 MB) and computes for the given times, evenly over its layers, on the core of its rank. Candidates take turns:
+# Each host is a network namespace with one rank. The model has the gradients of ResNet-50 (161 tensors, 102 MB) or of
+# BERT-base (199 tensors, 438 MB). It computes for the given times, evenly over its layers, on the core of its rank. With
+# --compute accelerator the rank sleeps instead, so that its core is free. Candidates take turns:
 #
 #   alone               no reduction
 #   after backward      farandole reduces all gradients when the backward pass has ended: nothing is hidden
@@ -28,6 +29,8 @@ model=resnet50
 backward=600
 forward=200
 steps=6
+compute=core
+only=
 while [ $# -gt 0 ]; do
   case "$1" in
     --program) program=$2 && shift 2 ;;
@@ -35,6 +38,8 @@ while [ $# -gt 0 ]; do
     --hosts) hosts=$2 && shift 2 ;;
     --backward-ms) backward=$2 && shift 2 ;;
     --forward-ms) forward=$2 && shift 2 ;;
+    --compute) compute=$2 && shift 2 ;;
+    --only) only=$2 && shift 2 ;;
     --steps) steps=$2 && shift 2 ;;
     -h | --help) sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//' && exit 0 ;;
     *) echo "overlap.sh: unknown option $1; --help lists them" >&2 && exit 64 ;;
@@ -56,17 +61,22 @@ step() {
   local pids=() host
   for host in $(seq 0 $((hosts - 1))); do
     ip netns exec "$tag-$host" timeout 300 "$program" run --nnodes "$hosts" --node-rank "$host" -np 1 --no-prefix \
-      --rendezvous 10.77.0.1:29400 -- "$python" bench/network/training_step.py "$1" --model "$model" --backward-ms "$backward" \
-      --forward-ms "$forward" --steps "$steps" >"$work/out$host" 2>"$work/err$host" &
+      --rendezvous 10.77.0.1:29400 -- "$python" bench/network/training_step.py "$1" --model "$model" \
+      --compute "$compute" --backward-ms "$backward" --forward-ms "$forward" --steps "$steps" >"$work/out$host" 2>"$work/err$host" &
     pids+=($!)
   done
   for pid in "${pids[@]}"; do wait "$pid" || { cat "$work"/err* >&2 && return 1; }; done
   cat "$work/out0"
 }
 
+# Others are compared with the first two.
 candidates=("alone" "after backward" "optimizer" "optimizer, int8" "overlap" "overlap, no priorities" "DDP, farandole" "DDP, Gloo")
+[ -z "$only" ] || IFS=";" read -ra candidates <<<"alone;after backward;$only"
 declare -A took
-for candidate in "${candidates[@]}"; do took[$candidate]=$(step "$candidate"); done
+for candidate in "${candidates[@]}"; do
+  took[$candidate]=$(step "$candidate")
+  echo "$candidate: ${took[$candidate]} ms" >&2
+done
 printf '%d hosts, 1 Gbit/s, %s, forward %d ms, backward %d ms\n\n' "$hosts" "$model" "$forward" "$backward"
 printf '%-24s %12s %12s %12s\n' "" "step, ms" "added, ms" "hidden"
 for candidate in "${candidates[@]}"; do

@@ -1,6 +1,7 @@
 """One rank of a training step that computes, for bench/overlap.sh. Rank 0 prints the median step in milliseconds.
 
-python training_step.py HOW [--model resnet50|bert_base] [--forward-ms 200] [--backward-ms 600] [--steps 6]
+python training_step.py HOW [--model resnet50|bert_base] [--compute core|accelerator] [--forward-ms 200]
+    [--backward-ms 600] [--steps 6]
 """
 
 import argparse
@@ -14,46 +15,72 @@ import torch
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "compare"))
 import models
 
-
 WARM_UP = 7  # steps; the order of the reductions is locked when it has repeated four times
 
 
-def compute(seconds):
+def compute_on_core(seconds):
     """Keeps the core busy as a layer does."""
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
-        compute.square @ compute.square
+        SQUARE @ SQUARE
 
 
-compute.square = torch.ones(64, 64)
+SQUARE = torch.ones(64, 64)
+
+
+class Accelerator:
+    """Computes one layer after the other while the core of the rank is free.
+
+    A layer begins when the one before it has ended, so a late wake-up of this process delays no later layer.
+    """
+
+    def __init__(self):
+        self.free_at = time.perf_counter()
+
+    def __call__(self, seconds):
+        self.free_at += seconds
+        time.sleep(max(0.0, self.free_at - time.perf_counter()))
+
+    def waits(self, action):
+        """Runs an action whose end the next layer waits for."""
+        begin = time.perf_counter()
+        action()
+        end = time.perf_counter()
+        if end - begin > 0.002:  # less is no wait
+            self.free_at = max(self.free_at, end)
+
+
+def run(action):
+    action()
 
 
 class Layer(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, data, parameter, gradient, forward_s, backward_s):
-        ctx.gradient, ctx.backward_s = gradient, backward_s
+    def forward(ctx, data, parameter, gradient, compute, forward_s, backward_s):
+        ctx.gradient, ctx.compute, ctx.backward_s = gradient, compute, backward_s
         compute(forward_s)
         return data + 0
 
     @staticmethod
     def backward(ctx, gradient):
-        compute(ctx.backward_s)
-        return gradient, ctx.gradient, None, None, None
+        ctx.compute(ctx.backward_s)
+        return gradient, ctx.gradient, None, None, None, None
 
 
 class Model(torch.nn.Module):
     """The parameters of a model in their order. A layer's gradient is 1 everywhere."""
 
-    def __init__(self, counts, forward_s, backward_s):
+    def __init__(self, counts, compute, forward_s, backward_s):
         super().__init__()
+        self.compute, self.wait = compute, getattr(compute, "waits", run)
         self.parts = torch.nn.ParameterList(torch.zeros(count) for count in counts)
         self.given = [torch.ones(count) for count in counts]
         self.forward_s, self.backward_s = forward_s / len(counts), backward_s / len(counts)
 
     def forward(self, data):
         for parameter, gradient in zip(self.parts, self.given):
-            parameter.detach()  # reads it, as a layer does
-            data = Layer.apply(data, parameter, gradient, self.forward_s, self.backward_s)
+            self.wait(parameter.detach)  # reads it, as a layer does
+            data = Layer.apply(data, parameter, gradient, self.compute, self.forward_s, self.backward_s)
         return data
 
 
@@ -77,7 +104,6 @@ def prepare(how, model):
         return ddp, sgd.step, nothing
     hvd.init()
     if how == "alone":
-
 
         def step_alone():
             hvd.barrier()
@@ -115,11 +141,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("how")
     parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--compute", default="core", choices=["core", "accelerator"])
     parser.add_argument("--forward-ms", type=float, default=200)
     parser.add_argument("--backward-ms", type=float, default=600)
     parser.add_argument("--steps", type=int, default=6)
     options = parser.parse_args()
-    model = Model(getattr(models, options.model)(), options.forward_ms / 1e3, options.backward_ms / 1e3)
+    compute = compute_on_core if options.compute == "core" else Accelerator()
+    model = Model(getattr(models, options.model)(), compute, options.forward_ms / 1e3, options.backward_ms / 1e3)
     called, step, finish = prepare(options.how, model)
     data = torch.zeros(1, requires_grad=True)
     times = []
@@ -127,7 +155,7 @@ def main():
         model.zero_grad(set_to_none=True)
         begin = time.perf_counter()
         called(data).sum().backward()
-        step()
+        model.wait(step)
         times.append((time.perf_counter() - begin) * 1e3)
     finish()
     for part in model.parts:

@@ -31,6 +31,14 @@ uint64_t hash_of(const Bucket& bucket, std::size_t index) {
   return hash;
 }
 
+// Whether tensors of the bucket may have overtaken others.
+bool is_prior(const Bucket& bucket, const FindRequest& find) {
+  return std::ranges::any_of(bucket.names, [&](const std::string& name) {
+    const Request* request = find(name);
+    return request != nullptr && request->priority > 0;
+  });
+}
+
 }  // namespace
 
 void RepetitionDetector::note(const Plan& plan, bool usual) {
@@ -99,10 +107,13 @@ int RepetitionDetector::find_period() const {
 }
 
 // Of the occurrences of this sequence, returns the one with the fewest buckets: the others were divided by timing.
-// `back` counts sequences from the end; 0 is the open one.
-const RepetitionDetector::Sequence& RepetitionDetector::best_of_those_like(std::size_t back) const {
+// Where tensors overtake others, returns the last one, because the first steps of a program are often slower or faster
+// than the later ones. `back` counts sequences from the end; 0 is the open one.
+const RepetitionDetector::Sequence& RepetitionDetector::best_of_those_like(std::size_t back,
+                                                                           const FindRequest& find) const {
   const auto period = static_cast<std::size_t>(period_);
   const Sequence* best = back == 0 ? &open_ : &ago(back);
+  if (std::ranges::any_of(best->buckets, [&](const Bucket& bucket) { return is_prior(bucket, find); })) return *best;
   for (std::size_t count = 1; count < static_cast<std::size_t>(repeats_) && back + count * period <= closed_.size();
        ++count) {
     const Sequence& other = ago(back + count * period);
@@ -112,17 +123,17 @@ const RepetitionDetector::Sequence& RepetitionDetector::best_of_those_like(std::
 }
 
 // The last bucket of a sequence is launched with none of the next sequence.
-std::vector<Bucket> RepetitionDetector::base() const {
+std::vector<Bucket> RepetitionDetector::base(const FindRequest& find) const {
   std::vector<Bucket> base;
   for (auto back = static_cast<std::size_t>(period_); back-- > 0;) {
-    std::ranges::copy(best_of_those_like(back).buckets, std::back_inserter(base));
+    std::ranges::copy(best_of_those_like(back, find).buckets, std::back_inserter(base));
     if (!base.empty()) base.back().launch_with_next = false;
   }
   return base;
 }
 
 std::vector<Bucket> RepetitionDetector::order(const FindRequest& find) const {
-  return cut_order(base(), std::nullopt, optimistic_, group_launch_bytes_, find);
+  return cut_order(base(find), std::nullopt, optimistic_, group_launch_bytes_, find);
 }
 
 void RepetitionDetector::locked() { reset(); }

@@ -30,8 +30,9 @@ class RepetitionDetector {
   // Whether the last plan completed a period that may be locked. order() is then what follows, again and again.
   bool may_lock() const { return period_ > 0; }
   std::vector<Bucket> order(const FindRequest& find) const;
-  // The buckets that order() cuts, in their order: the widest that have run.
-  std::vector<Bucket> base() const;
+  // The buckets that order() cuts, in their order: the widest that have run, or the last
+  // ones where tensors overtake others.
+  std::vector<Bucket> base(const FindRequest& find) const;
 
   // The order was locked, or was left after `rounds` runs. After an order that was hardly used, the next one needs more
   // repeats.
@@ -49,7 +50,7 @@ class RepetitionDetector {
   void close();
   void reset();
   int find_period() const;
-  const Sequence& best_of_those_like(std::size_t back) const;
+  const Sequence& best_of_those_like(std::size_t back, const FindRequest& find) const;
   const Sequence& ago(std::size_t sequences) const { return closed_[closed_.size() - sequences]; }
 
   int repeats_;

@@ -120,7 +120,8 @@ Status RootSession::State::check_new(int from, const std::vector<const Request*>
 void RootSession::State::lock_repetition(PlanMessage& message) {
   repetitions.note(message.plan, negotiator.decided_without_all().empty());
   if (!repetitions.may_lock() || !negotiator.all_take_part()) return;
-  lock_order(message, orders.begin(repetitions.base(), [this](const std::string& name) { return find(name); }));
+  const auto request_of = [this](const std::string& name) { return find(name); };
+  lock_order(message, orders.begin(repetitions.base(request_of), request_of));
   repetitions.locked();
 }
 

@@ -86,6 +86,16 @@ TEST_F(Repetitions, IgnoreHowTimingPutTensorsIntoBuckets) {
   EXPECT_EQ(Order().size(), 2u) << "of the three occurrences, one with the fewest buckets";
 }
 
+TEST_F(Repetitions, TakeTheLastStepWhereTensorsOvertakeOthers) {
+  Note({sums({"first", "last"})});
+  Note({sums({"last"}), sums({"first"}), sums({"later"})});
+  Note({sums({"first", "last"}), sums({"later"})});
+  Note({sums({"first", "last", "later"})});
+  Note({sums({"last"}), sums({"first"}), sums({"later"})});
+  ASSERT_TRUE(repetitions_.may_lock());
+  EXPECT_EQ(Order({{"first", 2}}), (Names{{"last"}, {"first"}, {"later"}}));
+}
+
 TEST_F(Repetitions, FindAPeriodOfSeveralSequences) {
   for (int round = 0; round < 3; ++round) {
     EXPECT_FALSE(repetitions_.may_lock());

@@ -139,7 +139,6 @@ class DeferredStep:
             if update not in self._updates:
                 return  # another thread has run it
             self._updates.remove(update)
-            update.restore()
             try:
                 with _outside_of_the_program(), update.own_gradients():
                     _wait_for(update.in_flight)
@@ -148,6 +147,8 @@ class DeferredStep:
             except BaseException:
                 self.drop()
                 raise
+            finally:
+                update.restore()  # last, so that other threads wait for the lock until then
 
     def _step(self, parameters):
         """Calls the step of the optimizer's own class for some parameters, with the options of this step."""

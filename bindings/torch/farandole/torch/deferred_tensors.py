@@ -2,7 +2,7 @@
 
 While a tensor is deferred its class is a subclass with __torch_function__. PyTorch calls that method for each function
 that is given the tensor, and it lets the change take place before the function runs. The tensor then has its own class
-again. torch.compile does not trace this. Code in C++ that gets the tensor without such a function does not see that it is deferred.
+again. torch.compile does not trace this. Code in C++ that gets the tensor without such a function reads the old value.
 """
 
 import torch
@@ -35,11 +35,13 @@ def _call_with_values(function, arguments, options):
 
 
 class _DeferredParameter(_Deferred, torch.nn.Parameter):
-    pass
+    def __new__(cls, *arguments, **options):
+        return torch.nn.Parameter(*arguments, **options)  # copy.deepcopy calls type(parameter)
 
 
 class _DeferredTensor(_Deferred, torch.Tensor):
-    pass
+    def __new__(cls, *arguments, **options):
+        return torch.Tensor(*arguments, **options)
 
 
 _CLASSES = {torch.nn.Parameter: _DeferredParameter, torch.Tensor: _DeferredTensor}
@@ -70,9 +72,7 @@ def restore(tensor):
 def _arrive(arguments):
     for one in arguments:
         if is_deferred(one):
-            arrive = _arrivals.get(id(one))
-            if arrive is not None:
-                arrive()
+            _arrivals.get(id(one), lambda one=one: restore(one))()
         elif isinstance(one, (list, tuple)):
             _arrive(one)
         elif isinstance(one, dict):

@@ -80,7 +80,7 @@ class Presence:
         self._tensors = [torch.frombuffer(one, dtype=torch.int64) for one in (self._send, self._receive)]
         self.handle = None
 
-    def submit(self, group, codes=None, priority=1):
+    def submit(self, group, codes=None, priority=0):
         """Submits this rank's part. `codes`: None if they are as expected."""
         if codes is not None:
             self._send[:-1] = array.array("q", codes)

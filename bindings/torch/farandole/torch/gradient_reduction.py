@@ -27,7 +27,7 @@ from .gradient_launch import LaunchedGradients, zeros_for
 class GradientReductions(LaunchedGradients):
     """Decides in each step which gradients are reduced, together with the other ranks."""
 
-    presence_priority = 1
+    presence_priority = 0  # above those of buckets
 
     def __init__(self, names, compression, passes, op, predivide, groups, sparse_as_dense, process_set,
                  shared):  # fmt: skip
