@@ -20,6 +20,9 @@ void start_host_world();
 void stop_host_world();
 // Lets MPI move messages on. Only in a thread of the program that is inside a function of MPI.
 void move_messages();
+// While this process has windows: lets MPI take in the messages that arrived before a collective of farandole ended, as
+// a collective of MPI would have done. A program may test a window right after a barrier.
+void catch_up();
 // A communicator of this rank alone, while there is a host world. Tag 0 is taken.
 MPI_Comm own_comm();
 // Null before the start, after the end, or if this host has none.

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "host_world.h"
 #include "real_mpi.h"
 
 namespace fdl::mpi_preload {
@@ -64,6 +65,12 @@ int enough_worth() {
   if (end != wish && *end == 0 && worth >= 0 && worth <= 1'000'000) return static_cast<int>(worth);
   say(Level::warning, "FARANDOLE_MPI_PRELOAD_AFTER=%s is ignored: give a number from 0 to 1000000", wish);
   return kEnough;
+}
+
+int code_of(fdl_result result, MPI_Comm comm) {
+  if (result != FDL_OK) return raise_last_error(comm);
+  catch_up();
+  return MPI_SUCCESS;
 }
 
 int raise_last_error(MPI_Comm comm) {

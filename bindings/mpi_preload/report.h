@@ -24,9 +24,11 @@ int enough_worth();
 // Whether FARANDOLE_MPI_PRELOAD_MEASURE leaves the measuring on: it does unless the variable is 0.
 bool is_measuring();
 
+// Ends a call of farandole: MPI catches up (host_world.h), and a failure becomes a code of MPI.
+int code_of(fdl_result result, MPI_Comm comm);
+
 // Calls the error handler of `comm` with the last error of farandole in this thread, and returns the code for the
 // program if the handler returns. MPI_Error_string() of that code is the text of the error.
 int raise_last_error(MPI_Comm comm);
-inline int code_of(fdl_result result, MPI_Comm comm) { return result == FDL_OK ? MPI_SUCCESS : raise_last_error(comm); }
 
 }  // namespace fdl::mpi_preload
