@@ -55,6 +55,12 @@ def test_a_rank_that_waits_does_not_sleep_while_it_has_a_window(kind, tmp_path):
     assert slept and max(int(slept[1]), int(slept[2])) < 100, output
 
 
+def test_a_window_that_is_tested_after_a_barrier_has_what_was_completed_before_it(kind, tmp_path):
+    code, output = run(kind, [compiled(kind, "epochs.c", str(tmp_path))])
+    assert code == 0 and "found the end of 200 of 200 accesses" in output, output
+    assert int(re.search(r"farandole ran (\d+) collectives", output)[1]) > 400, output
+
+
 @pytest.mark.parametrize("age, ran", [("old", 33), ("new", 18)])
 def test_fortran_programs(kind, tmp_path, age, ran):
     code, output = run(kind, [compiled(kind, f"{age}_fortran.f90", str(tmp_path))])
