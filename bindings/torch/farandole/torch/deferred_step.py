@@ -10,7 +10,7 @@ import threading
 
 import torch
 
-from . import deferred_tensors, ops
+from . import deferred_tensors, gradient_buckets, ops
 
 _of_all_optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim deletes its name
 
@@ -141,7 +141,9 @@ class DeferredStep:
             self._updates.remove(update)
             try:
                 with _outside_of_the_program(), update.own_gradients():
-                    _wait_for(update.in_flight)
+                    failure = gradient_buckets.wait_for(update.in_flight)
+                    if failure is not None:
+                        raise failure
                     self._raise_if_spoiled()
                     self._step(update.gradients)
             except BaseException:
@@ -163,19 +165,6 @@ class DeferredStep:
         if part.param_groups:
             # Without the function around it that calls hooks: one may have been registered since.
             (step.__wrapped__ if getattr(step, "hooked", False) else step)(part)
-
-
-def _wait_for(in_flight):
-    """Waits for all reductions, also if one fails, because those in flight use the gradients."""
-    failure = None
-    for handle, finish in in_flight:
-        try:
-            ops.synchronize(handle)
-            finish()
-        except Exception as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import math
 import torch
 
 from ..elastic_client import is_elastic
+from .handles import synchronize
 from .tensors import empty
 
 BUCKET_BYTES = 1 << 20
@@ -109,6 +110,21 @@ def dense_strides(parameter):
 
 def _contiguous_strides(shape):
     return torch.empty(shape, device="meta").stride()
+
+
+def wait_for(in_flight):
+    """Waits for reductions, also if one fails, because those in flight use the gradients. Returns the first error."""
+    failure = None
+    for wait, finish in in_flight:
+        try:
+            if callable(wait):
+                finish(wait())
+            else:
+                synchronize(wait)
+                finish()
+        except Exception as error:
+            failure = failure or error
+    return failure
 
 
 def in_parts(tensor, most_bytes):

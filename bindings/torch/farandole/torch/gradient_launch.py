@@ -163,21 +163,15 @@ class LaunchedGradients(GroupedGradients):
 
         `is_ordinary`: all ranks have the expected gradients and have submitted all reductions.
         """
-        failure = None
-        for bucket in self.buckets:
-            in_flight, bucket.in_flight = bucket.in_flight, []
-            for wait, finish in in_flight:
-                try:
-                    if callable(wait):
-                        finish(wait())
-                    else:
-                        ops.synchronize(wait)
-                        finish()
-                except Exception as error:
-                    failure = failure or error
+        failure = gradient_buckets.wait_for(self._take_in_flight())
         self._take_bounds()
         if failure is not None:
             raise failure
+
+    def _take_in_flight(self):
+        for bucket in self.buckets:
+            in_flight, bucket.in_flight = bucket.in_flight, []
+            yield from in_flight
 
     def _take_bounds(self):
         self.error_bound = max(self.bounds, default=0.0)
