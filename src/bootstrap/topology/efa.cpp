@@ -144,6 +144,8 @@ std::string who_lacks_nccl_plugin(std::span<const Member> members, std::span<con
   return ranks_by_answer(members, answers, [](EfaAnswer answer) { return answer == EfaAnswer::no_nccl_plugin; });
 }
 
+bool names_efa(std::string_view transports) { return transports.find("efa") != std::string_view::npos; }
+
 std::string transport_line(const EfaFacts& facts, std::string_view transports, std::string_view else_why) {
   std::string text = fmt::format("transport: {}", transports);
   if (!facts.devices.efa.empty() || facts.expected > 0) {
@@ -151,7 +153,7 @@ std::string transport_line(const EfaFacts& facts, std::string_view transports, s
                         std::max<std::size_t>(facts.devices.efa.size(), static_cast<std::size_t>(facts.expected)));
     if (facts.expected > 0) text += fmt::format(" ({})", facts.expected_by);
   }
-  if (transports.find("efa") != std::string_view::npos) return text;
+  if (names_efa(transports)) return text;
   if (!facts.libfabric.empty()) text += "; " + facts.libfabric;
   return text + "; EFA not used: " + why_no_efa(facts, else_why);
 }
@@ -165,7 +167,7 @@ std::string nccl_line(const NcclPlugin& plugin) {
 void log_efa(const EfaFacts& facts, std::string_view transports, std::string_view else_why) {
   const bool any = !facts.devices.efa.empty() || !facts.devices.others.empty();
   if (facts.expected == 0 && !any) return;
-  const bool is_used = transports.find("efa") != std::string_view::npos;
+  const bool is_used = names_efa(transports);
   const bool is_short = static_cast<int>(facts.devices.efa.size()) < facts.expected;
   log_at(facts.is_demanded && (is_short || !is_used) ? LogLevel::warning : LogLevel::info, "{}",
          transport_line(facts, transports, else_why));

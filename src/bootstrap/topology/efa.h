@@ -50,6 +50,9 @@ std::string who_lacks_efa(std::span<const Member> members, std::span<const EfaAn
 // The same for ranks whose NCCL finds no network plugin. Empty if there are none.
 std::string who_lacks_nccl_plugin(std::span<const Member> members, std::span<const EfaAnswer> answers);
 
+// Whether a list of transports ("shm,efa" of a user, "shm+efa" of a world) has EFA.
+bool names_efa(std::string_view transports);
+
 // "transport: shm+tcp; 4 of 4 EFA devices (p4d.24xlarge); EFA not used: ...". `else_why`: if nothing is missing here.
 std::string transport_line(const EfaFacts& facts, std::string_view transports, std::string_view else_why);
 

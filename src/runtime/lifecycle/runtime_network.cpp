@@ -13,8 +13,6 @@ namespace fdl {
 
 namespace {
 
-bool names_efa(const std::string& transports) { return transports.find("efa") != std::string::npos; }
-
 // The driver of NVIDIA says that NCCL may be used; opening a device would take long.
 bool has_nvidia_driver(const Config& config) {
   std::error_code none;
