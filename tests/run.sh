@@ -22,8 +22,8 @@ passed=0
 failed=0
 started=$(date +%s)
 
-# say WORDS...: the title of what begins, below what the cores did since the last title. What is built ahead runs at a
-# low priority.
+# say WORDS...: prints how the cores were used since the last title, and then the title of the next part. Builds that
+# start_ahead() runs have a low priority.
 say() {
   use_of_cores
   printf '\n== %4ds  %s\n' "$(($(date +%s) - started))" "$*"
