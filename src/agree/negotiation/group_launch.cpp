@@ -21,7 +21,7 @@ std::optional<std::size_t> group_bytes(const Bucket& bucket, const FindRequest& 
       [[fallthrough]];
     case RequestKind::broadcast:
     case RequestKind::reduce_scatter:
-      return bucket.element_count() * size_of(bucket.dtype);
+      return bucket.byte_count();
     case RequestKind::allgather: {
       const Request* request = find(bucket.names.front());
       if (request == nullptr || request->kind != bucket.kind) return std::nullopt;

@@ -38,6 +38,8 @@ int64_t Request::element_count() const {
   return count;
 }
 
+std::size_t Request::byte_count() const { return static_cast<std::size_t>(element_count()) * size_of(dtype); }
+
 std::size_t Bucket::place_bytes(std::size_t index) const {
   const std::size_t bytes = static_cast<std::size_t>(element_counts[index]) * size_of(dtype);
   if (compression != Compression::none) return round_up(bytes, kBlockElements * size_of(dtype));
@@ -54,6 +56,8 @@ std::size_t Bucket::packed_element_count() const {
 std::size_t Bucket::element_count() const {
   return static_cast<std::size_t>(std::accumulate(element_counts.begin(), element_counts.end(), int64_t{0}));
 }
+
+std::size_t Bucket::byte_count() const { return element_count() * size_of(dtype); }
 
 const Bucket* Plan::find(std::string_view name) const {
   const auto has_name = [&](const Bucket& bucket) {

@@ -43,6 +43,7 @@ struct Request {
   Compression compression = Compression::none;
 
   int64_t element_count() const;
+  std::size_t byte_count() const;
   bool operator==(const Request&) const = default;
 };
 
@@ -79,6 +80,7 @@ struct Bucket {
   int32_t last_joined = -1;  // join: the rank that joined last
 
   std::size_t element_count() const;  // the sum of element_counts
+  std::size_t byte_count() const;     // of these elements
   // The bytes of a tensor with its padding: on a device each tensor begins at a multiple of 16 bytes, and in a
   // compressed bucket each begins a block.
   std::size_t place_bytes(std::size_t index) const;

@@ -32,9 +32,7 @@ int32_t priority_of(const Unit& unit) {
 // The size of the unit's tensors on the links.
 std::size_t bytes_of(const Unit& unit) {
   std::size_t bytes = 0;
-  for (const Pending& pending : unit.members) {
-    bytes += static_cast<std::size_t>(pending.first().element_count()) * size_of(pending.first().dtype);
-  }
+  for (const Pending& pending : unit.members) bytes += pending.first().byte_count();
   return bytes;
 }
 

@@ -54,9 +54,9 @@ class Negotiator {
   // Decides what became ready since the last call, fused, by priority; equal priorities in an order that depends on
   // submissions only.
   //
-  // Units of a priority above 0 are decided only while less than kBytesAhead of what was decided waits to begin on the
-  // root, which is `backlog_bytes` at the call. The others stay ready, so that a unit of a higher priority that becomes
-  // ready later overtakes them.
+  // `backlog_bytes`: the size of the tensors that were decided and whose operations have not begun on the root. Once it
+  // reaches kBytesAhead, units of a priority above 0 stay ready. A unit of a higher priority that becomes ready later
+  // then overtakes them.
   Plan decide(int64_t now_ns, std::size_t backlog_bytes = 0);
   // Whether units stayed ready in the last decide().
   bool holds_back() const;

@@ -27,7 +27,7 @@ struct Entry {
   uint64_t recorded = 0;  // its number in the history of this process; 0: it is not recorded
 
   std::size_t element_count() const { return static_cast<std::size_t>(request.element_count()); }
-  std::size_t byte_count() const { return element_count() * size_of(request.dtype); }
+  std::size_t byte_count() const { return request.byte_count(); }
   // The memory of the result: the caller's output, or memory of the handle once make_output() has allocated it.
   Handle::Output& result() const { return handle->output(index); }
 };

@@ -20,7 +20,7 @@ class PendingBuckets {
   std::size_t size() const { return buckets_.size(); }
   std::size_t bytes() const { return bytes_; }  // of the tensors of all buckets
   const PlannedBucket& append(PlannedBucket planned) {
-    bytes_ += bytes_of(*planned.bucket);
+    bytes_ += planned.bucket->byte_count();
     return buckets_.emplace_back(std::move(planned));
   }
   const PlannedBucket& front() const { return buckets_.front(); }
@@ -28,7 +28,7 @@ class PendingBuckets {
   PlannedBucket take_front() {
     PlannedBucket planned = std::move(buckets_.front());
     buckets_.pop_front();
-    bytes_ -= bytes_of(*planned.bucket);
+    bytes_ -= planned.bucket->byte_count();
     if (single_count_ > 0) --single_count_;
     return planned;
   }
@@ -53,8 +53,6 @@ class PendingBuckets {
   void dissolve_group() { single_count_ = group_size(); }
 
  private:
-  static std::size_t bytes_of(const Bucket& bucket) { return bucket.element_count() * size_of(bucket.dtype); }
-
   std::deque<PlannedBucket> buckets_;
   std::size_t bytes_ = 0;
   std::size_t single_count_ = 0;  // how many buckets at the front run alone, whatever launch_with_next is
