@@ -63,6 +63,7 @@ void ClientProtocol::handle(CoordinatorMessage message, int64_t now_ns) {
       break;
     }
     case Kind::lost:
+      message.why = with_last_decision(message.rank, message.why, now_ns);
       note_gone(CoordinatorEvent::Kind::lost, message, now_ns);
       break;
     case Kind::left:
@@ -173,6 +174,7 @@ void ClientProtocol::note_gone(CoordinatorEvent::Kind kind, const CoordinatorMes
 // A rank whose set-up has failed reports it, and the others fail with that decision. One of them may not have begun.
 void ClientProtocol::note_decision(const CoordinatorMessage& message, int64_t now_ns) {
   undecided_.erase(message.key);
+  last_decision_ = {.comm = message.key, .why = message.why, .moment_ns = now_ns};
   if (decided_.size() < kMostDecided) {
     decided_.try_emplace(message.key, News{.number = ++last_news_, .why = message.why});
   }
@@ -181,6 +183,16 @@ void ClientProtocol::note_decision(const CoordinatorMessage& message, int64_t no
     if (watch && watch->comm() == message.key) watch->fire(message.why, now_ns);
   }
   has_changed_ = true;
+}
+
+// A program may end all its processes because a communicator has failed. A rank that waits in another communicator
+// finds the loss of such a process, whose cause is the failure.
+Status ClientProtocol::with_last_decision(int rank, const Status& why, int64_t now_ns) const {
+  const Decision& last = last_decision_;
+  if (last.why.ok() || last.why.error().culprit_rank == rank || now_ns - last.moment_ns > kShortlyAfter_ns) return why;
+  Error error = why.error();
+  error.text += fmt::format("; shortly before, communicator '{}' had failed: {}", last.comm, last.why.text());
+  return Status(std::move(error));
 }
 
 void ClientProtocol::add_event(CoordinatorEvent event) {
@@ -257,8 +269,11 @@ void ClientProtocol::lose_coordinator(const std::string& how, int64_t now_ns) {
     const Hello& server = server_.front();
     CoordinatorMessage lost{.kind = Kind::lost};
     lost.rank = server.rank;
-    lost.why = Status::blame(server.rank, server.host_name, Code::peer_lost,
-                             process_name(server) + " was lost: it served the rendezvous and " + how);
+    lost.why =
+        with_last_decision(server.rank,
+                           Status::blame(server.rank, server.host_name, Code::peer_lost,
+                                         process_name(server) + " was lost: it served the rendezvous and " + how),
+                           now_ns);
     note_gone(CoordinatorEvent::Kind::lost, lost, now_ns);
     // One text, whether a call waits for the coordinator or for that rank.
     if (!in_order) coordinator_lost_ = lost.why;

@@ -68,6 +68,25 @@ def test_an_abort_reaches_all_ranks():
     launch(3, aborts)
 
 
+def ends_after_an_abort():
+    farandole.init()
+    comm = farandole.Communicator()
+    if farandole.rank() == 0:
+        fails(farandole.AbortedError, "the data is wrong", action=lambda: comm.allreduce(np.ones(4)))
+        os._exit(3)
+    if farandole.rank() == 1:
+        comm.abort("the data is wrong")
+    error = fails(
+        farandole.PeerLostError, "rank 0", "shortly before, communicator '", "' had failed: ",
+        "rank 1", "the data is wrong", action=lambda: farandole.allreduce(np.ones(4), name="elsewhere")
+    )  # fmt: skip
+    assert error.culprit_rank == 0, error.fields()
+
+
+def test_ranks_elsewhere_learn_why_a_program_has_ended():
+    launch(3, ends_after_an_abort, codes=[3, 0, 0])
+
+
 def in_flight_at_shutdown():
     farandole.init()
     farandole.barrier()

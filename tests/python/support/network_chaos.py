@@ -40,6 +40,9 @@ PORT = 29400
 FATAL = ("partition", "one way", "outage", "link", "reset", "reset once")
 SURVIVED = ("pause", "loss", "delay", "flapping")
 PHASES = (*chaos.PHASES, "elastic")
+# What is before or behind the reason of a failure: the loss of a process that it has ended, and what became of a call.
+AFTER_A_FAILURE = re.compile(r"^.* was lost: .*; shortly before, communicator '[^']*' had failed: ")
+ORDERED_CALL = re.compile(r", while connecting all comm \d+$|; this communicator has ended.*$")
 PROTECTIONS = ("none", "integrity", "encrypt")
 
 
@@ -256,6 +259,10 @@ class Job(chaos.Job):
         if culprit < 0:
             # The coordinator of a launcher is no rank; a rank that never arrived is in the text of the time limit.
             return trial.phase in ("start", "shutdown") or trial.launcher == "run"
+        # A rank that failed has ended its process. One that waits elsewhere finds that, and the reason beside it.
+        failed = self.lines("FAILED")
+        if culprit in failed and AFTER_A_FAILURE.sub("", text) == ORDERED_CALL.sub("", failed[culprit][3]):
+            return True
         here, there = trial.host_of(rank), trial.host_of(culprit)
         if (here, there) in trial.links or (there, here) in trial.links:
             return True
@@ -280,7 +287,7 @@ class Job(chaos.Job):
             away = self.is_away(trial.host_of(rank))
             # Of a communicator that is being made some ranks are ready, and begin the next one. An ordered call adds
             # what became of its communicator, while other ranks may wait in an operation by name.
-            text = re.sub(r", while connecting all comm \d+$|; this communicator has ended.*$", "", fields[3])
+            text = ORDERED_CALL.sub("", AFTER_A_FAILURE.sub("", fields[3]))
             # A lost rank gets a text of its own, in which it is the culprit; the others need not have it.
             if int(fields[2]) != rank and trial.fault != "one way":
                 texts[away if 0 in {end for link in trial.links for end in link} else 0].add(text)

@@ -81,7 +81,47 @@ TEST_F(LateSetUp, HasMoreTimeAfterADeparture) {
 TEST_F(LateSetUp, IsToldOfTheDecisionOrTheLossWhicheverCameFirst) {
   protocol_.receive({decided("early"), lost(0), decided("late")}, kNow);
   EXPECT_EQ(told("early").text(), "a decision");
-  EXPECT_EQ(told("late").text(), "rank 0 was lost");
+  EXPECT_EQ(told("late").text(), "rank 0 was lost; shortly before, communicator 'early' had failed: a decision");
+}
+
+// ---- A program that ends its processes because a communicator has failed ----
+
+class LossAfterADecision : public LateSetUp {
+ protected:
+  // With which text a rank is lost `later_ns` after a decision that names rank 2.
+  std::string text_of(int rank, int64_t later_ns = 0) {
+    CoordinatorMessage decision = decided("all comm 1");
+    decision.why = Status::blame(2, "host", Code::peer_lost, "rank 2 is cut off");
+    protocol_.receive({decision}, kNow);
+    static_cast<void>(protocol_.take_events());
+    protocol_.receive({lost(rank)}, kNow + later_ns);
+    const auto events = protocol_.take_events();
+    EXPECT_EQ(events.size(), 1u);
+    EXPECT_EQ(events.front().why.error().culprit_rank, rank);
+    return events.front().why.text();
+  }
+};
+
+TEST_F(LossAfterADecision, NamesIt) {
+  EXPECT_EQ(text_of(0), "rank 0 was lost; shortly before, communicator 'all comm 1' had failed: rank 2 is cut off");
+}
+
+TEST_F(LossAfterADecision, IsTheSameFailureIfTheDecisionNamesThatRank) { EXPECT_EQ(text_of(2), "rank 2 was lost"); }
+
+TEST_F(LossAfterADecision, HasNothingToDoWithOneLongBefore) {
+  EXPECT_EQ(text_of(0, 10'000'000'001), "rank 0 was lost");
+}
+
+TEST_F(LossAfterADecision, NamesItIfTheRankServedTheCoordinatorToo) {
+  CoordinatorMessage server{.kind = Kind::server};
+  server.members = {{.rank = 0, .size = 4, .host_name = "host", .boot_id = "boot", .process_id = 100}};
+  CoordinatorMessage decision = decided("all comm 1");
+  protocol_.receive({server, decision}, kNow);
+  protocol_.closed(kNow);
+  EXPECT_EQ(
+      told().text(),
+      "rank 0 on host (process 100) was lost: it served the rendezvous and its connection closed; shortly before, "
+      "communicator 'all comm 1' had failed: a decision");
 }
 
 }  // namespace
