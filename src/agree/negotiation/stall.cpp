@@ -82,8 +82,8 @@ std::string text_of(const Stall& stall, RequestKind kind, const std::vector<cons
   const auto missing = list(stall.missing.size(), kRanksShown,
                             [&](std::size_t i) { return rank_name(stall.missing[i], options.rank_names); });
   const auto seconds = std::max<int64_t>(stall.waiting_ns / 100'000'000, 0) / 10.0;
-  return fmt::format("{} ({}) {} been waited for for {:g} s: {}{} submitted {}, missing: {}{}",
-                     quoted(stall.names, kNamesShown), name_of(kind), several ? "have" : "has", seconds,
+  return fmt::format("{} ({}) {} waited for {:g} s: {}{} submitted {}, missing: {}{}", quoted(stall.names, kNamesShown),
+                     name_of(kind), several ? "have" : "has", seconds,
                      stall.ready.empty() ? "no rank" : (stall.ready.size() == 1 ? "rank " : "ranks "), numbers,
                      several ? "them" : "it", missing, hints(pending, stall, options));
 }

@@ -812,7 +812,7 @@ TEST_F(Stalls, AreReportedWithTheMissingRanksAndWhatTheyWaitFor) {
   const auto stalls = negotiator_->stalls(now_);
   ASSERT_EQ(stalls.size(), 1u);
   EXPECT_EQ(stalls[0].text,
-            "'grad_7' (allreduce) has been waited for for 10 s: ranks 0, 2 submitted it, missing: rank 1 (host-b), "
+            "'grad_7' (allreduce) has waited for 10 s: ranks 0, 2 submitted it, missing: rank 1 (host-b), "
             "rank 3 (host-d); rank 1 waits for 'grad_8' instead");
   EXPECT_THAT(stalls[0].names, ElementsAre("grad_7"));
   EXPECT_THAT(stalls[0].ready, ElementsAre(0, 2));
@@ -821,7 +821,7 @@ TEST_F(Stalls, AreReportedWithTheMissingRanksAndWhatTheyWaitFor) {
   const auto others = negotiator_->stalls(11 * kSecond);
   ASSERT_EQ(others.size(), 1u);
   EXPECT_EQ(others[0].text,
-            "'grad_8' (allreduce) has been waited for for 10 s: rank 1 submitted it, missing: rank 0 (host-a), rank 2 "
+            "'grad_8' (allreduce) has waited for 10 s: rank 1 submitted it, missing: rank 0 (host-a), rank 2 "
             "(host-c), rank 3 (host-d); rank 0 waits for 'grad_7' instead; rank 2 waits for 'grad_7' instead");
 }
 
@@ -853,10 +853,9 @@ TEST_F(Stalls, WithManyNamesAreSummarised) {
   const auto stalls = negotiator_->stalls(10 * kSecond);
   ASSERT_EQ(stalls.size(), 1u);
   EXPECT_EQ(stalls[0].names.size(), 18u);
-  EXPECT_EQ(
-      stalls[0].text,
-      "'t0', 't1', 't2', 't3', 't4', 't5' and 12 more (allreduce) have been waited for for 10 s: rank 0 submitted "
-      "them, missing: rank 1 (host-b); rank 1 waits for 'u0', 'u1', 'u2' and 2 more instead");
+  EXPECT_EQ(stalls[0].text,
+            "'t0', 't1', 't2', 't3', 't4', 't5' and 12 more (allreduce) have waited for 10 s: rank 0 submitted "
+            "them, missing: rank 1 (host-b); rank 1 waits for 'u0', 'u1', 'u2' and 2 more instead");
 }
 
 TEST_F(Stalls, WithManyRanksNameTheFirst) {
@@ -897,7 +896,7 @@ TEST_F(Stalls, UseWorldRanksWhereRankNamesHaveThem) {
   Use({.size = 2, .stall_warning_ns = kSecond, .rank_names = {"rank 5 (host-x)", "rank 9 (host-y)"}});
   Submit(0, {allreduce("a")});
   EXPECT_EQ(negotiator_->stalls(kSecond)[0].text,
-            "'a' (allreduce) has been waited for for 1 s: rank 5 submitted it, missing: rank 9 (host-y)");
+            "'a' (allreduce) has waited for 1 s: rank 5 submitted it, missing: rank 9 (host-y)");
 }
 
 TEST_F(Stalls, AreDisabledWhenTheirTimesAreZero) {
@@ -920,7 +919,7 @@ TEST_F(Stalls, FailTheNameWithTheSameTextAfterTheShutdownTime) {
   EXPECT_TRUE(negotiator_->decide(15 * kSecond - 1).empty());
   const Plan plan = negotiator_->decide(15 * kSecond);
   EXPECT_EQ(plan.error("a"),
-            "'a' (allreduce) has been waited for for 15 s: ranks 0, 2 submitted it, missing: rank 1 (host-b); the "
+            "'a' (allreduce) has waited for 15 s: ranks 0, 2 submitted it, missing: rank 1 (host-b); the "
             "stall limit has passed, so it fails on all ranks");
   EXPECT_EQ(plan.buckets[0].code, Code::timeout);
   EXPECT_EQ(plan.buckets[0].culprit, 1);
