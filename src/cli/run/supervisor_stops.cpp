@@ -41,7 +41,7 @@ void Supervisor::note_stops() {
 // No rank waits for a rank that is stopped after all others have ended, so that only this process can find it lost. A
 // job with ranks elsewhere, or an elastic one, has others that may still wait for it.
 void Supervisor::watch_stopped() {
-  const auto is_stopped = [](const Child& child) { return child.running && child.stopped_by != 0; };
+  const auto is_stopped = [](const Child& child) { return child.running && child.stopped_by != 0 && !child.given_up; };
   const bool any_stopped = std::any_of(children_.begin(), children_.end(), is_stopped);
   const bool any_ended = !std::all_of(children_.begin(), children_.end(), [](const Child& c) { return c.running; });
   const bool any_runs = std::any_of(children_.begin(), children_.end(),
