@@ -36,6 +36,9 @@ HOWS = ("KILL", "STOP", "SEGV", "exit", "pause")
 ELASTIC_HOWS = ("KILL", "STOP", "SEGV", "pause")
 LAUNCHER_HOWS = ("KILL", "STOP", "pause")
 LAUNCHER = -1  # as a victim
+# What an ordered call adds to a failure. Others may wait in an operation by name, or be ready with a communicator that
+# is being made, and begin the next one.
+ORDERED_CALL = re.compile(r", while connecting all comm \d+$|; this communicator has ended.*$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -348,6 +351,8 @@ class ElasticJob(Job):
         return bool(entered) and any("step" in one for one in later[entered[0] :])
 
     def wait_for_survivors(self):
+        if self.trial.ends_launcher() and self.trial.how == "STOP":
+            return self.wait_without_launcher()
         if self.trial.ends_launcher():
             self.wait(lambda: not self.ranks_left())
             return self.ranks_left()
@@ -394,8 +399,7 @@ def faults_of(job):
     if trial.phase not in ("start", "shutdown"):
         needed = set(range(RANKS)) - {trial.victim} if trial.victim != LAUNCHER else set()
         faults += [f"rank {rank} has not noticed" for rank in sorted(needed - set(failed))]
-        # Of a communicator that is being made some ranks are ready, and begin the next one.
-        texts = {re.sub(r", while connecting all comm \d+$", "", fields[3]) for fields in failed.values()}
+        texts = {ORDERED_CALL.sub("", fields[3]) for fields in failed.values()}
         if len(texts) > 1:
             faults.append(f"several texts: {texts}")
     return faults

@@ -25,7 +25,7 @@ import time
 
 import chaos
 import chaos_trials
-from chaos import RANKS
+from chaos import ORDERED_CALL, RANKS
 from faulty_network import Network, address_of, build_slow_switch, why_not
 
 LOST_AFTER_S = 3  # with packet loss the default, 10 s: a message may need several attempts
@@ -40,9 +40,8 @@ PORT = 29400
 FATAL = ("partition", "one way", "outage", "link", "reset", "reset once")
 SURVIVED = ("pause", "loss", "delay", "flapping")
 PHASES = (*chaos.PHASES, "elastic")
-# What is before or behind the reason of a failure: the loss of a process that it has ended, and what became of a call.
+# The loss of a process that a failure has ended, before the text of that failure.
 AFTER_A_FAILURE = re.compile(r"^.* was lost: .*; shortly before, communicator '[^']*' had failed: ")
-ORDERED_CALL = re.compile(r", while connecting all comm \d+$|; this communicator has ended.*$")
 PROTECTIONS = ("none", "integrity", "encrypt")
 
 
@@ -285,8 +284,6 @@ class Job(chaos.Job):
         texts = collections.defaultdict(set)
         for rank, fields in self.lines("FAILED").items():
             away = self.is_away(trial.host_of(rank))
-            # Of a communicator that is being made some ranks are ready, and begin the next one. An ordered call adds
-            # what became of its communicator, while other ranks may wait in an operation by name.
             text = ORDERED_CALL.sub("", AFTER_A_FAILURE.sub("", fields[3]))
             # A lost rank gets a text of its own, in which it is the culprit; the others need not have it.
             if int(fields[2]) != rank and trial.fault != "one way":
