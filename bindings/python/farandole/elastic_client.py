@@ -4,11 +4,15 @@
 one line of words for each message.
 """
 
+import logging
 import os
+import select
 import socket
 import struct
 
-from . import errors
+from . import errors, settings
+
+_log = logging.getLogger("farandole.elastic")
 
 FINISHED = "other ranks have finished"  # the launcher's reason where the job has come to its end
 ADDED, REMOVED = 1, 2  # the numbers of Horovod's HostUpdateResult
@@ -67,12 +71,13 @@ class LauncherClient:
                 if " ".join(words[1:]).startswith(FINISHED) and not self._has_belonged:
                     raise SystemExit(0)
                 raise errors.ShutDownError("the elastic job ends: " + " ".join(words[1:]))
-            self._note_change(words)
+            if words[0] != "pong":
+                self._note_change(words)
 
     def membership_changes(self):
         """ADDED, REMOVED, both or 0: the changes since the last call. Does not block."""
         while True:
-            words = self._next_line(socket.MSG_DONTWAIT)
+            words = self._next_line(waits=False)
             if words is None:
                 changes, self._changes = self._changes, 0
                 return changes
@@ -82,22 +87,49 @@ class LauncherClient:
         if words[0] == "hosts":
             self._changes |= {"added": ADDED, "removed": REMOVED}.get(words[1], ADDED)
 
-    def _next_line(self, flags=0):
-        """The words of the next line. None if there is none yet and `flags` forbid waiting."""
+    def _next_line(self, waits=True):
+        """The words of the next line. None if there is none yet and this call must not wait."""
         while b"\n" not in self._unread:
+            if waits:
+                self._wait_for_launcher()
             try:
-                data = self._socket.recv(4096, flags)
+                data = self._socket.recv(4096, socket.MSG_DONTWAIT)
             except BlockingIOError:
+                if waits:
+                    continue
                 return None
             except OSError:
                 data = b""
             if not data:
-                if flags:
+                if not waits:
                     return None  # the launcher has exited and ends this process too: there are no more changes
                 raise errors.PeerLostError("`farandole run`, which started this rank, has exited or rejected this rank")
             self._unread += data
         line, self._unread = self._unread.split(b"\n", 1)
         return line.decode().split(" ")
+
+    def _wait_for_launcher(self):
+        """Returns when the socket is readable.
+
+        The next generation may begin much later. Meanwhile the launcher is asked whether it runs, because one that is
+        stopped closes no connection. Time in which this process is stopped counts as one question at most.
+        """
+        limit_s = float(settings.value_of("lost_after_s"))
+        step_s = min(1.0, limit_s / 4)
+        waits = select.poll()
+        waits.register(self._socket, select.POLLIN)
+        unanswered = -1  # before the first question
+        silence = "`farandole run`, which started this rank, has not answered for %g s (stopped or swapped out)"
+        while not waits.poll(step_s * 1000):
+            unanswered += 1
+            if unanswered == 1:
+                _log.warning(silence + "; after %g s it is lost (FARANDOLE_LOST_AFTER_S)", step_s, limit_s)
+            if unanswered * step_s >= limit_s:
+                raise errors.PeerLostError(silence % limit_s)
+            try:
+                self._socket.send(b"ping\n", socket.MSG_DONTWAIT)
+            except OSError:
+                pass  # the socket is readable then, or the launcher reads nothing
 
 
 _client = None

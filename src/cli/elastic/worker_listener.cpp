@@ -83,6 +83,10 @@ void WorkerListener::receive(uint64_t token) {
 
 // False: the line is malformed, or the worker is unexpected or connected already.
 bool WorkerListener::handle_line(Connection& connection, const std::string& line) {
+  if (line == "ping") {
+    send(connection, "pong");
+    return true;
+  }
   // "join 3 -1": worker 3 requests the next generation and has seen no loss. The launcher replies when that generation
   // begins, with a line "world ...", "removed" or "end ...".
   Request request{-1, -1};
@@ -99,12 +103,15 @@ bool WorkerListener::handle_line(Connection& connection, const std::string& line
 
 void WorkerListener::send_line(int worker, const std::string& line) {
   for (auto& [token, connection] : connections_) {
-    if (connection.worker != worker) continue;
-    // A line is far smaller than the socket's buffer. A worker that does not read its lines is killed by a timeout.
-    const std::string text = line + "\n";
-    if (::send(connection.fd.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
-      log_warning("cannot send '{}' to worker {}", line, worker);
-    }
+    if (connection.worker == worker) send(connection, line);
+  }
+}
+
+// A line is far smaller than the socket's buffer. A worker that does not read its lines is killed by a timeout.
+void WorkerListener::send(const Connection& connection, const std::string& line) {
+  const std::string text = line + "\n";
+  if (::send(connection.fd.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+    log_warning("cannot send '{}' to worker {}", line, connection.worker);
   }
 }
 

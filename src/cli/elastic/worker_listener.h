@@ -5,6 +5,7 @@
 //     join WORKER RANK      RANK: the rank whose loss it detected, or -1
 // It gets one of these lines when all workers have requested it:
 //     world GENERATION RANK SIZE LOCAL_RANK LOCAL_SIZE RENDEZVOUS    or    removed    or    end WHY
+// While it waits, it sends `ping` and gets `pong`: a launcher that is stopped closes no connection.
 // It gets `hosts added` or `hosts removed` when a new generation is needed although nothing failed.
 #pragma once
 
@@ -55,6 +56,7 @@ class WorkerListener {
       : listener_(std::move(listener)), poller_(std::move(poller)) {}
   void accept_all();
   void receive(uint64_t token);
+  static void send(const Connection& connection, const std::string& line);
   bool handle_line(Connection& connection, const std::string& line);
 
   const std::unique_ptr<CoordinatorListener> listener_;

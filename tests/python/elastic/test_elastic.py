@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import elastic_tasks
@@ -335,6 +336,45 @@ def test_next_world_raises_the_reason_when_no_generation_follows(monkeypatch, li
     with pytest.raises(kind, match=words):
         client.next_world()
     talk.close()
+
+
+@pytest.fixture
+def fake_launcher(monkeypatch):
+    """The listener of a launcher that sends nothing, and a client of it that asks every tenth of a second."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("\0" + (name := f"farandole-test-{os.getpid()}-{time.monotonic_ns()}"))
+    listener.listen()
+    monkeypatch.setenv("FARANDOLE_ELASTIC", f"unix:@{name}")
+    monkeypatch.setenv("FARANDOLE_WORKER", "5")
+    monkeypatch.setenv("FARANDOLE_LOST_AFTER_S", "0.4")
+    with listener:
+        yield listener, elastic_client.LauncherClient()
+
+
+def test_a_launcher_that_is_stopped_ends_the_wait(fake_launcher, caplog):
+    with pytest.raises(farandole.PeerLostError, match=r"`farandole run`.* has not answered for 0.4 s \(stopped"):
+        fake_launcher[1].next_world()
+    assert "after 0.4 s it is lost (FARANDOLE_LOST_AFTER_S)" in caplog.text
+
+
+def test_a_launcher_that_answers_may_take_its_time(fake_launcher, caplog):
+    listener, client = fake_launcher
+    asked = []
+
+    def answer(other):
+        with other, other.makefile("r") as lines:
+            for line in lines:
+                asked.append(line)
+                if line == "ping\n":
+                    other.sendall(b"pong\n" if len(asked) < 8 else b"world 2 1 3 0 2 unix:@x?coordinator=1\n")
+
+    thread = threading.Thread(target=answer, args=(listener.accept()[0],))
+    thread.start()
+    assert client.next_world() == WORLD
+    client._socket.close()
+    thread.join()
+    assert asked[0] == "join 5 -1\n" and set(asked[1:]) == {"ping\n"}
+    assert not caplog.text
 
 
 def test_an_unreachable_launcher_is_named(monkeypatch):

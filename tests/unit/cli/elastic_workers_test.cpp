@@ -160,6 +160,15 @@ class Leader : public testing::Test {
   std::map<FramedSocket*, std::deque<CoordinatorMessage>> inboxes_;
 };
 
+// The worker waits for its world and knows that the launcher runs.
+TEST_F(Leader, AnswersAWorkerThatAsks) {
+  Worker own(*leader_->first(Action::Kind::start));
+  own.send("ping\n");
+  EXPECT_EQ(own.received(*leader_), "pong\n");
+  own.send("pings\n");
+  EXPECT_EQ(own.received(*leader_), "") << "the connection is closed";
+}
+
 TEST_F(Leader, StartsRanksOnANodeAndSendsThemTheirWorld) {
   Worker own(*leader_->first(Action::Kind::start));
   auto node = join(1, 2);

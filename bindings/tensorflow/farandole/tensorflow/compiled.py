@@ -9,7 +9,7 @@ import sys
 
 import tensorflow as tf
 
-from .. import core
+from .. import settings
 from .versions import release
 
 # Releases before have XLA's table of functions for handlers with another layout, under the same version number.
@@ -59,8 +59,7 @@ def _impossible(reason):
 
 
 def _is_wanted():
-    lines = (line.split() for line in core.config().splitlines())
-    return any(words[:2] == ["tensorflow_xla", "1"] for words in lines)
+    return settings.value_of("tensorflow_xla") == "1"
 
 
 def _traces_for_xla():
