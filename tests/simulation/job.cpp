@@ -120,7 +120,7 @@ World& Job::add_generation(int generation, const std::vector<Rank*>& members, Pr
   return added;
 }
 
-Job::~Job() = default;
+Job::~Job() { network_.finish(); }
 
 // ---- For ranks ----
 

@@ -82,6 +82,7 @@ void Connection::fill(int to) {
 }
 
 void Connection::push(int to, Flying flying) {
+  if (network_.is_finished_) return;
   Side& there = sides_[to];
   const int from_host = sides_[1 - to].actor->process().host;
   flying.arrives = network_.simulation().now() + network_.delay(from_host, there.actor->process().host);

@@ -119,6 +119,8 @@ class Network {
   void connect(Actor& from, Actor* to, std::function<void(End)> made, std::function<void()> refused);
   // The process ends by itself, or is killed. Connections close behind what the buffers have.
   void end(Process& process);
+  // The simulation is over, also for processes that have not ended. Nothing is sent any more.
+  void finish() { is_finished_ = true; }
 
   // ---- faults ----
   void kill(Process& process);
@@ -164,6 +166,7 @@ class Network {
   int64_t slow_until_ = 0;
   int64_t slow_delay_ = 0;
   std::map<uint64_t, std::shared_ptr<Connection>> connections_;  // by number
+  bool is_finished_ = false;
   std::set<uint64_t> full_;                                      // those with messages that did not fit
   uint64_t made_ = 0;
 };

@@ -12,6 +12,18 @@ OPERATIONS = NAMED + "named_operations.cpp"
 # What is wrong, the file, the words that stand there, and those that are planted.
 FAULTS = [
     (
+        "tensors with a priority that are held back are never started",
+        ROOT_SESSION,
+        "return backlog_bytes < Negotiator::kBytesAhead && state_->negotiator.holds_back();",
+        "return backlog_bytes > Negotiator::kBytesAhead && state_->negotiator.holds_back();",
+    ),
+    (
+        "a join ends operations that are held back",
+        NEGOTIATION + "negotiator.cpp",
+        "if (unit.is_join ? !held.empty() : is_prior",
+        "if (unit.is_join ? false : is_prior",
+    ),
+    (
         "the root keeps the requests that the ranks submit to the order that it locks",
         ROOT_SESSION,
         "  negotiator.drop_pending();\n",

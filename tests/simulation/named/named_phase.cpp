@@ -52,6 +52,20 @@ void add_tensors(NamedPhase& phase, Dice& dice, const std::vector<std::pair<std:
   phase.is_of_all = phase.tensors.front().group == groups.front().first;
 }
 
+// Some phases have tensors that are large enough for the root to hold back some of them.
+void add_priorities(NamedPhase& phase, Dice& dice) {
+  if (!dice.percent(30)) return;
+  const bool holds_back = dice.percent(8);
+  for (NamedTensor& tensor : phase.tensors) {
+    tensor.priority = static_cast<int>(holds_back ? 1 + dice.roll(3) : dice.roll(3));
+    if (holds_back && tensor.kind == RequestKind::allreduce) tensor.elements = 70'000 + tensor.number;
+  }
+  if (!holds_back) return;
+  // They take long to compare.
+  phase.rounds = std::min(phase.rounds, 4);
+  for (int& rounds : phase.rounds_of) rounds = std::min(rounds, phase.rounds);
+}
+
 // Neighbours of one group may be submitted together.
 void add_submissions(NamedPhase& phase, Dice& dice) {
   for (std::size_t index = 0; index < phase.tensors.size(); ++index) {
@@ -111,6 +125,8 @@ NamedPhase make_phase(uint64_t seed, int ranks, const std::vector<std::pair<std:
     phase.rounds = *std::ranges::max_element(phase.rounds_of);
   }
   add_tensors(phase, dice, groups);
+  Dice of_priorities(seed + 1);
+  add_priorities(phase, of_priorities);
   add_submissions(phase, dice);
   if (phase.rounds > 0) add_surprises(phase, dice, ranks);
   phase.waits_for_first = dice.percent(20);
@@ -123,6 +139,7 @@ int64_t value_of(const NamedTensor& tensor, int world_rank, int round, int64_t e
 
 Request request_of(const NamedTensor& tensor, int rank, int size) {
   Request request{.kind = tensor.kind, .name = tensor.name, .dtype = Dtype::int64, .shape = {tensor.elements}};
+  request.priority = tensor.priority;
   switch (tensor.kind) {
     case RequestKind::allreduce:
       request.op = static_cast<uint8_t>(tensor.is_greatest ? Op::max : Op::sum);

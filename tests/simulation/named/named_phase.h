@@ -20,6 +20,7 @@ struct NamedTensor {
   bool is_greatest = false;  // an allreduce of max, not of sum
   int root = 0;
   int number = 0;
+  int priority = 0;
 };
 
 // Something that all ranks do differently in one round.

@@ -210,6 +210,8 @@ SimulatedGroup::Submission* Rank::submit(NamedPhase& phase, const std::vector<Na
   simulation().tell("{} submits {}{} to {}", name(), titles.front(),
                     titles.size() > 1 ? fmt::format(" and {} more", titles.size() - 1) : "", group.id());
   simulation().count("named operations");
+  if (tensors.front().elements >= 70'000 && tensors.front().priority > 0)
+    simulation().count("large ones with a priority");
   const SimulatedClock shows(clock());
   return &group.submit(std::move(titles), std::move(requests), std::move(inputs));
 }
