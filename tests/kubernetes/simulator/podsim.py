@@ -68,7 +68,7 @@ class PodSim:
         self.pods = []  # all pods of the simulation, also ended ones, in order of creation
         self.claims = dict(claims or {})
         self.admission, self.refusals = admission, []
-        self.scheduler = None if nodes is None else Scheduler(nodes, self._priority_classes())
+        self.scheduler = None if nodes is None else Scheduler(nodes, self.documents)
         self.pulling = set(pulling)
         self.hidden = set()  # host names without DNS records
         self.wrong = {}  # host name -> wrong addresses that DNS returns
@@ -107,6 +107,10 @@ class PodSim:
 
     def living(self):
         return [pod for pod in self.pods if not pod.gone and not pod.forgotten]
+
+    def running(self):
+        """[(pod, its spec, its node's name)] of the pods that have a node."""
+        return [(pod, pod.plan.template, pod.node) for pod in self.living() if pod.sandbox is not None]
 
     def result(self, name):
         return self.results.get(name, "Running")
@@ -170,9 +174,6 @@ class PodSim:
         """Drains the pod from its node: the condition DisruptionTarget, SIGTERM, and the pod's grace period."""
         pod.conditions.add("DisruptionTarget")
         pod.terminate(grace)
-
-    def _priority_classes(self):
-        return {one["metadata"]["name"]: one["value"] for one in self.documents if one["kind"] == "PriorityClass"}
 
     def pulled(self, node):
         """The node has the images of its pods from now on."""
