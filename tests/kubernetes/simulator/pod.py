@@ -102,6 +102,12 @@ class Pod:
         return False
 
     @property
+    def printed(self):
+        """The bytes that its containers have printed."""
+        paths = [os.path.join(self.folder, one.name + ".log") for one in self.containers]
+        return sum(os.path.getsize(path) for path in paths if os.path.exists(path))
+
+    @property
     def output(self):
         return self.log_of(self.main.name)
 
