@@ -20,7 +20,7 @@ run() {
   echo "+ $*"
   [ -n "${DRY_RUN:-}" ] || "$@"
 }
-devices=$here/../kubernetes/devices
+devices=$(cd "$here/../kubernetes/devices" && pwd)
 run eksctl create cluster -f "$rendered"
 run helm upgrade -i nvdp nvidia-device-plugin --repo https://nvidia.github.io/k8s-device-plugin --version 0.17.1 \
   -n nvidia-device-plugin --create-namespace -f "$devices/nvidia-device-plugin-values.yaml"

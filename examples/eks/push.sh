@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Builds the image and pushes it to ECR:  ACCOUNT=111122223333 REGION=us-west-2 push.sh [TAG]
-# FARANDOLE_IMAGE names another image; in China the registry's name ends in .com.cn. Uses docker, or buildah if there is no
-# docker. DRY_RUN=1 prints the commands.
+# FARANDOLE_IMAGE names another image; in China the registry's name ends in .com.cn. The image is for nodes of x86-64, whatever
+# this machine is; PLATFORM=linux/arm64 is for those of Graviton. Uses docker, or buildah if there is no docker. DRY_RUN=1
+# prints the commands.
 set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+sources=$(cd "$(dirname "$0")/../.." && pwd)
 tag=${1:-0.1.0}
 [[ ${ACCOUNT:-} =~ ^[0-9]{12}$ ]] || { echo "push.sh: ACCOUNT must have 12 digits" >&2; exit 64; }
 [[ ${REGION:-} =~ ^[a-z]+(-[a-z]+)+-[0-9]$ ]] || { echo "push.sh: REGION must be one such as us-west-2" >&2; exit 64; }
@@ -25,5 +26,6 @@ login() {
   fi
 }
 login
-run "$builder" build -t "$image" -f "$here/../kubernetes/docker/Dockerfile" "$here/../.."
+run "$builder" build --platform "${PLATFORM:-linux/amd64}" -t "$image" \
+  -f "$sources/examples/kubernetes/docker/Dockerfile" "$sources"
 run "$builder" push "$image"

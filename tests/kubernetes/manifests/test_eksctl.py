@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from farandole.integrations.kubernetes.document import load
 from farandole.integrations.kubernetes.instances import TABLE
-from manifest_checks import EKS, KUBERNETES, SCHEMAS, faults
+from manifest_checks import EKS, KUBERNETES, ROOT, SCHEMAS, faults
 
 sys.path.insert(0, str(EKS))
 import render
@@ -226,7 +226,14 @@ def test_h6_the_image_is_built_and_pushed_to_the_partitions_registry(stubs, regi
     assert done.returncode == 0, done.stderr
     calls = (cwd / "calls").read_text().splitlines()
     assert f"docker push 111122223333.dkr.ecr.{region}.{domain}/farandole:0.1.0" == calls[-1]
-    assert any(call.startswith("docker build -t") and "docker/Dockerfile" in call for call in calls)
+    build = f"docker build --platform linux/amd64 -t {calls[-1].split()[-1]} -f {KUBERNETES}/docker/Dockerfile {ROOT}"
+    assert calls[-2] == build
+
+
+def test_h6_an_image_for_nodes_of_another_architecture_is_asked_for(stubs):
+    path, cwd = stubs
+    values = {"ACCOUNT": "111122223333", "REGION": "us-west-2", "PLATFORM": "linux/arm64", "DRY_RUN": "1"}
+    assert "docker build --platform linux/arm64 -t" in _script("push.sh", path=path, cwd=cwd, **values).stdout
 
 
 def test_h6_another_image_and_a_wrong_account(stubs):

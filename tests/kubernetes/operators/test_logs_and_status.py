@@ -204,6 +204,26 @@ def test_e15_without_kubectl_or_without_a_server_the_error_names_it(tmp_path, ap
     assert "kubectl is not in PATH" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["status"], ["status", "--wait"], ["logs"], ["logs", "--follow"]])
+def test_e15_without_a_configured_cluster_nothing_is_waited_for(tmp_path, api, monkeypatch, capsys, words):
+    assert main([*words, "train", "--context", "missing"]) == UNREACHABLE
+    assert 'context "missing" does not exist' in capsys.readouterr().err
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
+    assert main([*words, "train"]) == UNREACHABLE
+    printed = capsys.readouterr().err
+    assert "kubectl is configured for no cluster" in printed and "aws eks update-kubeconfig" in printed
+    assert "connection is lost" not in printed
+
+
+def test_a_server_that_does_not_answer_is_tried_until_the_timeout(api, begin):
+    api.http.shutdown()
+    api.http.server_close()
+    follower = begin("logs", "train", "--follow", "--timeout", "3")
+    assert follower.code() == UNREACHABLE
+    assert any("the API server is not reached yet: " in line for line in follower.err), follower.err
+    assert "the API server has not answered for 3 s (--timeout)" in follower.err[-1]
+
+
 def test_rights_that_are_missing_are_named(api, capsys):
     api.forbidden |= {"jobs", "pods"}
     assert main(["status", "train"]) == UNREACHABLE

@@ -15,6 +15,7 @@ FOLDER = "/home/me/farandole"  # of the sources, on the page
 RUNNING = 75
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
 RECORDER = '#!/bin/sh\necho "{name} $*" >>"$STUB/calls"\n[ "$*" = "${{*#*--password-stdin}}" ] || cat >/dev/null\n'
+ANSWERS = {"aws": '[ "$1" != service-quotas ] || echo 64.0\n'}
 # What differs between two runs: the random part of a pod's name, and the step at which a pod leaves and joins.
 RANDOM = [(r"(train-\d)-[a-z0-9]{5}\b", r"\1-#####"), (r"step \d+", "step #"), (r"loss=[\d.]+", "loss=#"),
           (r"\d+(\.\d+)? (ms|s)\b", "# s"), (r"10\.\d+\.\d+\.\d+", "10.#")]  # fmt: skip
@@ -49,8 +50,8 @@ def cluster(tmp_path, simulate):
         program,
         lambda documents: simulate(documents, image={"/app": str(KUBERNETES)}, admission="restricted"),
     )
-    for name in ("eksctl", "helm", "aws", "docker"):
-        one.stub(name, RECORDER.format(name=name))
+    for name in ("pip", "eksctl", "helm", "aws", "docker"):
+        one.stub(name, RECORDER.format(name=name) + ANSWERS.get(name, ""))
     os.symlink(ROOT / "examples", tmp_path / "examples")
     yield one
     one.end()
@@ -116,4 +117,5 @@ def test_every_command_of_the_first_hour_prints_what_the_page_shows(cluster):
         "eksctl create cluster -f eks-g4dn-cluster.yaml",
         "eksctl delete cluster -f eks-g4dn-cluster.yaml --wait",
     ]
+    assert calls[0] == "pip install .[kubernetes]"
     assert "PLACEHOLDER" not in (cluster.folder / "eks-g4dn-cluster.yaml").read_text()

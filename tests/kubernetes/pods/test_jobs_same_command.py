@@ -80,6 +80,35 @@ def test_beside_a_service_that_leaves_a_port_that_is_an_address(simulate):
     train(simulate, [*documents, master], 4, ["train-0", "train-1"])
 
 
+# ---- MVAPICH ---------------------------------------------------------------------------------------------------------
+
+
+def mvapich(pods, per_pod, prefix, **env):
+    """Jobs whose processes get what mpirun_rsh sets. The shell is the parent of the ranks, as mpispawn is."""
+    words = {"RANK": f"$((JOB_COMPLETION_INDEX * {per_pod} + local))", "SIZE": pods * per_pod,
+             "LOCAL_RANK": "$local", "LOCAL_SIZE": per_pod}  # fmt: skip
+    set_all = " ".join(f"{prefix}_COMM_WORLD_{word}={value}" for word, value in words.items())
+    locals_ = " ".join(map(str, range(per_pod)))
+    script = f'for local in {locals_}; do env {set_all} {" ".join(builders.TRAIN)} & all="$all $!"; done\n'
+    script += "for one in $all; do wait $one || exit; done"
+    return builders.indexed_job(pods, ["sh", "-c", script], env=env)
+
+
+@pytest.mark.parametrize("prefix", ["MV2", "MVP"])
+def test_ranks_of_mvapich_are_one_world_in_a_pod_and_over_pods_with_an_address(simulate, prefix):
+    train(simulate, mvapich(1, 2, prefix), 2, ["train-0"])
+    train(simulate, mvapich(2, 2, prefix, FARANDOLE_RENDEZVOUS="tcp://train-0.train:29500"), 4, ["train-0", "train-1"])
+
+
+@pytest.mark.parametrize("prefix", ["MV2", "MVP"])
+def test_ranks_of_mvapich_over_pods_without_an_address_are_no_worlds_of_their_own(simulate, prefix):
+    sim = simulate(mvapich(2, 1, prefix))
+    sim.wait(20, lambda: all(pod.code is not None for pod in sim.pods))
+    for pod in sim.pods:
+        assert pod.code and "trained" not in pod.output, sim.logs()
+        assert "MVAPICH" in pod.output and "FARANDOLE_RENDEZVOUS" in pod.output, sim.logs()
+
+
 # ---- Refusals --------------------------------------------------------------------------------------------------------
 
 

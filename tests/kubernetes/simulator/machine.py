@@ -37,6 +37,11 @@ def why_not():
     return "" if tried.returncode == 0 else f"podsim needs namespaces: {tried.stderr.decode().strip()}"
 
 
+def is_overloaded():
+    """Whether more than four processes waited for each core in the last minute."""
+    return os.getloadavg()[0] > 4 * len(os.sched_getaffinity(0))
+
+
 def passable():
     """Folders above the interpreter that other users may not enter; in a pod they may."""
     found = set()

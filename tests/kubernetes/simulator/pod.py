@@ -57,7 +57,7 @@ class Pod:
 
     @property
     def phase(self):
-        if self.sandbox is None or self.is_pulling:
+        if self.sandbox is None or self.is_held:
             return "Pending"
         mains = [one for one in self.containers if not one.is_init]
         if any(one.running or one.code is None or one.again_at for one in mains):
@@ -66,9 +66,13 @@ class Pod:
         return "Succeeded" if all(one.code == 0 for one in mains) else "Failed"
 
     @property
-    def is_pulling(self):
-        """Its node does not have its images yet."""
-        return self.node in self.sim.pulling
+    def is_held(self):
+        """It has a node but no containers: images or, in a ComputeDomain, other nodes are missing."""
+        if self.node in self.sim.pulling:
+            return True
+        if self.sim.scheduler is None or any(one.running or one.codes for one in self.containers):
+            return False
+        return self.sim.scheduler.domain_lacks_nodes(self.plan.template, self.sim.running())
 
     @property
     def code(self):
@@ -96,6 +100,12 @@ class Pod:
                     if state == "0A" and int(local.rsplit(":", 1)[1], 16) == port:
                         return True
         return False
+
+    @property
+    def printed(self):
+        """The bytes that its containers have printed."""
+        paths = [os.path.join(self.folder, one.name + ".log") for one in self.containers]
+        return sum(os.path.getsize(path) for path in paths if os.path.exists(path))
 
     @property
     def output(self):
@@ -133,7 +143,7 @@ class Pod:
 
     def advance(self):
         """Starts init containers one after the other, then all others at once."""
-        if self.sandbox is None or self.is_pulling:
+        if self.sandbox is None or self.is_held:
             return
         for one in self.containers:
             if one.is_init and one.code != 0:

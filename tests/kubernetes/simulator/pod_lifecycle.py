@@ -7,6 +7,7 @@ import controllers
 from admission import violations
 from job_rules import JobState
 from pod import Pod
+from scheduler import group_of
 
 REFUSED_AGAIN_S = 0.2  # on a cluster seconds, and more each time
 
@@ -42,14 +43,16 @@ class PodLifecycle:
         self._schedule()
 
     def _schedule(self):
-        """Gives nodes to pods without one, in the order of priority and age, and preempts others for them."""
+        """Gives nodes to pods without one, and preempts others for them."""
         if self.sim.scheduler is None:
             return
-        place, priority = self.sim.scheduler.place, self.sim.scheduler.priority_of
-        waiting = [pod for pod in self.sim.living() if pod.sandbox is None]
-        for pod in sorted(waiting, key=lambda one: -priority(one.plan.template)):
-            running = [(one, one.plan.template, one.node) for one in self.sim.living() if one.sandbox is not None]
-            decision = place(pod.plan.template, running)
+        waiting = [(pod, pod.plan) for pod in self.sim.living() if pod.sandbox is None]
+        if not waiting:
+            return
+        running = self.sim.running()
+        here = [one[0] for one in running]
+        begun = [group_of(pod.plan) for pod in self.sim.pods if pod in here or pod.phase == "Succeeded"]
+        for pod, decision in self.sim.scheduler.schedule(waiting, running, begun):
             pod.unschedulable = decision.reason
             if decision.node:
                 pod.node = decision.node

@@ -1,20 +1,32 @@
 """Decides on which node a pod runs, and which pods it displaces, as the scheduler of Kubernetes does. Pure.
 
-Pods are placed by their requests, node selectors and priorities; affinities and taints of the manifests do not count.
+Pods are placed by their requests, claims of devices, node selectors and priorities; affinities and taints of the
+manifests do not count. Pods of a PodGroup are placed together, if they name the scheduler that reads it: Volcano's, or
+that of the scheduler plugins.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from machine import cores_of, size_of
 
+# The API group of a PodGroup: the scheduler that reads it, and where a pod names its group.
+GANGS = {
+    "scheduling.volcano.sh": ("volcano", "annotations", "scheduling.k8s.io/group-name"),
+    "scheduling.x-k8s.io": ("scheduler-plugins-scheduler", "labels", "scheduling.x-k8s.io/pod-group"),
+}
+CHANNELS = "compute-domain-default-channel.nvidia.com"  # the DeviceClass that a ComputeDomain's claims name
+
 
 @dataclass
 class Node:
-    """`capacity`: {resource: quantity as in a manifest}, what pods may request."""
+    """`capacity`: {resource: quantity as in a manifest}, what pods may request. `devices`: {DeviceClass: number}, what
+    they may claim."""
 
     name: str
     capacity: dict
     labels: dict = field(default_factory=dict)
+    devices: dict = field(default_factory=dict)
     reachable: bool = True
 
 
@@ -52,17 +64,97 @@ class Decision:
     victims: list = field(default_factory=list)
 
 
-class Scheduler:
-    """`classes`: {PriorityClass: its value}."""
+def groups_in(documents):
+    """{(scheduler, name): least number of pods} of the PodGroups."""
+    groups = [one for one in documents if one["kind"] == "PodGroup"]
+    schedulers = [GANGS[one["apiVersion"].partition("/")[0]][0] for one in groups]
+    return {
+        (scheduler, one["metadata"]["name"]): one["spec"]["minMember"] for scheduler, one in zip(schedulers, groups)
+    }
 
-    def __init__(self, nodes, classes=None):
-        self.nodes, self.classes = {one.name: one for one in nodes}, dict(classes or {})
+
+def group_of(plan):
+    """(scheduler, name) of the PodGroup that the pod's scheduler reads; None if it reads none."""
+    for scheduler, where, key in GANGS.values():
+        if plan.template.get("schedulerName") == scheduler and key in getattr(plan, where):
+            return scheduler, getattr(plan, where)[key]
+    return None
+
+
+def claims_in(documents):
+    """{name of a ResourceClaimTemplate: Counter of the devices of each class}. A ComputeDomain makes its template
+    itself."""
+    made = {}
+    for one in documents:
+        if one["kind"] == "ResourceClaimTemplate":
+            requests = [request["exactly"] for request in one["spec"]["spec"]["devices"]["requests"]]
+            made[one["metadata"]["name"]] = sum(
+                (Counter({each["deviceClassName"]: each.get("count", 1)}) for each in requests), Counter()
+            )
+        elif one["kind"] == "ComputeDomain":
+            made[one["spec"]["channel"]["resourceClaimTemplate"]["name"]] = Counter({CHANNELS: 1})
+    return made
+
+
+def domains_in(documents):
+    """{name of the ResourceClaimTemplate of a ComputeDomain: the nodes on which it begins}."""
+    specs = [one["spec"] for one in documents if one["kind"] == "ComputeDomain"]
+    return {spec["channel"]["resourceClaimTemplate"]["name"]: spec["numNodes"] for spec in specs}
+
+
+def templates_of(spec):
+    """The names of the ResourceClaimTemplates of a pod."""
+    return [one["resourceClaimTemplateName"] for one in spec.get("resourceClaims", [])]
+
+
+class Scheduler:
+    """`documents`: PriorityClasses, PodGroups, ResourceClaimTemplates and ComputeDomains; others do not count."""
+
+    def __init__(self, nodes, documents=()):
+        self.nodes = {one.name: one for one in nodes}
+        self.classes = {one["metadata"]["name"]: one["value"] for one in documents if one["kind"] == "PriorityClass"}
+        self.groups, self.templates = groups_in(documents), claims_in(documents)
+        self.domains = domains_in(documents)
 
     def priority_of(self, spec):
         return spec.get("priority", self.classes.get(spec.get("priorityClassName", ""), 0))
 
+    def schedule(self, waiting, running, begun=()):
+        """Yields (pod, Decision) for the pods that wait, in the order of priority and age.
+
+        `waiting`: [(pod, its plan)]. `running`: [(pod, its spec, its node's name)] of the pods that have one.
+        `begun`: the group, or None, of each pod that runs or has succeeded.
+        """
+        begun, groups = Counter(begun), {}
+        for pod, plan in sorted(waiting, key=lambda one: -self.priority_of(one[1].template)):
+            group = group_of(plan)
+            groups.setdefault(group or id(pod), (group, []))[1].append((pod, plan))
+        for group, members in groups.values():
+            decisions, taken = [], list(running)
+            for pod, plan in members:
+                decisions.append((pod, self.place(plan.template, taken)))
+                if decisions[-1][1].node:
+                    taken.append((pod, plan.template, decisions[-1][1].node))
+            why = self._is_not_ready(group, begun[group] + len(taken) - len(running))
+            if why:
+                decisions = [(pod, Decision(reason=f"{why} {one.reason}".rstrip())) for pod, one in decisions]
+            else:
+                running = taken
+            yield from decisions
+
+    def _is_not_ready(self, group, count):
+        """Why no pod of a group may run of which `count` pods can; empty if they may."""
+        if group is None or count >= self.groups.get(group, count + 1):
+            return ""
+        if group not in self.groups:
+            return f"pod group {group[1]} does not exist."
+        return f"pod group {group[1]} is not ready: {count} of {self.groups[group]} pods can run."
+
     def place(self, spec, running):
-        """`running`: [(pod, its spec, its node's name)] of the pods that hold their requests."""
+        """`running`: as of schedule()."""
+        unknown = [name for name in templates_of(spec) if name not in self.templates]
+        if unknown:
+            return Decision(reason=f"waiting for a claim: there is no ResourceClaimTemplate {unknown[0]}.")
         missing, best = {}, None
         for node in self.nodes.values():
             if not node.reachable:
@@ -71,7 +163,7 @@ class Scheduler:
                 why = ["node(s) didn't match Pod's node affinity/selector"]
             else:
                 here = [one for one in running if one[2] == node.name]
-                why = [f"Insufficient {key}" for key in self._lacks(node, spec, [one[1] for one in here])]
+                why = self._lacks(node, spec, [one[1] for one in here])
                 if not why and (best is None or len(here) < best[0]):
                     best = (len(here), node.name)
             for one in why:
@@ -83,15 +175,31 @@ class Scheduler:
                         victims=self._victims(spec, running))  # fmt: skip
 
     def _lacks(self, node, spec, here):
-        taken = {}
+        """What the node lacks: a resource, or devices of a claim."""
+        taken, claimed = Counter(), Counter()
         for other in here:
-            for key, amount in requests_of(other).items():
-                taken[key] = taken.get(key, 0) + amount
-        return [
-            key
+            taken.update(requests_of(other))
+            claimed.update(self._devices_of(other))
+        short = [
+            f"Insufficient {key}"
             for key, amount in requests_of(spec).items()
-            if amount > 0 and taken.get(key, 0) + amount > amount_of(key, node.capacity.get(key, 0)) + 1e-9
+            if amount > 0 and taken[key] + amount > amount_of(key, node.capacity.get(key, 0)) + 1e-9
         ]
+        wanted = self._devices_of(spec)
+        if any(claimed[key] + count > node.devices.get(key, 0) for key, count in wanted.items()):
+            short.append("cannot allocate all claims")
+        return short
+
+    def _devices_of(self, spec):
+        return sum((self.templates.get(name, Counter()) for name in templates_of(spec)), Counter())
+
+    def domain_lacks_nodes(self, spec, running):
+        """Whether the pod's ComputeDomain has too few nodes to begin. `running`: as of schedule()."""
+        for name in set(templates_of(spec)) & self.domains.keys():
+            nodes = {node for _, other, node in running if name in templates_of(other)}
+            if len(nodes) < self.domains[name]:
+                return True
+        return False
 
     def _victims(self, spec, running):
         """The fewest pods of one node whose priorities are lower, those of the lowest first."""

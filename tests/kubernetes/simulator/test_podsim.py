@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import builders
 import podsim
+import pytest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SUPPORT = os.path.join(os.path.dirname(HERE), "support")
@@ -315,6 +317,23 @@ def runs(pid):
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.parametrize("command,overloaded,factor", [
+    ("sleep 100", False, 1), ("sleep 100", True, 4), ("while :; do echo up; sleep 0.05; done", False, 4)])  # fmt: skip
+def test_a_wait_ends_with_its_timeout_unless_pods_print_or_the_machine_is_overloaded(
+    simulate, monkeypatch, command, overloaded, factor
+):
+    """The clock is that of the test: each step of the simulation takes 1 s."""
+    sim = simulate(builders.indexed_job(1, ["sh", "-c", command]))
+    sim.wait(20, lambda: sim.pods[0].main.pid)
+    seconds = iter(range(1000))
+    monkeypatch.setattr(podsim, "is_overloaded", lambda: overloaded)
+    clock = types.SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda _: time.sleep(0.02))
+    monkeypatch.setattr(podsim, "time", clock)
+    with pytest.raises(AssertionError, match="not within 20 s"):
+        sim.wait(20, lambda: False)
+    assert 20 * factor <= next(seconds) <= 30 * factor
 
 
 def test_a_simulation_that_is_killed_leaves_no_process_and_the_next_one_sweeps_its_files(simulate):

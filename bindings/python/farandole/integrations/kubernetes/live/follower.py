@@ -68,6 +68,7 @@ class Follower:
         self._messages, self._readers, self._watches = queue.Queue(), {}, []
         self._printed = set()
         self._away_since, self._idle_since = None, time.monotonic()
+        self._was_reached = False
 
     # ---- One look ----
 
@@ -101,10 +102,11 @@ class Follower:
                 now = time.monotonic()
                 if ends is not None and now > ends:
                     return self._give_up(f"{self.o.limit:g} s have passed (--limit)")
-                if self._idle_since is not None and now - self._idle_since > self.o.timeout:
+                if self._away_since is not None:  # what pods do is unknown
+                    if now - self._away_since > self.o.timeout:
+                        raise ApiError(f"the API server has not answered for {self.o.timeout:g} s (--timeout)")
+                elif self._idle_since is not None and now - self._idle_since > self.o.timeout:
                     return self._give_up(f"no pod has run for {self.o.timeout:g} s (--timeout)")
-                if self._away_since is not None and now - self._away_since > self.o.timeout:
-                    raise ApiError(f"the API server has not answered for {self.o.timeout:g} s (--timeout)")
                 self._raise_final_errors()
                 if now >= looks_at:
                     looks_at = now + _LOOK_AGAIN_S
@@ -146,7 +148,8 @@ class Follower:
             self._away_since = None
             return note("the connection is back")
         self._away_since = time.monotonic()
-        note(f"the connection is lost, and is made again: {error}")
+        what = "the connection is lost, and is made again" if self._was_reached else "the API server is not reached yet"
+        note(f"{what}: {error}")
 
     def _look_for_controller(self):
         if self._path or self._away_since is not None:
@@ -173,6 +176,7 @@ class Follower:
             note(f"{self.kind} {self.o.name} is {state}{': ' + why if why else ''}")
 
     def _take_pods(self, objects):
+        self._was_reached = True
         for name, pod in sorted(objects.items(), key=lambda one: one[1]["metadata"].get("creationTimestamp", "")):
             self._announce(self.pods.get(name), pod)
             self.pods[name] = pod

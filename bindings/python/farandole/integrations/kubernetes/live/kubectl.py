@@ -9,11 +9,13 @@ from urllib.parse import urlencode
 
 _OWN_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"  # of the pod that this process runs in
 _SHORT_S = 30
+# What kubectl tries where its configuration names no cluster.
+_NO_CLUSTER = "The connection to the server localhost:8080 was refused"
 
 
 class ApiError(RuntimeError):
-    """An answer of the API server, or of kubectl, that is an error. `reason`: NotFound, Forbidden, Expired, ... or ""
-    where the server could not be reached."""
+    """An answer of the API server, or of kubectl, that is an error. `reason`: NotFound, Forbidden, Expired, ...;
+    NoCluster where kubectl's configuration does not suffice, and "" where the server could not be reached."""
 
     def __init__(self, text, reason=""):
         super().__init__(text)
@@ -22,12 +24,28 @@ class ApiError(RuntimeError):
     @property
     def is_final(self):
         """Whether the same request would fail again."""
-        return self.reason in ("NotFound", "Forbidden", "Unauthorized", "BadRequest", "Invalid", "MethodNotAllowed")
+        return self.reason in (
+            "NotFound",
+            "Forbidden",
+            "Unauthorized",
+            "BadRequest",
+            "Invalid",
+            "MethodNotAllowed",
+            "NoCluster",
+        )
 
 
 def error_of(text):
     """The error that kubectl wrote."""
     text = text.strip().splitlines()[-1] if text.strip() else "kubectl ended without a message"
+    if text.startswith(_NO_CLUSTER):
+        return ApiError(
+            "kubectl is configured for no cluster: `kubectl config get-contexts` shows those that there are; "
+            "for EKS `aws eks update-kubeconfig --name CLUSTER` adds one",
+            "NoCluster",
+        )
+    if re.match(r"error: (context .* does not exist|You must be logged in)", text):
+        return ApiError(text.removeprefix("error: "), "NoCluster")
     found = re.match(r"Error from server(?: \((\w+)\))?: ", text)
     reason = (found.group(1) or "") if found else ""
     return ApiError(text, "Expired" if reason == "Gone" else reason)
