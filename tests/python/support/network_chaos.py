@@ -170,8 +170,9 @@ class Job(chaos.Job):
             self.interrupt()
         elif trial.fault != "delay":
             self.strike_once()
-        # During the start no packet may be in the way of a short reset.
-        if trial.must_survive() or (trial.fault, trial.phase) == ("reset once", "start"):
+        # During the start no packet may be in the way of a short reset, and ranks of a host that was cut off may still
+        # arrive in time after an outage.
+        if trial.must_survive() or (trial.phase == "start" and trial.fault in ("reset once", "outage")):
             open(self.end_file, "w").close()
 
     def interrupt(self):
