@@ -3,8 +3,9 @@
     python bench/scale/groups.py [--build build] [--ranks "2 8 32 64"] [--transports "auto tcp"] [--count 4]
 
 The ranks are processes on this machine. `each` is the time of the slowest rank; the other columns are medians over the
-ranks, and `sent,all` and `most` the sum and the most of them. The kinds are of one rank, for all objects together. `used` and `summed` are what the first sum on each communicator and group adds. `sent` and `received` are
-segments on the connection to the coordinator, which rank 0 serves.
+ranks, and `sent,all` and `most` the sum and the most of them. The kinds are of one rank, for all objects together.
+`used` and `summed` are what the first sum on each communicator and group adds. `sent` and `recv` are segments on the
+connection to the coordinator, which rank 0 serves.
 """
 
 import argparse
