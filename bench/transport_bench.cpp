@@ -16,7 +16,7 @@
 #include "system/socket.h"
 #include "tests/support/participant.h"
 #include "transports/loopback/loopback_transport.h"
-#include "transports/shm/shm_transport.h"
+#include "transports/shm/shm_host.h"
 #include "transports/tcp/tcp_transport.h"
 
 namespace fdl {

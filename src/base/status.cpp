@@ -69,6 +69,8 @@ const char* remedy(int error_number) {
       return "; a permission, seccomp or container policy forbids it";
     case EADDRINUSE:
       return "; another process uses that address: choose another port";
+    case EADDRNOTAVAIL:
+      return "; this host has no free port to connect from (net.ipv4.ip_local_port_range), or not that address";
     case ECONNREFUSED:
       return "; nothing listens at that address (yet)";
     default:

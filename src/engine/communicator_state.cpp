@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
 #include "engine/device/device_failure.h"
 #include "engine/host/part_transport.h"
 
@@ -28,14 +30,13 @@ Status Communicator::State::watch_parts() {
   FDL_RETURN_IF_ERROR(poller.add(wake_event.fd(), kWakeToken));
   if (parts.transport != nullptr) waitables.push_back(parts.transport.get());
   for (const auto& one : parts.preferred) waitables.push_back(one.get());
-  for (std::size_t i = 0; i < waitables.size(); ++i) FDL_RETURN_IF_ERROR(poller.add(waitables[i]->wake_fd(), i + 1));
-  if (parts.readiness_flags == nullptr) return {};
-  // The readiness flags may share the descriptor of another waitable, and epoll accepts each descriptor once.
-  const bool shared = std::any_of(waitables.begin(), waitables.end(), [&](const Waitable* waitable) {
-    return waitable->wake_fd() == parts.readiness_flags->wake_fd();
-  });
-  if (!shared) FDL_RETURN_IF_ERROR(poller.add(parts.readiness_flags->wake_fd(), waitables.size() + 1));
-  waitables.push_back(parts.readiness_flags.get());
+  if (parts.readiness_flags != nullptr) waitables.push_back(parts.readiness_flags.get());
+  // Those of one host share a descriptor, and epoll accepts each descriptor once.
+  std::set<int> known;
+  for (std::size_t i = 0; i < waitables.size(); ++i) {
+    const int fd = waitables[i]->wake_fd();
+    if (known.insert(fd).second) FDL_RETURN_IF_ERROR(poller.add(fd, i + 1));
+  }
   return {};
 }
 

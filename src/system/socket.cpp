@@ -70,7 +70,12 @@ Result<UniqueFd> bind_and_listen(int family, int port) {
   reinterpret_cast<sockaddr_in&>(any.storage).sin_port = htons(static_cast<uint16_t>(port));
   if (family == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
   begin_unpaced(fd.get());  // accepted connections inherit it
-  if (::bind(fd.get(), any.raw(), any.length) != 0) return Status::from_errno("bind to port " + std::to_string(port));
+  if (::bind(fd.get(), any.raw(), any.length) != 0) {
+    if (port != 0 || errno != EADDRINUSE) return Status::from_errno("bind to port " + std::to_string(port));
+    return Status(Code::transport,
+                  "bind: no port of this host is free: widen net.ipv4.ip_local_port_range, or end what "
+                  "uses its ports");
+  }
   if (::listen(fd.get(), kBacklog) != 0) return Status::from_errno("listen");
   return fd;
 }

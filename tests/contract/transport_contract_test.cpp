@@ -16,7 +16,7 @@
 #include "transports/loopback/loopback_transport.h"
 #include "transports/mpi/mpi_transport.h"
 #include "transports/ofi/ofi_transport.h"
-#include "transports/shm/shm_transport.h"
+#include "transports/shm/shm_host.h"
 #include "transports/tcp/tcp_transport.h"
 
 namespace fdl {

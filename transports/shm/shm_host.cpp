@@ -1,5 +1,5 @@
-// make_shm_host() lays out the segment of one host: the control area of Neighbours, the readiness flags, then the slots
-// of the collectives.
+// make_host() lays out the segment of one host: the control area of Neighbours, the readiness flags, the slots of the
+// collectives, then the rings of the transport.
 #include "transports/shm/shm_host.h"
 
 #include "base/log.h"
@@ -7,48 +7,97 @@
 #include "transports/shm/shm_layout.h"
 #include "transports/shm/shm_readiness_flags.h"
 #include "transports/shm/shm_segment.h"
+#include "transports/shm/shm_transport.h"
 
 namespace fdl {
 namespace {
 
-// The nodes of all ranks; without levels if the setting disables them.
-ShmNodes nodes_of(const Membership& membership) {
+constexpr std::size_t kRingAlignment = 256;
+
+// The nodes of these ranks; without levels if the setting disables them.
+ShmNodes nodes_of(const Membership& membership, const std::vector<int>& members) {
   if (!membership.config->numa_levels) return {};
   std::vector<int> node_of_rank;
-  for (const Member& member : membership.members) node_of_rank.push_back(member.numa_node);
+  node_of_rank.reserve(members.size());
+  for (const int member : members)
+    node_of_rank.push_back(membership.members[static_cast<std::size_t>(member)].numa_node);
   const ShmNodes nodes(node_of_rank);
-  if (nodes.are_levels() && membership.rank == 0) {
+  if (nodes.are_levels() && membership.rank == members.front()) {
     log_debug("shm {}: {}; large {} cross between them once a node", membership.id, nodes.text(),
               nodes.in_rank_order() ? "sums, broadcasts and allgathers" : "broadcasts and allgathers");
   }
   return nodes;
 }
 
+struct Wanted {
+  std::string_view purpose;
+  bool transport = false;
+  bool collectives = false;
+};
+
+Result<ShmHost> make_host(const Membership& membership, const std::vector<int>& members, const Wanted& wanted) {
+  const int ranks = static_cast<int>(members.size());
+  const std::size_t shm_bytes = membership.config->shm_bytes;
+  // 2^46 bytes is more than any host has; below it the sizes that follow cannot overflow.
+  if (shm_bytes > (std::size_t{1} << 46) / members.size()) return too_much_memory(shm_bytes, members.size());
+  const std::size_t flags = wanted.collectives ? shm_readiness_flags_bytes(ranks) : 0;
+  const std::size_t slots =
+      wanted.collectives ? ShmLayout::bytes_for(ranks, ShmLayout::slice_for(ranks, shm_bytes)) : 0;
+  const std::size_t rings = wanted.transport ? shm_ring_bytes(ranks, shm_bytes) : 0;
+  const std::size_t first_ring = round_up(flags + slots, kRingAlignment);
+  const std::size_t bytes = Neighbours::control_bytes(ranks) + first_ring + rings;
+  FDL_ASSIGN_OR_RETURN(ShmShare share, share_segment(membership, members, wanted.purpose, bytes));
+  FDL_ASSIGN_OR_RETURN(std::shared_ptr<Neighbours> neighbours, Neighbours::make(std::move(share)));
+  const Bytes shared = neighbours->memory();
+  ShmHost host;
+  if (wanted.collectives) {
+    const Bytes slot_memory = shared.subspan(flags, slots);
+    FDL_RETURN_IF_ERROR(neighbours->claim(ShmLayout(slot_memory, ranks).area_of(neighbours->rank())));
+    host.readiness_flags = make_shm_readiness_flags(neighbours, shared.first(flags));
+    host.collectives = make_shm_collectives(neighbours, slot_memory, nodes_of(membership, members), membership.memory,
+                                            membership.config->spin_us > 0);
+  }
+  if (wanted.transport) {
+    std::vector<int> local_of(membership.members.size(), -1);
+    for (int local = 0; local < ranks; ++local) {
+      local_of[static_cast<std::size_t>(members[static_cast<std::size_t>(local)])] = local;
+    }
+    FDL_ASSIGN_OR_RETURN(host.transport,
+                         make_shm_transport(neighbours, shared.subspan(first_ring, rings), std::move(local_of)));
+  }
+  return host;
+}
+
+// Local indices follow the order of ranks, so they are the same on all members.
+Result<std::vector<int>> with_peers(const Membership& membership, const std::vector<bool>& peers) {
+  FDL_CHECK(static_cast<int>(peers.size()) == membership.size());
+  std::vector<int> members;
+  for (int i = 0; i < membership.size(); ++i) {
+    if (i == membership.rank || peers[static_cast<std::size_t>(i)]) members.push_back(i);
+  }
+  if (members.size() < 2) return Status(Code::unsupported, "shm: no peer on this host");
+  return members;
+}
+
 }  // namespace
+
+Result<ShmHost> connect_shm_host(const Membership& membership, const std::vector<bool>& peers) {
+  FDL_ASSIGN_OR_RETURN(const std::vector<int> members, with_peers(membership, peers));
+  return make_host(membership, members, {.purpose = "host", .transport = true, .collectives = true});
+}
+
+Result<std::unique_ptr<Transport>> connect_shm(const Membership& membership, const std::vector<bool>& peers) {
+  FDL_ASSIGN_OR_RETURN(const std::vector<int> members, with_peers(membership, peers));
+  FDL_ASSIGN_OR_RETURN(ShmHost host, make_host(membership, members, {.purpose = "transport", .transport = true}));
+  return std::move(host.transport);
+}
 
 Result<ShmHost> make_shm_host(const Membership& membership) {
   const std::vector<int> members = members_of_my_memory_group(membership);
   if (static_cast<int>(members.size()) != membership.size()) {
     return Status(Code::unsupported, "shm: the ranks of " + membership.id + " are on more than one host");
   }
-  const int ranks = membership.size();
-  const std::size_t shm_bytes = membership.config->shm_bytes;
-  // 2^46 bytes is more than any host has; below it the sizes that follow cannot overflow.
-  if (shm_bytes > (std::size_t{1} << 46) / members.size()) return too_much_memory(shm_bytes, members.size());
-  const std::size_t slice = ShmLayout::slice_for(ranks, shm_bytes);
-  const std::size_t readiness_flags_bytes = shm_readiness_flags_bytes(ranks);
-  const std::size_t bytes =
-      Neighbours::control_bytes(ranks) + readiness_flags_bytes + ShmLayout::bytes_for(ranks, slice);
-  FDL_ASSIGN_OR_RETURN(ShmShare share, share_segment(membership, members, "collectives", bytes));
-  const ShmNodes nodes = nodes_of(membership);
-  FDL_ASSIGN_OR_RETURN(std::shared_ptr<Neighbours> neighbours, Neighbours::make(std::move(share)));
-  const Bytes shared = neighbours->memory();
-  const Bytes slots = shared.subspan(readiness_flags_bytes);
-  FDL_RETURN_IF_ERROR(neighbours->claim(ShmLayout(slots, ranks).area_of(membership.rank)));
-  ShmHost host;
-  host.readiness_flags = make_shm_readiness_flags(neighbours, shared.first(readiness_flags_bytes));
-  host.collectives = make_shm_collectives(neighbours, slots, nodes, membership.memory, membership.config->spin_us > 0);
-  return host;
+  return make_host(membership, members, {.purpose = "collectives", .collectives = true});
 }
 
 Result<std::unique_ptr<Collectives>> make_shm_collectives(const Membership& membership) {

@@ -60,7 +60,7 @@ Result<std::unique_ptr<Neighbours>> Neighbours::make(ShmShare share) {
   FDL_RETURN_IF_ERROR(poller.add(share.doorbells[static_cast<std::size_t>(share.index)].fd(), kDoorbellToken));
   for (std::size_t i = 0; i < share.lives.size(); ++i) {
     // The token of a liveness descriptor is its rank; it becomes readable when that process ends.
-    if (static_cast<int>(i) != share.index) FDL_RETURN_IF_ERROR(poller.add(share.lives[i].get(), i));
+    if (static_cast<int>(i) != share.index) FDL_RETURN_IF_ERROR(poller.add(share.lives[i]->get(), i));
   }
   return std::unique_ptr<Neighbours>(new Neighbours(std::move(share), std::move(poller)));
 }
@@ -175,7 +175,7 @@ bool Neighbours::find_ended() {
     } else {
       // An ended process stays readable for ever. Removing it keeps it from waking this rank again.
       ended_ |= bit_of(static_cast<int>(ready[i].token));
-      poller_.remove(share_.lives[ready[i].token].get());
+      poller_.remove(share_.lives[ready[i].token]->get());
     }
   }
   return ended_ != before;

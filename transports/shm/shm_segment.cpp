@@ -2,11 +2,8 @@
 // member that joins it.
 #include "transports/shm/shm_segment.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <charconv>
 #include <list>
@@ -30,26 +27,6 @@ constexpr double kDecisionSeconds = 1;
 // segment answers kMapped.
 constexpr std::string_view kNone = "none: ";
 constexpr std::byte kMapped{1};
-
-struct Liveness {
-  UniqueFd watched;  // given to the other ranks; readable once this process has ended
-  UniqueFd kept;     // stays open until this process ends; empty for a pidfd
-};
-
-// A pidfd reports the end of the process even when a forked child has inherited all other descriptors. Where the kernel
-// has none or a policy forbids it, a pipe that closes with the process replaces it.
-Result<Liveness> make_liveness() {
-  Liveness life;
-#ifdef SYS_pidfd_open
-  life.watched = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  if (life.watched && !wait_readable(life.watched.get(), Deadline::at_ns(0))) return life;
-#endif
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return Status::from_errno("pipe");
-  life.watched = UniqueFd(ends[0]);
-  life.kept = UniqueFd(ends[1]);
-  return life;
-}
 
 // Mappings shares one mapping among ranks that are threads of one process. The key is the inode of the segment. Any
 // thread may call.
@@ -149,7 +126,7 @@ class Setup {
     for (std::size_t i = 0; i < members_.size(); ++i) {
       const bool mine = i == 0;
       share_.doorbells.push_back(mine ? std::move(*doorbell_) : Event(std::move(received_fds_[i][0])));
-      share_.lives.push_back(mine ? UniqueFd() : std::move(received_fds_[i][1]));
+      share_.lives.push_back(mine ? nullptr : lives_.share(std::move(received_fds_[i][1])));
     }
     return {};
   }
@@ -322,7 +299,7 @@ class Setup {
     for (std::size_t i = 0; i < members_.size(); ++i) {
       const bool is_own = static_cast<int>(i) == share_.index;
       share_.doorbells.push_back(is_own ? std::move(*doorbell_) : Event(std::move(fds[1 + 2 * i])));
-      share_.lives.push_back(is_own ? UniqueFd() : std::move(fds[2 + 2 * i]));
+      share_.lives.push_back(is_own ? nullptr : lives_.share(std::move(fds[2 + 2 * i])));
     }
     return {};
   }
@@ -390,6 +367,7 @@ class Setup {
   bool sparse_ = false;
   std::optional<Event> doorbell_;
   Liveness liveness_;
+  SharedLives lives_;
   ShmShare share_;
   UniqueFd leader_socket_;
   // Used by the leader only, by index.

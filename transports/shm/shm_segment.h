@@ -14,6 +14,7 @@
 #include "contract/membership.h"
 #include "system/event.h"
 #include "system/shared_segment.h"
+#include "transports/shm/shm_lives.h"
 
 namespace fdl {
 
@@ -25,8 +26,9 @@ struct ShmShare {
   int index = 0;                // of this rank in members
   std::shared_ptr<SharedSegment> segment;
   std::vector<Event> doorbells;  // by index; this rank sleeps on its own
-  std::vector<UniqueFd> lives;   // liveness descriptors by index, readable once that process has ended; own: empty
-  UniqueFd own_life;             // closes with this process, which the others see; empty with pidfds
+  // Liveness descriptors by index, readable once that process has ended; own: null. See shm_lives.h.
+  std::vector<std::shared_ptr<const UniqueFd>> lives;
+  UniqueFd own_life;  // closes with this process, which the others see; empty with pidfds
 };
 
 // The error for a FARANDOLE_SHM_BYTES that is larger than any host's memory.

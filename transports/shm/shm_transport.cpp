@@ -56,7 +56,7 @@ struct Incoming {
 class ShmTransport final : public Transport {
  public:
   // `local_of[r]` is the index in `neighbours` of the communicator's rank r, or -1 if r is no peer.
-  ShmTransport(std::unique_ptr<Neighbours> neighbours, std::vector<int> local_of);
+  ShmTransport(std::shared_ptr<Neighbours> neighbours, Bytes rings, std::vector<int> local_of);
 
   std::string_view name() const override { return "shm"; }
   std::optional<Ticket> send(Channel channel, uint32_t tag, ConstBytes bytes) override;
@@ -99,7 +99,7 @@ class ShmTransport final : public Transport {
   RankMask all_failed() const;
   Status mismatch(int peer, const ShmRing::Header& sent, const Slice<Bytes>& expected) const;
 
-  std::unique_ptr<Neighbours> neighbours_;
+  const std::shared_ptr<Neighbours> neighbours_;
   const std::vector<int> local_of_;
   std::vector<Outgoing> outgoing_;  // by stream(peer, channel)
   std::vector<Incoming> incoming_;
@@ -132,7 +132,7 @@ Bytes ring_memory(Bytes memory, int ranks, int from, int to, int channel) {
       .subspan(static_cast<std::size_t>(peer * kChannelCount + channel) * bytes, bytes);
 }
 
-ShmTransport::ShmTransport(std::unique_ptr<Neighbours> neighbours, std::vector<int> local_of)
+ShmTransport::ShmTransport(std::shared_ptr<Neighbours> neighbours, Bytes rings, std::vector<int> local_of)
     : neighbours_(std::move(neighbours)),
       local_of_(std::move(local_of)),
       errors_(index(neighbours_->size() * kChannelCount)) {
@@ -142,8 +142,8 @@ ShmTransport::ShmTransport(std::unique_ptr<Neighbours> neighbours, std::vector<i
     for (int channel = 0; channel < kChannelCount; ++channel) {
       // The entry for this rank is never used; it keeps stream() a plain product.
       const int other = peer != me ? peer : (me == 0 ? 1 : 0);
-      outgoing_.push_back({ShmRingWriter(ring_memory(neighbours_->memory(), ranks, me, other, channel)), {}});
-      incoming_.push_back({ShmRingReader(ring_memory(neighbours_->memory(), ranks, other, me, channel)), {}});
+      outgoing_.push_back({ShmRingWriter(ring_memory(rings, ranks, me, other, channel)), {}});
+      incoming_.push_back({ShmRingReader(ring_memory(rings, ranks, other, me, channel)), {}});
     }
   }
 }
@@ -335,26 +335,15 @@ Status ShmTransport::mismatch(int peer, const ShmRing::Header& sent, const Slice
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> connect_shm(const Membership& membership, const std::vector<bool>& peers) {
-  FDL_CHECK(static_cast<int>(peers.size()) == membership.size());
-  std::vector<int> members;
-  std::vector<int> local_of(peers.size(), -1);
-  for (int i = 0; i < membership.size(); ++i) {
-    // Local indices follow the order of ranks, so they are the same on all members.
-    if (i != membership.rank && !peers[static_cast<std::size_t>(i)]) continue;
-    local_of[static_cast<std::size_t>(i)] = static_cast<int>(members.size());
-    members.push_back(i);
-  }
-  if (members.size() < 2) return Status(Code::unsupported, "shm: no peer on this host");
-  const std::size_t shm_bytes = membership.config->shm_bytes;
-  if (shm_bytes > (std::size_t{1} << 46) / members.size()) return too_much_memory(shm_bytes, members.size());
-  const std::size_t rings = (members.size() - 1) * kChannelCount;
-  const std::size_t ring = std::max(kLeastRingBytes, shm_bytes / rings) / 256 * 256;
-  const std::size_t bytes = Neighbours::control_bytes(static_cast<int>(members.size())) + members.size() * rings * ring;
-  FDL_ASSIGN_OR_RETURN(ShmShare share, share_segment(membership, members, "transport", bytes));
-  FDL_ASSIGN_OR_RETURN(auto neighbours, Neighbours::make(std::move(share)));
-  FDL_RETURN_IF_ERROR(neighbours->claim(own_memory(neighbours->memory(), neighbours->size(), neighbours->rank())));
-  return std::unique_ptr<Transport>(new ShmTransport(std::move(neighbours), std::move(local_of)));
+std::size_t shm_ring_bytes(int ranks, std::size_t bytes_of_rank) {
+  const std::size_t ring = std::max(kLeastRingBytes, bytes_of_rank / rings_of(ranks)) / 256 * 256;
+  return static_cast<std::size_t>(ranks) * rings_of(ranks) * ring;
+}
+
+Result<std::unique_ptr<Transport>> make_shm_transport(std::shared_ptr<Neighbours> neighbours, Bytes rings,
+                                                      std::vector<int> local_of) {
+  FDL_RETURN_IF_ERROR(neighbours->claim(own_memory(rings, neighbours->size(), neighbours->rank())));
+  return std::unique_ptr<Transport>(std::make_unique<ShmTransport>(std::move(neighbours), rings, std::move(local_of)));
 }
 
 }  // namespace fdl

@@ -4,17 +4,20 @@
 #include <memory>
 #include <vector>
 
-#include "contract/membership.h"
 #include "contract/transport.h"
+#include "transports/shm/shm_neighbours.h"
 
 namespace fdl {
 
-// Connects this rank with the members for which `peers` is true. All of them are on its host and all connect with each
-// other; the entry of this rank is not read. Blocking. Each rank contributes config.shm_bytes of shared memory, which
-// its rings to all peers divide.
-//
 // A peer that has left is lost when this rank needs more from it. A peer whose process has ended is lost as soon as
 // everything it wrote has been read.
-Result<std::unique_ptr<Transport>> connect_shm(const Membership& membership, const std::vector<bool>& peers);
+//
+// `rings` has shm_ring_bytes() and is shared over `neighbours`. `local_of[r]` is the index in `neighbours` of the
+// communicator's rank r, or -1 if r is no peer.
+Result<std::unique_ptr<Transport>> make_shm_transport(std::shared_ptr<Neighbours> neighbours, Bytes rings,
+                                                      std::vector<int> local_of);
+
+// Each rank contributes `bytes_of_rank`, which its rings to all peers divide, or the least that they need.
+std::size_t shm_ring_bytes(int ranks, std::size_t bytes_of_rank);
 
 }  // namespace fdl

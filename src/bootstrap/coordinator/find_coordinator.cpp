@@ -35,8 +35,9 @@ class Attempt {
   }
 
   bool failed() const { return !failure_.ok(); }
-  // Returns whether the other end sent data and then refused, or is not a coordinator. A retry will not help.
-  bool refused() const { return failed() && introduction_.received_anything(); }
+  // Returns whether the other end sent data and then refused, or is not a coordinator. A retry will not help. An end
+  // that does not answer in time has not refused: it may have more ranks to answer than it can.
+  bool refused() const { return failed() && failure_.code() != Code::timeout && introduction_.received_anything(); }
   // Returns whether the host has answered that no process listens at this address.
   bool found_nothing() const { return nothing_listens_; }
   std::string failure_text() const { return fmt::format("{}: {}", address_.text, failure_.text()); }

@@ -7,9 +7,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "algorithms/choice/choose.h"
 #include "base/bytes.h"
 #include "engine/host/layout.h"
+#include "engine/host/part_transport.h"
+#include "engine/host/scheduled_collectives.h"
 
 namespace fdl {
 namespace {
@@ -38,6 +39,21 @@ Result<std::unique_ptr<Collectives>> HierarchicalCollectives::make(std::unique_p
   if (between->wake_fd() >= 0) FDL_RETURN_IF_ERROR(poller.add(between->wake_fd(), 1));
   return std::unique_ptr<Collectives>(
       new HierarchicalCollectives(std::move(inside), std::move(between), place, std::move(poller)));
+}
+
+Result<std::unique_ptr<Collectives>> HierarchicalCollectives::make(std::unique_ptr<Collectives> inside,
+                                                                   Transport& transport, int rank,
+                                                                   const GroupShape& shape, const Config& config) {
+  const int locals = shape.ranks_per_host;
+  const Place place{.local_rank = rank % locals, .local_size = locals, .host = rank / locals, .hosts = shape.hosts};
+  std::vector<int> across;
+  for (int i = 0; i < place.hosts; ++i) across.push_back(i * locals + place.local_rank);
+  GroupShape shape_across = shape;
+  shape_across.ranks = shape.hosts;
+  shape_across.ranks_per_host = 1;
+  auto between = std::make_unique<ScheduledCollectives>(std::make_unique<PartTransport>(transport, std::move(across)),
+                                                        place.host, shape_across, config);
+  return make(std::move(inside), std::move(between), place);
 }
 
 HierarchicalCollectives::HierarchicalCollectives(std::unique_ptr<Collectives> inside,

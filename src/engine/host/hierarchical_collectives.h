@@ -5,7 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "algorithms/choice/choose.h"
+#include "base/config.h"
 #include "contract/collectives.h"
+#include "contract/transport.h"
 #include "system/poller.h"
 
 namespace fdl {
@@ -27,6 +30,11 @@ class HierarchicalCollectives final : public Collectives {
   // `inside` connects this host's ranks, by local rank; `between` connects the ranks with this local rank, by host.
   static Result<std::unique_ptr<Collectives>> make(std::unique_ptr<Collectives> inside,
                                                    std::unique_ptr<Collectives> between, const Place& place);
+
+  // `between` are schedules over `transport`, which connects all ranks; rank is one of them. The shape is that of all
+  // ranks, with the transport between the hosts.
+  static Result<std::unique_ptr<Collectives>> make(std::unique_ptr<Collectives> inside, Transport& transport, int rank,
+                                                   const GroupShape& shape, const Config& config);
 
   // The number of segments into which an allreduce of so many bytes is cut.
   static std::size_t segments_of(std::size_t bytes);

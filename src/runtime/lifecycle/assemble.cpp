@@ -10,9 +10,7 @@
 #include "bootstrap/topology/topology.h"
 #include "engine/host/hierarchical_collectives.h"
 #include "engine/host/link_probe.h"
-#include "engine/host/part_transport.h"
 #include "engine/host/routed_transport.h"
-#include "engine/host/scheduled_collectives.h"
 
 #if FDL_WITH_LOOPBACK
 #include "transports/loopback/loopback_transport.h"
@@ -21,7 +19,6 @@
 #include "transports/shm/memory/shm_memory.h"
 #include "transports/shm/numa/shm_level_answer.h"
 #include "transports/shm/shm_host.h"
-#include "transports/shm/shm_transport.h"
 #endif
 #if FDL_WITH_TCP
 #include "transports/tcp/tcp_transport.h"
@@ -45,34 +42,55 @@ namespace {
 
 using Peers = std::vector<bool>;
 
+// What the ranks of a host build besides the transport, on the same shared segment.
+struct HostParts {
+  std::unique_ptr<Collectives> collectives;
+  std::unique_ptr<ReadinessFlags> readiness_flags;
+};
+
 // A transport of this build.
 struct Option {
   std::string_view name;
   bool in_auto;  // false: it must be named. loopback joins threads of one process; mpi needs an mpirun
   bool (*joins)(const Member& a, const Member& b);
-  Result<std::unique_ptr<Transport>> (*connect)(const Membership& membership, const Peers& peers);
+  // `host`: null if the communicator needs the transport alone.
+  Result<std::unique_ptr<Transport>> (*connect)(const Membership& membership, const Peers& peers, HostParts* host);
 };
+
+#if FDL_WITH_SHM
+Result<std::unique_ptr<Transport>> connect_host(const Membership& membership, const Peers& peers, HostParts* host) {
+  if (host == nullptr) return connect_shm(membership, peers);
+  FDL_ASSIGN_OR_RETURN(ShmHost made, connect_shm_host(membership, peers));
+  *host = {std::move(made.collectives), std::move(made.readiness_flags)};
+  return std::move(made.transport);
+}
+#endif
+
+template <auto connect>
+Result<std::unique_ptr<Transport>> connect_alone(const Membership& membership, const Peers& peers, HostParts*) {
+  return connect(membership, peers);
+}
 
 // In order of preference. Intentionally leaked, because the progress thread may run while the process exits.
 const std::vector<Option>& options() {
   static const auto& all = *new std::vector<Option> {
 #if FDL_WITH_SHM
-    {"shm", true, [](const Member& a, const Member& b) { return in_one_memory_group(a, b); }, connect_shm},
+    {"shm", true, [](const Member& a, const Member& b) { return in_one_memory_group(a, b); }, connect_host},
 #endif
 #if FDL_WITH_TCP
-        {"tcp", true, [](const Member&, const Member&) { return true; }, connect_tcp},
+        {"tcp", true, [](const Member&, const Member&) { return true; }, connect_alone<connect_tcp>},
 #endif
 #if FDL_WITH_MPI
-        {"mpi", false, [](const Member&, const Member&) { return true; }, connect_mpi},
+        {"mpi", false, [](const Member&, const Member&) { return true; }, connect_alone<connect_mpi>},
 #endif
 #if FDL_WITH_OFI
-        {"efa", false, [](const Member&, const Member&) { return true; }, connect_ofi},
-        {"ofi", false, [](const Member&, const Member&) { return true; }, connect_ofi},
+        {"efa", false, [](const Member&, const Member&) { return true; }, connect_alone<connect_ofi>},
+        {"ofi", false, [](const Member&, const Member&) { return true; }, connect_alone<connect_ofi>},
 #endif
 #if FDL_WITH_LOOPBACK
         {"loopback", false,
          [](const Member& a, const Member& b) { return a.host_id == b.host_id && a.process_id == b.process_id; },
-         [](const Membership& membership, const Peers&) { return connect_loopback(membership); }},
+         [](const Membership& membership, const Peers&, HostParts*) { return connect_loopback(membership); }},
 #endif
   };
   return all;
@@ -131,14 +149,12 @@ const Option* joining(const std::vector<const Option*>& chosen, const Member& a,
 // network, or to a library that may do so.
 bool stays_in_memory(const Option& option) { return option.name == "shm" || option.name == "loopback"; }
 
-#if FDL_WITH_SHM
 // True if shared memory joins ranks of one host. The answer is the same on all ranks, because it depends only on the
 // allowed transports.
 bool hosts_share_memory(const std::vector<const Option*>& chosen, const Membership& membership) {
   const Option* option = joining(chosen, membership.me(), membership.me());
   return option != nullptr && option->name == "shm";
 }
-#endif
 
 Status no_way(const Membership& membership, int peer) {
   const bool one_host = membership.me().host_id == membership.members[static_cast<std::size_t>(peer)].host_id;
@@ -308,7 +324,8 @@ void stop_connector([[maybe_unused]] TcpConnector& connector) {
 namespace {
 
 // Makes one transport that reaches all other ranks: a routed one where several transports are needed.
-Result<std::unique_ptr<Transport>> connect_all(const Membership& membership, const std::vector<const Option*>& chosen) {
+Result<std::unique_ptr<Transport>> connect_all(const Membership& membership, const std::vector<const Option*>& chosen,
+                                               HostParts* host) {
   std::map<const Option*, Peers> joined_by;
   for (int peer = 0; peer < membership.size(); ++peer) {
     if (peer == membership.rank) continue;
@@ -329,7 +346,7 @@ Result<std::unique_ptr<Transport>> connect_all(const Membership& membership, con
         routes[static_cast<std::size_t>(peer)] = {static_cast<int>(transports.size()), peer};
       }
     }
-    FDL_ASSIGN_OR_RETURN(auto transport, option.connect(membership, found->second));
+    FDL_ASSIGN_OR_RETURN(auto transport, option.connect(membership, found->second, host));
     transports.push_back(std::move(transport));
   }
   if (transports.size() == 1) return std::move(transports.front());
@@ -349,50 +366,26 @@ bool crosses_hosts(std::string_view name) {
   return false;
 }
 
-#if FDL_WITH_SHM
-// Builds two levels: the ranks of one host use shared memory; the ranks with equal local rank use the network, each for
-// its share of the data.
-Result<std::unique_ptr<Collectives>> make_hierarchy(const Membership& membership,
-                                                    const std::vector<const Option*>& chosen, const GroupShape& shape,
-                                                    Transport& transport) {
-  const int locals = shape.ranks_per_host;
-  const HierarchicalCollectives::Place place{.local_rank = membership.rank % locals,
-                                             .local_size = locals,
-                                             .host = membership.rank / locals,
-                                             .hosts = shape.hosts};
-  Membership host = membership;
-  host.id += "/host" + std::to_string(place.host);
-  host.rank = place.local_rank;
-  const auto first = membership.members.begin() + place.host * locals;
-  host.members.assign(first, first + locals);
-  FDL_ASSIGN_OR_RETURN(auto inside, make_shm_collectives(host));
-
-  std::vector<int> across;
-  for (int i = 0; i < place.hosts; ++i) across.push_back(i * locals + place.local_rank);
-  GroupShape shape_across = shape;
-  shape_across.ranks = shape.hosts;
-  shape_across.ranks_per_host = 1;
-  shape_across.transport =
-      joining(chosen, membership.members.front(), membership.members[static_cast<std::size_t>(locals)])->name;
-  auto between = std::make_unique<ScheduledCollectives>(std::make_unique<PartTransport>(transport, std::move(across)),
-                                                        place.host, shape_across, *membership.config);
-  return HierarchicalCollectives::make(std::move(inside), std::move(between), place);
+// Whether collectives run in shared memory: as a whole on one host, or inside each of several equal hosts.
+bool has_host_parts(const Membership& membership, const std::vector<const Option*>& chosen, const GroupShape& shape) {
+  return hosts_share_memory(chosen, membership) && (shape.hosts == 1 || shape.ranks_per_host > 1);
 }
 
-Status prefer_shared_memory(const Membership& membership, const std::vector<const Option*>& chosen,
+Status prefer_shared_memory(const Membership& membership, const std::vector<const Option*>& chosen, HostParts host,
                             Communicator::Parts& parts) {
-  if (!hosts_share_memory(chosen, membership)) return {};
   if (parts.shape.hosts == 1) {
-    FDL_ASSIGN_OR_RETURN(ShmHost host, make_shm_host(membership));
     parts.preferred.push_back(std::move(host.collectives));
     parts.readiness_flags = std::move(host.readiness_flags);
-  } else if (parts.shape.ranks_per_host > 1) {
-    FDL_ASSIGN_OR_RETURN(auto hierarchy, make_hierarchy(membership, chosen, parts.shape, *parts.transport));
-    parts.preferred.push_back(std::move(hierarchy));
+    return {};
   }
+  const Member& of_second_host = membership.members[static_cast<std::size_t>(parts.shape.ranks_per_host)];
+  GroupShape between = parts.shape;
+  between.transport = joining(chosen, membership.members.front(), of_second_host)->name;
+  FDL_ASSIGN_OR_RETURN(auto hierarchy, HierarchicalCollectives::make(std::move(host.collectives), *parts.transport,
+                                                                     membership.rank, between, *membership.config));
+  parts.preferred.push_back(std::move(hierarchy));
   return {};
 }
-#endif
 
 }  // namespace
 
@@ -419,15 +412,15 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, Sus
   parts.shape.transport = transports_between(membership.members, 0, *membership.config);
   parts.shape.table = table;
 
-  FDL_ASSIGN_OR_RETURN(parts.transport, connect_all(membership, chosen));
+  HostParts host;
+  const bool has_parts = has_host_parts(membership, chosen, parts.shape);
+  FDL_ASSIGN_OR_RETURN(parts.transport, connect_all(membership, chosen, has_parts ? &host : nullptr));
   if (crosses_hosts(parts.transport->name())) {
     if (!each_has_a_core(membership.members, membership.me().host_id)) parts.shape.latency_s = kSharedCoreLatency_s;
     FDL_ASSIGN_OR_RETURN(parts.shape, probe_links(*parts.transport, membership.rank, parts.shape, *membership.config,
                                                   membership.deadline));
   }
-#if FDL_WITH_SHM
-  FDL_RETURN_IF_ERROR(prefer_shared_memory(membership, chosen, parts));
-#endif
+  if (has_parts) FDL_RETURN_IF_ERROR(prefer_shared_memory(membership, chosen, std::move(host), parts));
 #if FDL_WITH_MPI
   FDL_ASSIGN_OR_RETURN(auto collectives, make_mpi_collectives(*parts.transport, membership));
   if (collectives) parts.preferred.push_back(std::move(collectives));

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <random>
+#include <thread>
 
 #include "bootstrap/coordinator/find_coordinator.h"
 #include "bootstrap/rendezvous/framed_socket.h"
@@ -206,6 +208,46 @@ TEST(Strangers, WithDamagedFramesAreDroppedAndCounted) {
   expect_two_ranks_work(ranks, "k");
   EXPECT_EQ(coordinator->strangers(), kTries);
   for (auto& rank : ranks) EXPECT_EQ(rank->waiting_events(), 0u);
+}
+
+// Greets and then has no time to answer, as a coordinator to which more ranks come than it can serve.
+class SlowCoordinator {
+ public:
+  SlowCoordinator() : listening_(listen_tcp("", 0).take()), thread_([this] { serve(); }) {}
+  ~SlowCoordinator() {
+    stopped_ = true;
+    thread_.join();
+  }
+  std::string rendezvous() const {
+    const std::string& last = listening_.addresses.back().text;  // a loopback address
+    return "tcp://127.0.0.1" + last.substr(last.rfind(':'));
+  }
+
+ private:
+  void serve() {
+    while (!stopped_) {
+      wait_readable(listening_.fd.get(), Deadline::after_seconds(0.05));
+      UniqueFd caller = accept_one(listening_.fd.get()).take();
+      if (!caller) continue;
+      Introduction introduction(Introduction::Role::server, kKey, kCoordinatorPurpose, "coordinator");
+      static_cast<void>(introduction.advance(caller.get()));
+      callers_.push_back(std::move(caller));
+    }
+  }
+
+  Listening listening_;
+  std::vector<UniqueFd> callers_;
+  std::atomic<bool> stopped_{false};
+  std::thread thread_;
+};
+
+// Attempts end after 1, 2 and 4 s.
+TEST(Strangers, ACoordinatorThatIsTooSlowHasNotRefusedTheKey) {
+  const SlowCoordinator slow;
+  const auto found = find_coordinator(slow.rendezvous(), kKey, "rank 1", Deadline::after_seconds(9));
+  ASSERT_FALSE(found.ok());
+  EXPECT_EQ(found.status().code(), Code::timeout) << found.status().text();
+  EXPECT_THAT(found.status().text(), HasSubstr("no answer in time"));
 }
 
 // ---- Frames and messages, without a coordinator ----

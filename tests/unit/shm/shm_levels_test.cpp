@@ -22,7 +22,6 @@
 #include "transports/shm/memory/shm_memory.h"
 #include "transports/shm/numa/shm_level_answer.h"
 #include "transports/shm/shm_host.h"
-#include "transports/shm/shm_transport.h"
 
 namespace fdl {
 namespace {

@@ -1,7 +1,5 @@
 // These tests cover what the shared-memory transport promises beyond the contract: data of dead peers, parts of a
 // communicator, many ranks.
-#include "transports/shm/shm_transport.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -11,6 +9,7 @@
 
 #include "tests/support/descriptors.h"
 #include "tests/support/participant.h"
+#include "transports/shm/shm_host.h"
 
 namespace fdl {
 namespace {

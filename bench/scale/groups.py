@@ -1,0 +1,84 @@
+"""Prints what one rank of a world pays for the world, and for each further communicator and group.
+
+    python bench/scale/groups.py [--build build] [--ranks "2 8 32 64"] [--transports "auto tcp"] [--count 4]
+
+The ranks are processes on this machine. `each` is the time of the slowest rank; the other columns are medians over the
+ranks, and `sent,all` and `most` the sum and the most of them. The kinds are of one rank, for all objects together.
+`used` and `summed` are what the first sum on each communicator and group adds. `sent` and `recv` are segments on the
+connection to the coordinator, which rank 0 serves.
+"""
+
+import argparse
+import os
+import secrets
+import socket
+import statistics
+import subprocess
+import sys
+
+
+def run(program, size, transport, count):
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FARANDOLE_")}
+    kept.update(
+        FARANDOLE_SIZE=str(size),
+        FARANDOLE_RENDEZVOUS=f"tcp://127.0.0.1:{port}",
+        FARANDOLE_TRANSPORT=transport,
+        FARANDOLE_JOB_KEY=secrets.token_hex(16),
+        FARANDOLE_LOG_LEVEL="error",
+        FARANDOLE_START_TIMEOUT_S="120",
+    )
+    ranks = [
+        subprocess.Popen([program, str(count), str(count)], env={**kept, "FARANDOLE_RANK": str(rank)},
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for rank in range(size)
+    ]  # fmt: skip
+    lines = [line for rank in ranks for line in rank.communicate(timeout=300)[0].splitlines()]
+    return [line.split() for line in lines if line.startswith("COST ")], [
+        line for line in lines if not line.startswith("COST ")
+    ]
+
+
+def print_rows(size, transport, costs):
+    for kind in ("world", "comm", "used", "group", "summed"):
+        rows = [cost[2:] for cost in costs if cost[1] == kind]
+        if len(rows) != size:
+            print(f"{size:6} {transport:>9} {kind:>7} only {len(rows)} ranks came")
+            continue
+        numbers = [[float(word) / float(row[1]) for word in row[2:7]] for row in rows]
+        seconds, kib, sent, received, fds = zip(*numbers)
+        middle = sorted(rows, key=lambda row: int(row[6]))[len(rows) // 2]
+        row = f"{size:6} {transport:>9} {kind:>7} {max(seconds) * 1e3:9.2f} {statistics.median(kib):8.0f} "
+        row += f"{statistics.median(sent):6.1f} {statistics.median(received):6.1f} {sum(sent):7.0f} "
+        row += f"{statistics.median(fds):7.1f} {max(fds):7.1f}  {' '.join(middle[7:])} / {middle[1]}"
+        print(row, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--ranks", default="2 8 32 64")
+    parser.add_argument("--transports", default="auto tcp")
+    parser.add_argument("--count", type=int, default=4)
+    arguments = parser.parse_args()
+    program = os.path.join(arguments.build, "bin", "groups_rank")
+    if not os.access(program, os.X_OK):
+        sys.exit("groups.py: build it with -DFARANDOLE_BENCH=ON --target groups_rank")
+    columns = "ranks transport what each,ms KiB sent recv sent,all fds most kinds".split()
+    print("{:>6} {:>9} {:>7} {:>9} {:>8} {:>6} {:>6} {:>7} {:>7} {:>7}  {}".format(*columns))
+    failed = False
+    for transport in arguments.transports.split():
+        for size in map(int, arguments.ranks.split()):
+            costs, others = run(program, size, transport, arguments.count)
+            print_rows(size, transport, costs)
+            for line in others[:4]:
+                print("      ", line)
+            failed |= bool(others)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Hosts whose ephemeral ports are all in use. Each check runs in a network of its own."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import farandole
+
+PORTS = range(40000, 40004)
+RENDEZVOUS = 29500
+
+
+def _use_all_ports():
+    """Returns sockets that hold them."""
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    with open("/proc/sys/net/ipv4/ip_local_port_range", "w") as limits:
+        limits.write(f"{PORTS[0]} {PORTS[-1]}")
+    holders = [socket.socket() for _ in PORTS]
+    for holder, port in zip(holders, PORTS):
+        holder.bind(("0.0.0.0", port))
+    return holders
+
+
+def connect():
+    server = socket.create_server(("127.0.0.1", RENDEZVOUS))
+    holders = _use_all_ports()
+    try:
+        farandole.init()
+    except farandole.Error as error:
+        print(error.text)
+    del server, holders
+
+
+def listen():
+    holders = _use_all_ports()
+    try:
+        farandole.init()
+    except farandole.Error as error:
+        print(error.text)
+    del holders
+
+
+def _output_of(check, rank):
+    as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    given = {
+        "FARANDOLE_RANK": str(rank),
+        "FARANDOLE_SIZE": "2",
+        "FARANDOLE_RENDEZVOUS": f"tcp://127.0.0.1:{RENDEZVOUS}",
+        "FARANDOLE_JOB_KEY": "a key of sixteen characters",
+        "FARANDOLE_START_TIMEOUT_S": "2",
+    }
+    command = ["unshare", "--net", *as_root, sys.executable, __file__, check]
+    done = subprocess.run(
+        command,
+        env={**os.environ, **given},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_a_rank_that_has_no_port_to_connect_from_says_so():
+    text = _output_of("connect", rank=1)
+    assert "rank 1" in text and "no free port to connect from (net.ipv4.ip_local_port_range)" in text, text
+
+
+def test_a_rank_that_has_no_port_to_listen_at_says_so():
+    text = _output_of("listen", rank=0)
+    assert "no port of this host is free: widen net.ipv4.ip_local_port_range" in text, text
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
