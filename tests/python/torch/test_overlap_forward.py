@@ -330,6 +330,10 @@ def check_overtaking():
         step = optimizer._communication._deferred
         if step is None:
             continue
+        buckets = optimizer._communication.buckets
+        priorities = [optimizer._communication._priority_of(bucket) for bucket in buckets]
+        assert 0 < priorities[0] < priorities[-1] and priorities == sorted(set(priorities))
+        assert model.first.bias in buckets[-1].parameters
         model.first.bias.detach()
         open_parts = [not hvd.poll(handle) for update in step._updates for handle, _ in update.in_flight]
         if sum(open_parts) > 4:
