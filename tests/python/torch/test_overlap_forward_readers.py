@@ -454,6 +454,7 @@ def check_a_forked_process_reads_the_step():
     child = os.fork()
     if child == 0:
         os._exit(0 if all(map(torch.equal, model.parameters(), expected.parameters())) else 7)
+    assert not deferred(model)  # the child had nothing to wait for
     assert os.waitpid(child, 0)[1] == 0
     same_bits(model, expected)
 
