@@ -75,9 +75,13 @@ def both_ways(train_with, make_model=net, make=make_sgd, **options):
     return results[1]
 
 
+_kept = []  # an optimizer that is dropped completes its step
+
+
 def starts_deferred(model, **options):
-    """An optimizer that is in the middle of its third step."""
+    """An optimizer that is in the middle of its third step. It lives until the next call."""
     optimizer = wrap(model, True, **options)
+    _kept[:] = [optimizer]
     train(model, optimizer, 3)
     assert deferred(model) == (6 if hvd.size() > 1 else 0)
     return optimizer

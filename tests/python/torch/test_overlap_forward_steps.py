@@ -285,7 +285,8 @@ def check_interrupts():
 
 def check_an_optimizer_that_is_dropped():
     model = net()
-    optimizer = starts_deferred(model)
+    optimizer = wrap(model, True)
+    train(model, optimizer, 3)
     del optimizer
     assert not deferred(model)
     same_bits(model, expected_after(3))
