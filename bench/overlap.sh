@@ -2,7 +2,7 @@
 # Measures how much of the communication a training step hides behind its backward pass, on hosts joined by 1 Gbit/s.
 #
 #   bash bench/overlap.sh [--program build/bin/farandole] [--hosts 2] [--model resnet50|bert_base] [--backward-ms 600]
-#     [--forward-ms 200] [--steps 6] [--compute core|accelerator] [--only "CANDIDATE;CANDIDATE"]
+#     [--forward-ms 200] [--steps 6] [--compute core|accelerator] [--only "CANDIDATE;CANDIDATE"] [--waits]
 #
 # Each host is a network namespace with one rank. The model has the gradients of ResNet-50 (161 tensors, 102 MB) or of
 # BERT-base (199 tensors, 438 MB). It computes for the given times, evenly over its layers, on the core of its rank. With
@@ -18,7 +18,8 @@
 #   DDP, Gloo           DistributedDataParallel over Gloo
 #
 # Prints the median step, what the reduction adds to the step alone, and the share of the step's communication (after
-# backward, less alone) that is hidden. Needs root, iproute2 and Python with farandole and PyTorch (bash tests/setup.sh).
+# backward, less alone) that is hidden. --waits also prints in which parts of the step rank 0 waits. Needs root,
+# iproute2 and Python with farandole and PyTorch (bash tests/setup.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source bench/network/namespaces.sh
@@ -31,6 +32,7 @@ forward=200
 steps=6
 compute=core
 only=
+waits=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --program) program=$2 && shift 2 ;;
@@ -41,6 +43,7 @@ while [ $# -gt 0 ]; do
     --compute) compute=$2 && shift 2 ;;
     --only) only=$2 && shift 2 ;;
     --steps) steps=$2 && shift 2 ;;
+    --waits) waits=(--waits) && shift ;;
     -h | --help) sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//' && exit 0 ;;
     *) echo "overlap.sh: unknown option $1; --help lists them" >&2 && exit 64 ;;
   esac
@@ -62,10 +65,12 @@ step() {
   for host in $(seq 0 $((hosts - 1))); do
     ip netns exec "$tag-$host" timeout 300 "$program" run --nnodes "$hosts" --node-rank "$host" -np 1 --no-prefix \
       --rendezvous 10.77.0.1:29400 -- "$python" bench/network/training_step.py "$1" --model "$model" \
-      --compute "$compute" --backward-ms "$backward" --forward-ms "$forward" --steps "$steps" >"$work/out$host" 2>"$work/err$host" &
+      --compute "$compute" --backward-ms "$backward" --forward-ms "$forward" --steps "$steps" \
+      ${waits[@]+"${waits[@]}"} >"$work/out$host" 2>"$work/err$host" &
     pids+=($!)
   done
   for pid in "${pids[@]}"; do wait "$pid" || { cat "$work"/err* >&2 && return 1; }; done
+  grep -h '^waits' "$work/err0" >&2 || true
   cat "$work/out0"
 }
 

@@ -1,7 +1,9 @@
 """One rank of a training step that computes, for bench/overlap.sh. Rank 0 prints the median step in milliseconds.
 
 python training_step.py HOW [--model resnet50|bert_base] [--compute core|accelerator] [--forward-ms 200]
-    [--backward-ms 600] [--steps 6]
+    [--backward-ms 600] [--steps 6] [--waits]
+
+--waits prints in which parts of the median step rank 0 waits, on its standard error.
 """
 
 import argparse
@@ -78,8 +80,11 @@ class Model(torch.nn.Module):
         self.forward_s, self.backward_s = forward_s / len(counts), backward_s / len(counts)
 
     def forward(self, data):
+        self.waited = []
         for parameter, gradient in zip(self.parts, self.given):
+            begin = time.perf_counter()
             self.wait(parameter.detach)  # reads it, as a layer does
+            self.waited.append((time.perf_counter() - begin) * 1e3)
             data = Layer.apply(data, parameter, gradient, self.compute, self.forward_s, self.backward_s)
         return data
 
@@ -137,6 +142,15 @@ def nothing():
     pass
 
 
+def show_waits(steps):
+    """Prints the medians of what the steps waited: for the layers of the forward pass, and in step()."""
+    medians = [statistics.median(one) for one in zip(*steps)]
+    ends = [0, 1, len(medians) // 4, len(medians) // 2, 3 * len(medians) // 4, len(medians) - 1]
+    names = ["layer 1", "1st quarter", "2nd quarter", "3rd quarter", "4th quarter"]
+    parts = [f"{name} {sum(medians[a:b]):.1f}" for name, a, b in zip(names, ends, ends[1:])]
+    print(f"waits in ms: {', '.join(parts)}, step() {medians[-1]:.1f}", file=sys.stderr)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("how")
@@ -145,23 +159,28 @@ def main():
     parser.add_argument("--forward-ms", type=float, default=200)
     parser.add_argument("--backward-ms", type=float, default=600)
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--waits", action="store_true")
     options = parser.parse_args()
     compute = compute_on_core if options.compute == "core" else Accelerator()
     model = Model(getattr(models, options.model)(), compute, options.forward_ms / 1e3, options.backward_ms / 1e3)
     called, step, finish = prepare(options.how, model)
     data = torch.zeros(1, requires_grad=True)
-    times = []
+    times, waits = [], []
     for _ in range(WARM_UP + options.steps):
         model.zero_grad(set_to_none=True)
         begin = time.perf_counter()
         called(data).sum().backward()
+        end = time.perf_counter()
         model.wait(step)
+        waits.append([*model.waited, (time.perf_counter() - end) * 1e3])
         times.append((time.perf_counter() - begin) * 1e3)
     finish()
     for part in model.parts:
         assert (part[0] + len(times) * 2.0**-10).abs() < 0.001, part[0]
     if os.environ.get("FARANDOLE_RANK", "0") == "0":
         print(f"{statistics.median(times[WARM_UP:]):.1f}")
+        if options.waits:
+            show_waits(waits[WARM_UP:])
 
 
 if __name__ == "__main__":

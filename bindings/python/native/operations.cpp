@@ -319,9 +319,10 @@ std::unique_ptr<HandleHolder> submit(const std::shared_ptr<Group>& group, const 
 
 // Waits like Handle::wait until the operations are done, and raises their failure.
 void finish_run(const HandleHolder& handle, fdl_result result) {
-  // The time limit of the wait, and not an operation that has failed with FDL_TIMEOUT.
-  if (result == FDL_TIMEOUT && !handle.get().done()) {
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  if (result == FDL_TIMEOUT) {
+    // It is the time limit of the wait, or the operation has failed with it. In the first case the operation may have
+    // ended meanwhile. In all cases wait() returns the operation's own result.
+    if (!handle.get().done() && PyErr_CheckSignals() != 0) throw py::error_already_set();
     return handle.get().wait(-1);
   }
   check(result);

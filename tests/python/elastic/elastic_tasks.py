@@ -372,7 +372,7 @@ def writes_nonsense(folder):
         file.write("many\n2")
 
 
-def trains():
+def trains(overlap=""):
     """A model, its optimizer and a sampler; rank 1 dies and is replaced, then rank 2 dies and is not replaced."""
     import farandole.torch as hvd
     import torch
@@ -384,7 +384,7 @@ def trains():
     samples = torch.arange(60)
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), overlap_forward=bool(overlap))
     sampler = hvd.elastic.ElasticSampler(samples)
     loader = torch.utils.data.DataLoader(samples, batch_size=2, sampler=sampler)
     state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0, batch=0, seen=[], losses=[])

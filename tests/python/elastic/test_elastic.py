@@ -275,8 +275,9 @@ def test_invalid_elastic_options_are_rejected(flags, words):
 # ---- PyTorch ---------------------------------------------------------------------------------------------------------
 
 
-def test_training_continues_with_a_replacement_and_then_with_fewer_ranks():
-    job = Done("-np 3 --min-np 2 --replacements 1 --wait-for-replacements", "trains", timeout=240)
+@pytest.mark.parametrize("overlap", ["", "overlap_forward"])
+def test_training_continues_with_a_replacement_and_then_with_fewer_ranks(overlap):
+    job = Done("-np 3 --min-np 2 --replacements 1 --wait-for-replacements", "trains", overlap, timeout=240)
     assert job.code == 0, job.report
     entered = {(one["worker"], *one["enters"], one["size"]) for one in job.all_with("enters")}
     assert entered == {(0, 0, 0, 3), (1, 0, 0, 3), (2, 0, 0, 3), (0, 0, 4, 3), (2, 0, 4, 3), (3, 0, 4, 3),

@@ -9,7 +9,10 @@ import importlib
 import threading
 
 import torch
+from torch._functorch import pyfunctorch
+from torch.utils import _python_dispatch
 
+from .. import errors
 from . import deferred_tensors, gradient_buckets, ops
 
 _of_all_optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim deletes its name
@@ -36,6 +39,10 @@ def has_step_hooks(optimizer):
     return any(of_all) or any(of_one)
 
 
+# A scheduler has wrapped `step` of the instance.
+_NOT_OF_A_PART = ("step", "param_groups", "_communication", "_wrapped_optimizer")
+
+
 def _copied(value):
     return value.clone() if isinstance(value, torch.Tensor) else value
 
@@ -46,8 +53,19 @@ class _Update:
     def __init__(self, parameters, in_flight, arrive):
         self.gradients = {parameter: parameter.grad for parameter in parameters}
         self.in_flight = in_flight
+        self.is_waiting = True
+        self._failure = None
         for tensor in (*self.gradients, *self.gradients.values()):
             deferred_tensors.defer(tensor, arrive)
+
+    def wait(self):
+        """Waits for all reductions, and raises the first error. After an interrupt the next call waits for the rest."""
+        while self.in_flight:
+            failure = gradient_buckets.wait_for(self.in_flight[:1])
+            del self.in_flight[0]
+            self._failure = self._failure or failure
+        if self._failure is not None:
+            raise self._failure
 
     def restore(self):
         for tensor in (*self.gradients, *self.gradients.values()):
@@ -71,7 +89,8 @@ class DeferredStep:
     """The updates of one optimizer's last step that have not taken place. Any thread may run them."""
 
     def __init__(self, optimizer, base_class, raise_if_spoiled):
-        self._optimizer = optimizer
+        # Without a reference to the optimizer, which the program may drop: see OverlappedReductions.
+        self._fields = {key: value for key, value in vars(optimizer).items() if key not in _NOT_OF_A_PART}
         self._base_class = base_class
         self._raise_if_spoiled = raise_if_spoiled
         self._updates = []
@@ -141,16 +160,28 @@ class DeferredStep:
             self._updates.remove(update)
             try:
                 with _outside_of_the_program(), update.own_gradients():
-                    failure = gradient_buckets.wait_for(update.in_flight)
-                    if failure is not None:
-                        raise failure
+                    update.wait()
                     self._raise_if_spoiled()
+                    update.is_waiting = False
                     self._step(update.gradients)
-            except BaseException:
+            except BaseException as error:
+                if update.is_waiting and not isinstance(error, Exception):
+                    self._updates.append(update)  # an interrupt of the wait: the next reader waits again
+                    raise
+                self._name_lost(update, error)
                 self.drop()
+                update.restore()
                 raise
-            finally:
-                update.restore()  # last, so that other threads wait for the lock until then
+            update.restore()  # last, so that other threads wait for the lock until then
+
+    def _name_lost(self, update, error):
+        """Adds to the error how many parameters keep their values."""
+        lost = sum(len(one.gradients) for one in (update, *self._updates))
+        if isinstance(error, errors.Error):
+            error.text += (
+                f"; with overlap_forward, {lost} of {len(self._group_of)} parameters keep their values from before the "
+                "last step, and the others have changed: restore a commit or a checkpoint"
+            )
 
     def _step(self, parameters):
         """Calls the step of the optimizer's own class for some parameters, with the options of this step."""
@@ -158,8 +189,7 @@ class DeferredStep:
         for parameter in parameters:
             groups[self._group_of[parameter]]["params"].append(parameter)
         part = object.__new__(self._base_class)
-        part.__dict__.update(vars(self._optimizer))
-        part.__dict__.pop("step", None)  # a scheduler has wrapped that of the instance
+        part.__dict__.update(self._fields)
         part.param_groups = [group for group in groups if group["params"]]
         step = self._base_class.step
         if part.param_groups:
@@ -175,4 +205,8 @@ def _outside_of_the_program():
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.autocast("cpu", enabled=False))
         stack.enter_context(torch._C.DisableTorchFunction())
+        if torch._C._functorch.peek_interpreter_stack() is not None:  # within a function of torch.func
+            stack.enter_context(pyfunctorch.temporarily_clear_interpreter_stack())
+        if _python_dispatch._get_current_dispatch_mode() is not None:
+            stack.enter_context(_python_dispatch._disable_current_modes())
         yield

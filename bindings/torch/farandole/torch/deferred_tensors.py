@@ -2,10 +2,13 @@
 
 While a tensor is deferred its class is a subclass with __torch_function__. PyTorch calls that method for each function
 that is given the tensor, and it lets the change take place before the function runs. The tensor then has its own class
-again. torch.compile does not trace this. Code in C++ that gets the tensor without such a function reads the old value.
+again. torch.compile does not trace this. Code in C++ that gets the tensor without such a function reads the old value,
+but for the functions of PyTorch that deferred_readers knows.
 """
 
 import torch
+
+from .deferred_readers import Replacements
 
 _arrivals = {}  # {id of a deferred tensor: the function that lets its change take place and calls restore()}
 
@@ -53,6 +56,18 @@ def can_defer(tensor):
     return type(tensor) in _CLASSES and tensor.is_cpu and tensor.layout is torch.strided
 
 
+def _references_to_memory(tensor):
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+
+_OF_ONE_TENSOR = _references_to_memory(torch.empty(1))
+
+
+def has_alias(tensor):
+    """Whether another tensor, or an array, uses the memory of this one. Nothing tells who reads it."""
+    return _references_to_memory(tensor) > _OF_ONE_TENSOR or tensor.is_shared()
+
+
 def is_deferred(tensor):
     return type(tensor) in _ORIGINALS
 
@@ -60,6 +75,7 @@ def is_deferred(tensor):
 def defer(tensor, arrive):
     """Makes the next function that reads the tensor call `arrive` first, which calls restore()."""
     _arrivals[id(tensor)] = arrive
+    _readers.install()
     tensor.__class__ = _CLASSES[type(tensor)]
 
 
@@ -67,6 +83,15 @@ def restore(tensor):
     if is_deferred(tensor):
         tensor.__class__ = _ORIGINALS[type(tensor)]
         _arrivals.pop(id(tensor), None)
+        if not _arrivals:
+            _readers.remove()
+
+
+@torch._disable_dynamo
+def arrive_all():
+    """Lets all changes take place that are on their way in this process."""
+    for arrive in list(_arrivals.values()):
+        arrive()
 
 
 def _arrive(arguments):
@@ -77,3 +102,6 @@ def _arrive(arguments):
             _arrive(one)
         elif isinstance(one, dict):
             _arrive(one.values())
+
+
+_readers = Replacements(_arrive, arrive_all, is_needed=lambda: bool(_arrivals))

@@ -164,8 +164,19 @@ class GradientHooks:
         raise NotImplementedError
 
 
-def _hook(parameter, function):
-    """Adds a hook, also to a frozen parameter. It runs after the parameter has been unfrozen."""
+def _hook(parameter, method):
+    """Adds a hook, also to a frozen parameter. It runs after the parameter has been unfrozen.
+
+    PyTorch's references from a parameter to its hooks are not seen by the garbage collector. The hook therefore refers
+    weakly to the watcher, which refers to the parameters: a model and its optimizer are freed when they are dropped.
+    """
+    reference = weakref.WeakMethod(method)
+
+    def function(parameter):
+        watching = reference()
+        if watching is not None:
+            watching(parameter)
+
     if parameter.requires_grad:
         return parameter.register_post_accumulate_grad_hook(function)
     parameter.requires_grad_(True)

@@ -173,8 +173,9 @@ class LaunchedGradients(GroupedGradients):
             in_flight, bucket.in_flight = bucket.in_flight, []
             yield from in_flight
 
-    def _take_bounds(self):
-        self.error_bound = max(self.bounds, default=0.0)
+    def _take_bounds(self, before=0.0):
+        """`before`: the bound of the same step's reductions that have ended before."""
+        self.error_bound = max([before, *self.bounds])
         self.bounds.clear()
 
     def _spoiled_text(self, parameters):

@@ -4,6 +4,7 @@ The gradient that the next forward pass needs first arrives last in backward. It
 priority above those before it, and a large gradient is reduced in parts, between which others may pass.
 """
 
+import os
 import sys
 import warnings
 import weakref
@@ -20,20 +21,25 @@ _instances = weakref.WeakSet()
 
 
 def _finish_all():
-    """Called before a world ends: the parameters are those of the last step afterwards."""
+    """Called before a world ends or a process forks: the parameters are those of the last step afterwards."""
     for reductions in list(_instances):
-        try:
-            reductions.finish_step()
-        except Exception as error:
-            warnings.warn(
-                "DistributedOptimizer: with overlap_forward the last step has not changed all parameters, because the "
-                f"world ended before the gradients were reduced: {error}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        _finish_quietly(reductions)
+
+
+def _finish_quietly(reductions):
+    try:
+        reductions.finish_step()
+    except Exception as error:
+        warnings.warn(
+            "DistributedOptimizer: with overlap_forward the last step has not changed all parameters, because the "
+            f"gradients were not reduced: {error}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 core.on_shutdown(_finish_all)
+os.register_at_fork(before=_finish_all)  # the child has no world to wait for
 
 
 class OverlappedReductions(GradientReductions):
@@ -48,6 +54,7 @@ class OverlappedReductions(GradientReductions):
     def __init__(self, *arguments):
         self._deferred = None  # the last step, if updates of it are open
         self._has_warned = False
+        self._has_warned_of_alias = False
         self._stepping = None  # the step that synchronize() may defer
         super().__init__(*arguments)
         _instances.add(self)
@@ -58,14 +65,23 @@ class OverlappedReductions(GradientReductions):
     def _part_bytes_of(self, bucket):
         return gradient_buckets.BUCKET_BYTES if bucket.has_known_shapes else 0
 
+    def watch_optimizer(self, optimizer, wrapped):
+        """Completes the last step when a program that has dropped the optimizer goes on with the parameters.
+
+        Also before the wrapped optimizer's state is read or replaced.
+        """
+        weakref.finalize(optimizer, _finish_quietly, self).atexit = False
+        wrapped.register_state_dict_pre_hook(lambda _: self.finish_step())
+        wrapped.register_load_state_dict_pre_hook(lambda *_: self.finish_step())
+
     def _on_gradient(self, parameter):
         if deferred_tensors.is_deferred(parameter):
-            step, self._deferred = self._deferred, None
-            step.drop()
+            self.finish_step()  # raises if this gradient was added to one that is being reduced
             raise AssertionError(
                 f"DistributedOptimizer, overlap_forward: the gradient of {self.names[parameter]} belongs to values "
-                "from before the last step, because code in C++ (TorchScript, an extension) has read the parameter in "
-                "the forward pass. Call optimizer.finish_step() before that forward pass, or leave overlap_forward out."
+                "from before the last step, because the forward pass ran before that step, or code in C++ (an "
+                "extension) has read the parameter in it. Call optimizer.finish_step() before, or leave "
+                "overlap_forward out."
             )
         super()._on_gradient(parameter)
 
@@ -91,10 +107,30 @@ class OverlappedReductions(GradientReductions):
             for bucket in self.buckets:
                 parameters = [one for one in bucket.parameters if self.expected[one]]
                 is_intact = bucket.is_shared or not any(map(self._was_changed, parameters))
-                if bucket.in_flight and is_intact and self._stepping.accepts(parameters):
+                if bucket.in_flight and is_intact and self._can_defer(bucket, parameters):
                     self._stepping.add(parameters, bucket.in_flight)
                     bucket.in_flight = []
         super()._finish(is_ordinary)
+
+    def _can_defer(self, bucket, parameters):
+        return (
+            self._stepping.accepts(parameters)
+            and not any(map(self._has_alias, parameters))
+            and (bucket.is_shared or not any(_is_part(parameter.grad) for parameter in parameters))
+        )
+
+    def _has_alias(self, parameter):
+        if not deferred_tensors.has_alias(parameter):
+            return False
+        if not self._has_warned_of_alias:
+            self._has_warned_of_alias = True
+            warnings.warn(
+                f"DistributedOptimizer: overlap_forward has no effect for {self.names[parameter]} and perhaps others, "
+                "while another tensor or array uses the parameter's memory: one of an earlier state_dict() or "
+                "detach(), or of another process. Copy it with clone(), or drop it before step().",
+                stacklevel=6,
+            )
+        return True
 
     def _is_compiled(self):
         """Whether the program uses torch.compile. A compiled forward pass reads all parameters at its begin."""
@@ -127,7 +163,7 @@ class OverlappedReductions(GradientReductions):
         step, self._deferred = self._deferred, None
         if step is not None:
             step.finish()
-            self._take_bounds()
+            self._take_bounds(self.error_bound)
 
     def abandon_step(self):
         """Drops the open updates. Returns the handles of their reductions."""
@@ -136,3 +172,8 @@ class OverlappedReductions(GradientReductions):
 
     def abandon(self):
         return self.abandon_step() + super().abandon()
+
+
+def _is_part(gradient):
+    """Whether the gradient is a part of a larger tensor, which the program may read."""
+    return gradient.untyped_storage().nbytes() > gradient.nbytes

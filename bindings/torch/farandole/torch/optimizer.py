@@ -64,7 +64,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
         communication = kind(
             names, compression, backward_passes_per_step, op, gradient_predivide_factor, groups,
             sparse_as_dense, process_set, gradients_in_shared_memory)  # fmt: skip
-        members = dict(vars(_Distributed))
+        members = {**vars(_Distributed), **({"state": _state_after_the_step} if overlap_forward else {})}
     communication.given_names = given
     options = dict(compression=compression, op=op, gradient_predivide_factor=gradient_predivide_factor, groups=groups,
                    sparse_as_dense=sparse_as_dense, gradients_in_shared_memory=gradients_in_shared_memory,
@@ -115,6 +115,8 @@ def _wrapper(optimizer, communication, members, options):
     # The wrapper has the hook too, because both share the dict of hooks.
     if hasattr(optimizer, "_optimizer_load_state_dict_post_hooks"):
         optimizer.register_load_state_dict_post_hook(lambda loaded: put_back(loaded, groups, state))
+    if isinstance(communication, OverlappedReductions):
+        communication.watch_optimizer(wrapped, optimizer)
     prepare_scalers()
     notify_once(basics.rank())
     return wrapped
@@ -172,6 +174,15 @@ def _wrap_copy(optimizer, names, passes, options, ranks):
                 "call add_process_set before loading it"
             )
     return DistributedOptimizer(optimizer, named, backward_passes_per_step=passes, process_set=process_set, **options)
+
+
+def _state(self):
+    self.finish_step()
+    return vars(self)["state"]
+
+
+# The base class sets the attribute, and reads and replaces it in vars(self) too.
+_state_after_the_step = property(_state, lambda self, state: vars(self).update(state=state))
 
 
 class _Distributed:
