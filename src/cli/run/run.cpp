@@ -1,12 +1,12 @@
 // farandole run starts the ranks of this host, serves their coordinator, and exits with the code of the first rank that
 // failed.
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +27,7 @@
 #include "cli/subcommands.h"
 #include "cli/where/where_table.h"
 #include "system/handshake.h"
+#include "system/process/descriptor_limit.h"
 
 namespace fdl {
 namespace {
@@ -252,15 +253,6 @@ Result<Binding> bind(const RunOptions& options, const RunPlan& plan) {
                 "--bind-to " + options.bind_to + ": the ranks of an elastic job cannot be bound; use none");
 }
 
-// The launcher has a connection to each rank, and some ranks to each other one. The usual soft limit of 1024 is for
-// programs that use select(), which none of them does. Ranks inherit it.
-void raise_limit_of_descriptors() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 int run(const RunOptions& options) {
   const Environment environment = Environment::of_process();
   const Platform platform = Platform::of_this_host();
@@ -281,7 +273,8 @@ int run(const RunOptions& options) {
     log_line("note", fmt::format("--bind-to {}: {}", options.bind_to, binding->text));
   }
 
-  raise_limit_of_descriptors();
+  // The launcher has a connection to each rank, and some ranks have one to each other one. Ranks inherit the limit.
+  raise_limit_of_descriptors(std::numeric_limits<uint64_t>::max());
   Supervisor::block_signals();  // before the coordinator's thread starts
   const auto guardian = Guardian::start(environment.get(Guardian::kVariable).value_or(""));
   if (!guardian.ok()) log_line("note", guardian.status().while_doing("starting the guardian of the ranks").text());

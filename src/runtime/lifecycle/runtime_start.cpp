@@ -16,6 +16,7 @@
 #include "runtime/lifecycle/runtime.h"
 #include "runtime/lifecycle/store_exchange.h"
 #include "system/handshake.h"
+#include "system/process/descriptor_limit.h"
 #include "system/seal.h"
 #include "system/thread.h"
 
@@ -84,6 +85,7 @@ double arrival_timeout_s(const RuntimeOptions& options, const Config& config) {
 
 // PMI-1 limits values to 1024 bytes without spaces; the key takes 65.
 constexpr std::size_t kLongestShared = 800;
+constexpr uint64_t kOtherDescriptors = 512;
 constexpr std::string_view kFailed = "failed#";
 
 // A word that carries the beginning of a text, two digits for each byte, and the text of such a word.
@@ -270,6 +272,8 @@ Status Runtime::meet_through(const std::function<Result<std::string>(const std::
 // The coordinator has a thread of its own, which takes no signals. An address that the launcher or the program passes
 // on is of no use to anything but the ranks.
 Status Runtime::serve_coordinator() {
+  // For a connection to each rank, beside what the program and this rank have open.
+  raise_limit_of_descriptors(static_cast<uint64_t>(identity_.size) + kOtherDescriptors);
   const bool only_ranks_know_it = options_.share || identity_.rendezvous.starts_with(kLauncherPlace);
   FDL_ASSIGN_OR_RETURN(coordinator_, Coordinator::open({.size = identity_.size,
                                                         .job_key = identity_.job_key,

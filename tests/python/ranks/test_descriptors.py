@@ -54,8 +54,10 @@ def test_a_host_has_many_communicators_and_groups():
 
 
 def few_descriptors():
-    if int(os.environ["FARANDOLE_RANK"]) > 0:  # rank 0 serves the coordinator, with a connection to each rank
-        resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    # Rank 0 serves the coordinator, with a connection to each rank, and raises its soft limit for them.
+    serves = os.environ["FARANDOLE_RANK"] == "0"
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if serves else DESCRIPTORS
+    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, hard))
     farandole.init()
     rank, size = farandole.rank(), farandole.size()
     comm = farandole.Communicator()

@@ -23,6 +23,7 @@
 #include "system/event.h"
 #include "system/handshake.h"
 #include "system/poller.h"
+#include "system/process/descriptor_limit.h"
 #include "system/process/process.h"
 #include "system/shared_segment.h"
 #include "system/socket.h"
@@ -887,6 +888,27 @@ TEST(Poller, CanWaitForAHangUpAlone) {
   ::shutdown(ends.b.get(), SHUT_WR);
   ASSERT_EQ(poller.wait(ready, late()), 1u);
   EXPECT_TRUE(ready[0].hung_up);
+}
+
+// ---- Limits ----
+
+TEST(DescriptorLimit, IsRaisedAsFarAsTheHardLimitAllows) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto soft = [] {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    return limit.rlim_cur;
+  };
+  const rlimit low{.rlim_cur = 100, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  raise_limit_of_descriptors(99);
+  EXPECT_EQ(soft(), 100u);
+  raise_limit_of_descriptors(101);
+  EXPECT_EQ(soft(), 101u);
+  raise_limit_of_descriptors(RLIM_INFINITY);
+  EXPECT_EQ(soft(), before.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
 }  // namespace
