@@ -167,7 +167,7 @@ class Network {
   int64_t slow_delay_ = 0;
   std::map<uint64_t, std::shared_ptr<Connection>> connections_;  // by number
   bool is_finished_ = false;
-  std::set<uint64_t> full_;                                      // those with messages that did not fit
+  std::set<uint64_t> full_;  // those with messages that did not fit
   uint64_t made_ = 0;
 };
 

@@ -120,6 +120,15 @@ def config():
     return _native.config()
 
 
+def setting(name):
+    """The value of a setting as text, such as "10" for lost_after_s."""
+    for line in config().splitlines():
+        words = line.split()
+        if words[0] == name:
+            return words[1]
+    raise KeyError(name)
+
+
 def explain(collective, ranks, bytes, algorithm="auto"):
     """Explains, as text, how `ranks` ranks would run a collective of `bytes` bytes over TCP.
 

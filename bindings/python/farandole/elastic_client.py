@@ -10,7 +10,7 @@ import select
 import socket
 import struct
 
-from . import errors, settings
+from . import errors
 
 _log = logging.getLogger("farandole.elastic")
 
@@ -114,7 +114,9 @@ class LauncherClient:
         The next generation may begin much later. Meanwhile the launcher is asked whether it runs, because one that is
         stopped closes no connection. Time in which this process is stopped counts as one question at most.
         """
-        limit_s = float(settings.value_of("lost_after_s"))
+        from . import core  # which imports this module
+
+        limit_s = float(core.setting("lost_after_s"))
         step_s = min(1.0, limit_s / 4)
         waits = select.poll()
         waits.register(self._socket, select.POLLIN)

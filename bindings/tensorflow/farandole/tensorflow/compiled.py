@@ -9,7 +9,7 @@ import sys
 
 import tensorflow as tf
 
-from .. import settings
+from .. import core
 from .versions import release
 
 # Releases before have XLA's table of functions for handlers with another layout, under the same version number.
@@ -59,7 +59,7 @@ def _impossible(reason):
 
 
 def _is_wanted():
-    return settings.value_of("tensorflow_xla") == "1"
+    return core.setting("tensorflow_xla") == "1"
 
 
 def _traces_for_xla():
