@@ -27,6 +27,8 @@ class GradientHooks:
     Frozen parameters are watched too, because they may be unfrozen later.
     """
 
+    defers_steps = False
+
     def __init__(self, names, passes, process_set):
         self.names = names  # {parameter: name}, of all the optimizer's parameters
         self.given_names = names  # of named_parameters, also for parameters that the optimizer does not have yet

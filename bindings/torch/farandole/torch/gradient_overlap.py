@@ -50,6 +50,7 @@ class OverlappedReductions(GradientReductions):
     """
 
     presence_priority = _PRIORITY_OF_PRESENCE
+    defers_steps = True
 
     def __init__(self, *arguments):
         self._deferred = None  # the last step, if updates of it are open

@@ -10,8 +10,6 @@ from .. import basics
 from ..basics import Adasum, Average, check_adasum, global_process_set
 from .adasum_optimizer import Deltas, DistributedAdasum
 from .compression import BlockCompressor, Compression
-from .deferred_step import check_optimizer
-from .gradient_overlap import OverlappedReductions
 from .gradient_reduction import GradientReductions
 from .gradient_scaler import prepare_scalers
 from .optimizer_state import put_back
@@ -50,8 +48,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     ValueError for invalid arguments, on all ranks if ranks have different parameters.
     """
     _check_arguments(optimizer, backward_passes_per_step, op, gradient_predivide_factor, process_set, compression)
-    if overlap_forward:
-        _check_overlap(optimizer, op)
+    kind = _checked_overlap(optimizer, op) if overlap_forward else GradientReductions
     if num_groups:
         warnings.warn("num_groups has been replaced by groups", DeprecationWarning, stacklevel=2)
         groups = groups if groups is not None else num_groups
@@ -60,7 +57,6 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
         communication = Deltas(names, compression, backward_passes_per_step, process_set)
         members = {**vars(_Distributed), **vars(DistributedAdasum)}
     else:
-        kind = OverlappedReductions if overlap_forward else GradientReductions
         communication = kind(
             names, compression, backward_passes_per_step, op, gradient_predivide_factor, groups,
             sparse_as_dense, process_set, gradients_in_shared_memory)  # fmt: skip
@@ -89,13 +85,18 @@ def _check_arguments(optimizer, passes, op, predivide, process_set, compression)
         raise ValueError("backward_passes_per_step must be > 0")
 
 
-def _check_overlap(optimizer, op):
+def _checked_overlap(optimizer, op):
+    # Imported here, because both use internals of PyTorch that no other program needs.
+    from .deferred_step import check_optimizer
+    from .gradient_overlap import OverlappedReductions
+
     if op == Adasum:
         raise ValueError(
             "DistributedOptimizer: op=Adasum combines steps and no gradients, so nothing can overlap; leave "
             "overlap_forward out"
         )
     check_optimizer(optimizer)
+    return OverlappedReductions
 
 
 def _wrapper(optimizer, communication, members, options):
@@ -115,7 +116,7 @@ def _wrapper(optimizer, communication, members, options):
     # The wrapper has the hook too, because both share the dict of hooks.
     if hasattr(optimizer, "_optimizer_load_state_dict_post_hooks"):
         optimizer.register_load_state_dict_post_hook(lambda loaded: put_back(loaded, groups, state))
-    if isinstance(communication, OverlappedReductions):
+    if communication.defers_steps:
         communication.watch_optimizer(wrapped, optimizer)
     prepare_scalers()
     notify_once(basics.rank())
@@ -257,7 +258,7 @@ class _Distributed:
                     "optimizer.skip_synchronize() context if you use optimizer.synchronize() in your code.",
                     stacklevel=2,
                 )
-            if closure is None and isinstance(communication, OverlappedReductions):
+            if closure is None and communication.defers_steps:
                 has_stepped = communication.step(self, self._base_class)
             else:
                 communication.synchronize()
