@@ -70,4 +70,4 @@ def few_descriptors():
 
 
 def test_ranks_are_more_than_the_descriptors_of_each():
-    launch(RANKS, few_descriptors, environment={"FARANDOLE_TRANSPORT": "tcp"}, deadline_s=100)
+    launch(RANKS, few_descriptors, environment={"FARANDOLE_TRANSPORT": "tcp"}, deadline_s=200)
