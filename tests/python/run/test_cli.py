@@ -271,7 +271,7 @@ def test_a_stall_is_printed_by_run_and_is_a_warning_in_all_ranks():
     printed = [
         line
         for line in done.stderr.splitlines()
-        if line.startswith("farandole run: 'allreduce.late' (allreduce) has been")
+        if line.startswith("farandole run: 'allreduce.late' (allreduce) has waited")
     ]
     assert printed and len(set(printed)) == len(printed), done.stderr
     text = printed[0].removeprefix("farandole run: ")
