@@ -52,10 +52,10 @@ def loses_a_rank():
     """Rank 1 dies while rank 0's compiled function waits for it."""
     hvd.init()
     function = jax.jit(lambda x: hvd.allreduce(x, "lost", hvd.Sum))
-    function(jnp.ones(3)).block_until_ready()
-    if hvd.rank() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
     try:
+        function(jnp.ones(3)).block_until_ready()  # rank 0 may read of the loss before it has this result
+        if hvd.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
         function(jnp.ones(3)).block_until_ready()
     except FAILURES as error:
         cause = hvd.error_of(error)

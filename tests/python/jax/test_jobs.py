@@ -19,7 +19,7 @@ class Job:
         inherited = {
             name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))
         }
-        inherited.update(OMP_NUM_THREADS="1", FARANDOLE_LOST_AFTER_S="1", **variables)
+        inherited.update(OMP_NUM_THREADS="1", **variables)
         command = [FARANDOLE, "run", *flags.split(), "--", sys.executable, *map(str, arguments)]
         done = subprocess.run(command, env=inherited, capture_output=True, text=True, timeout=120)
         self.code, self.output, self.errors = done.returncode, done.stdout, done.stderr
@@ -48,6 +48,7 @@ def test_a_killed_rank_is_replaced_and_functions_are_compiled_for_the_new_ranks(
 
 def test_a_lost_rank_is_named():
     job = task("-np 2", "loses_a_rank")
+    assert len(job.all_with("kind")) == 1, job.report
     (said,) = job.all_with("kind")
     assert said["kind"] == "PeerLostError" and said["culprit"] == 1 and "rank 1" in said["text"], job.report
     assert "lost" in said["operation"], job.report

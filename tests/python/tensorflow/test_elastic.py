@@ -50,7 +50,7 @@ hvd.shutdown()
 @pytest.mark.parametrize("options, ranks_after", [("--min-np 2", 2), ("--min-np 1 --replacements 0", 1)])
 def test_a_job_goes_on_from_its_last_commit(options, ranks_after):
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
-    variables.update(OMP_NUM_THREADS="1", FARANDOLE_LOST_AFTER_S="1", FARANDOLE_START_TIMEOUT_S="100")
+    variables.update(OMP_NUM_THREADS="1", FARANDOLE_START_TIMEOUT_S="100")
     command = [FARANDOLE, "run", "-np", "2", *options.split(), "--", sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <atomic>
 #include <random>
 #include <thread>
@@ -229,10 +230,23 @@ class SlowCoordinator {
       wait_readable(listening_.fd.get(), Deadline::after_seconds(0.05));
       UniqueFd caller = accept_one(listening_.fd.get()).take();
       if (!caller) continue;
-      Introduction introduction(Introduction::Role::server, kKey, kCoordinatorPurpose, "coordinator");
-      static_cast<void>(introduction.advance(caller.get()));
+      const std::string greeting = one_greeting();
+      ::send(caller.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
       callers_.push_back(std::move(caller));
     }
+  }
+  // By a pair of sockets, because over the connection advance() would answer a proof that has come in the meantime.
+  static std::string one_greeting() {
+    std::array<int, 2> ends{};
+    FDL_CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()) == 0);
+    const UniqueFd here(ends[0]);
+    const UniqueFd there(ends[1]);
+    Introduction introduction(Introduction::Role::server, kKey, kCoordinatorPurpose, "coordinator");
+    static_cast<void>(introduction.advance(here.get()));
+    std::array<char, 256> bytes{};
+    const ssize_t count = ::recv(there.get(), bytes.data(), bytes.size(), 0);
+    FDL_CHECK(count > 0);
+    return {bytes.data(), static_cast<std::size_t>(count)};
   }
 
   Listening listening_;
