@@ -143,7 +143,7 @@ def nothing():
 
 
 def show_waits(steps):
-    """Prints the medians of what the steps waited: for the layers of the forward pass, and in step()."""
+    """Prints how long rank 0 waits in the median step: before the layers of the forward pass, and in step()."""
     medians = [statistics.median(one) for one in zip(*steps)]
     ends = [0, 1, len(medians) // 4, len(medians) // 2, 3 * len(medians) // 4, len(medians) - 1]
     names = ["layer 1", "1st quarter", "2nd quarter", "3rd quarter", "4th quarter"]

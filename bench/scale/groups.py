@@ -10,33 +10,20 @@ connection to the coordinator, which rank 0 serves.
 
 import argparse
 import os
-import secrets
-import socket
 import statistics
 import subprocess
 import sys
 
+import ranks
+
 
 def run(program, size, transport, count):
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("FARANDOLE_")}
-    kept.update(
-        FARANDOLE_SIZE=str(size),
-        FARANDOLE_RENDEZVOUS=f"tcp://127.0.0.1:{port}",
-        FARANDOLE_TRANSPORT=transport,
-        FARANDOLE_JOB_KEY=secrets.token_hex(16),
-        FARANDOLE_LOG_LEVEL="error",
-        FARANDOLE_START_TIMEOUT_S="120",
-    )
-    ranks = [
-        subprocess.Popen([program, str(count), str(count)], env={**kept, "FARANDOLE_RANK": str(rank)},
-                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for rank in range(size)
-    ]  # fmt: skip
-    lines = [line for rank in ranks for line in rank.communicate(timeout=300)[0].splitlines()]
+    command = [program, str(count), str(count)]
+    processes = ranks.start(command, size, subprocess.PIPE, transport=transport, start_timeout_s=120)
+    try:
+        lines = [line for one in processes for line in one.communicate(timeout=300)[0].decode().splitlines()]
+    finally:
+        ranks.kill(processes)
     return [line.split() for line in lines if line.startswith("COST ")], [
         line for line in lines if not line.startswith("COST ")
     ]

@@ -14,15 +14,14 @@ seed, and `--trials 1 --seed N` repeats it. A trial in which this machine itself
 import argparse
 import os
 import random
-import secrets
 import select
 import signal
-import socket
 import statistics
-import subprocess
 import sys
 import threading
 import time
+
+import ranks
 
 START_S = 120
 KNOW_S = 60
@@ -48,22 +47,10 @@ class Gaps:
 
 class Job:
     def __init__(self, program, size):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("FARANDOLE_")}
-        kept.update(FARANDOLE_SIZE=str(size), FARANDOLE_RENDEZVOUS=f"tcp://127.0.0.1:{port}", FARANDOLE_TRANSPORT="tcp",
-                    FARANDOLE_JOB_KEY=secrets.token_hex(16), FARANDOLE_LOG_LEVEL="error", FARANDOLE_TCP_MESH_RANKS="8",
-                    FARANDOLE_AGREEMENT_WIDTH="2", FARANDOLE_START_TIMEOUT_S=str(START_S))  # fmt: skip
         self.read, write = os.pipe()
         self.pending = b""
-        self.ranks = [
-            subprocess.Popen(
-                [program], env={**kept, "FARANDOLE_RANK": str(rank)}, stdout=write, stderr=subprocess.STDOUT
-            )  # fmt: skip
-            for rank in range(size)
-        ]
+        self.ranks = ranks.start([program], size, write, transport="tcp", tcp_mesh_ranks=8, agreement_width=2,
+                                 start_timeout_s=START_S)  # fmt: skip
         os.close(write)
 
     def line(self, end):
@@ -80,10 +67,7 @@ class Job:
         return line.decode(errors="replace")
 
     def close(self):
-        for rank in self.ranks:
-            if rank.poll() is None:
-                rank.kill()
-            rank.wait()
+        ranks.kill(self.ranks)
         os.close(self.read)
 
 

@@ -23,13 +23,8 @@ def _use_all_ports():
 
 
 def connect():
-    server = socket.create_server(("127.0.0.1", RENDEZVOUS))
-    holders = _use_all_ports()
-    try:
-        farandole.init()
-    except farandole.Error as error:
-        print(error.text)
-    del server, holders
+    with socket.create_server(("127.0.0.1", RENDEZVOUS)):
+        listen()
 
 
 def listen():

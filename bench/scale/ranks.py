@@ -1,0 +1,30 @@
+"""Ranks as processes of this machine, without a launcher: rank 0 serves the coordinator."""
+
+import os
+import secrets
+import socket
+import subprocess
+
+
+def start(command, size, output, **settings):
+    """The processes. `output`: as Popen's stdout. `settings`: farandole's, in lower case, such as transport="tcp"."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("FARANDOLE_")}
+    settings.update(size=size, rendezvous=f"tcp://127.0.0.1:{port}", job_key=secrets.token_hex(16), log_level="error")
+    variables.update({f"FARANDOLE_{name.upper()}": str(value) for name, value in settings.items()})
+    return [
+        subprocess.Popen(
+            command, env={**variables, "FARANDOLE_RANK": str(rank)}, stdout=output, stderr=subprocess.STDOUT
+        )
+        for rank in range(size)
+    ]
+
+
+def kill(processes):
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
