@@ -237,8 +237,9 @@ class OfiTransport final : public Transport, private OfiLink::Events {
       for (int peer = 0; peer < ledger_.size(); ++peer) {
         if (ledger_.joins(peer) && !greeted_[index(peer)]) names += (names.empty() ? "" : ", ") + ledger_.name_of(peer);
       }
-      // This rank may make no more progress for a long time, so its own greetings must have gone.
-      if (names.empty() && link_.is_idle()) break;
+      // This rank may make no more progress for a long time, so its own greetings must have gone, and its receives must
+      // be posted: a peer that leaves meanwhile cancels what no receive takes.
+      if (names.empty() && link_.is_idle() && !link_.has_refused()) break;
       if (deadline.passed()) return no_greeting(names);
       if (next_look.passed()) {
         FDL_RETURN_IF_ERROR(ask_the_silent(membership));
