@@ -1,4 +1,5 @@
 // This file has the kernels of float16, bfloat16 and float8. They fold in float32 and round once.
+#define HWY_WANT_AVX3_DL  // for float8 e4m3: see data/float8_inl.h
 #include "data/kernels.h"
 
 // clang-format off
@@ -7,6 +8,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "data/fold_inl.h"
+#include "data/float8_inl.h"
 #include "data/small_real_inl.h"
 // clang-format on
 
@@ -55,9 +57,9 @@ void scale_small_reals_here(Dtype dtype, const Scaling& scaling) {
     case Dtype::bfloat16:
       return scale_real<Bfloat16Lanes, float>(scaling);
     case Dtype::float8_e4m3:
-      return scale_real<Float8Lanes<Float8E4m3Format, false>, float>(scaling);
+      return scale_float8<Float8E4m3Format>(scaling);
     case Dtype::float8_e5m2:
-      return scale_real<Float8Lanes<Float8E5m2Format, false>, float>(scaling);
+      return scale_float8<Float8E5m2Format>(scaling);
     default:
       FDL_CHECK(!"a small real type");
   }

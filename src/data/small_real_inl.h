@@ -373,28 +373,6 @@ HWY_INLINE void fold_real_part(Op op, const Part& part) {
   with_real_operation(op, [&](auto operation) HWY_ATTR { fold_part<Lanes, decltype(operation)>(part); });
 }
 
-// ---- Float8 ----
-
-// A product of scaled values would have a wrong scale, so products use lanes that restore it.
-template <class Format, class Operation>
-using Float8LanesFor = Float8Lanes<Format, !std::is_same_v<Operation, Product>>;
-
-template <class Format>
-HWY_INLINE void fold_float8(Op op, const Folding& f) {
-  with_real_operation(op, [&](auto operation) HWY_ATTR {
-    using Operation = decltype(operation);
-    fold<Float8LanesFor<Format, Operation>, Operation>(f);
-  });
-}
-
-template <class Format>
-HWY_INLINE void fold_float8_part(Op op, const Part& part) {
-  with_real_operation(op, [&](auto operation) HWY_ATTR {
-    using Operation = decltype(operation);
-    fold_part<Float8LanesFor<Format, Operation>, Operation>(part);
-  });
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace fdl::kernels
 HWY_AFTER_NAMESPACE();

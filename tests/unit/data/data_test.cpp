@@ -789,7 +789,7 @@ TEST_P(Kernels, DivideRealsByTheNumberOfRanksWithOneRounding) {
   check_quotients<double>(Dtype::float64, random_);
 }
 
-INSTANTIATE_TEST_SUITE_P(OnEachTarget, Kernels, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+INSTANTIATE_TEST_SUITE_P(OnEachTarget, Kernels, ::testing::ValuesIn(test::instruction_sets()),
                          [](const auto& target) { return std::string(hwy::TargetName(target.param)); });
 
 TEST(KernelTarget, IsTheBestOfThisMachine) {
