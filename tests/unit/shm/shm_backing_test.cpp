@@ -55,7 +55,9 @@ Status sum(Collectives& collectives, std::size_t count, int rank) {
   CollectiveSpec spec;
   spec.count = count;
   const Status status = call(collectives, spec, {values.data(), values.data()});
-  if (status.ok()) EXPECT_EQ(values, std::vector<float>(count, kRanks * (kRanks + 1) / 2));
+  if (status.ok()) {
+    EXPECT_EQ(values, std::vector<float>(count, kRanks * (kRanks + 1) / 2));
+  }
   return status;
 }
 
