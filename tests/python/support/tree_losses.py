@@ -3,8 +3,8 @@
     python tests/python/support/tree_losses.py --trials 20 --seed 1
 
 The 16 ranks are on four hosts, which are network namespaces (faulty_network.py), and agree along a tree of width 2. All
-negotiate fresh names without a pause. A trial kills one rank, and then an inner rank: after a random time, or as soon as
-the first rank reports a loss. It is right if each survivor names one of the two, with its host and the reason, in time.
+negotiate fresh names without a pause. A trial kills one rank, and then an inner rank: after a random time, or as soon
+as the first rank reports a loss. It is right if each survivor names one of the two, with host and reason, in time.
 Each trial prints one line, and a wrong one also what the ranks have printed; `--trials 1 --seed N` repeats it.
 """
 
@@ -92,7 +92,8 @@ def fault_of(lost, words):
     code, culprit, host, text = words
     if code != "PEER_LOST" or culprit not in map(str, lost):
         return f"names rank {culprit} ({code}) instead of one of {lost}: {text}"
-    if host != f"host-{int(culprit) // OF_A_HOST}" or not re.search(rf"rank {culprit} on {host} \(process \d+\) {REASON}", text):
+    reason = rf"rank {culprit} on host-{int(culprit) // OF_A_HOST} \(process \d+\) {REASON}"
+    if host != f"host-{int(culprit) // OF_A_HOST}" or not re.search(reason, text):
         return f"gives another host or reason: {text}"
     return None
 
