@@ -13,8 +13,9 @@ namespace {
 
 enum RankState : uint32_t { kPresent = 0, kLeft = 1, kFailed = 2 };
 constexpr uint64_t kDoorbellToken = ~uint64_t{0};
-// Smaller ranges are backed alone: most of a huge page would not be used.
-constexpr std::size_t kLeastInHugePages = 256_KiB;
+// Smaller ranges are backed alone. Buffers of the default size are larger; the rings of two ranks, which may only carry
+// control messages, are not.
+constexpr std::size_t kLeastInHugePages = 768_KiB;
 
 // Orders the caller's earlier store before its later load, also between processes. A sleeper stores its sleep word and
 // then reads the data; a waker stores the data and then reads the sleep word. Without the fence both could miss the

@@ -88,7 +88,9 @@ class ShmTransport final : public Transport {
 
   // Back a ring with memory, the first time. Without memory the peer fails, and they return false.
   bool back(int peer, Outgoing& out) { return out.is_backed || back(peer, out.is_backed, out.memory); }
-  bool back(int peer, Incoming& in) { return in.is_backed || back(peer, in.is_backed, ShmRing::counters_of(in.memory)); }
+  bool back(int peer, Incoming& in) {
+    return in.is_backed || back(peer, in.is_backed, ShmRing::counters_of(in.memory));
+  }
   bool back(int peer, bool& is_backed, Bytes memory);
   // Move as many bytes as possible between posted slices and a ring. They return whether the peer must be woken.
   bool move_out(int peer, int channel, bool& moved);

@@ -12,7 +12,9 @@
 #include <set>
 
 #include "tests/support/collectives_by_hand.h"
+#include "tests/support/descriptors.h"
 #include "tests/support/participant.h"
+#include "tests/support/sanitized.h"
 #include "transports/shm/shm_host.h"
 #include "transports/shm/shm_neighbours.h"
 
@@ -101,6 +103,19 @@ TEST(ShmBacking, TakesTheMemoryThatIsUsed) {
   EXPECT_GE(measured[3] - measured[2], kRanks * 900_KiB) << "a sum in steps";
   EXPECT_GE(measured[4], measured[3]) << "messages";
   EXPECT_EQ(backed_bytes(), before) << "ended";
+}
+
+TEST(ShmBacking, IsConstantOverAThousandCommunicators) {
+  constexpr int kCommunicators = unless_sanitized(1000, 100);
+  std::size_t descriptors = 0;
+  std::size_t bytes = 0;
+  for (int number = 0; number < kCommunicators; ++number) {
+    run_hosts([&](int rank, ShmHost& host) { EXPECT_TRUE(sum(*host.collectives, 1000, rank).ok()); });
+    if (number == 0) descriptors = open_descriptors();
+    if (number == 0) bytes = backed_bytes();
+  }
+  EXPECT_EQ(open_descriptors(), descriptors);
+  EXPECT_EQ(backed_bytes(), bytes);
 }
 
 // Rank 1 has no memory for `refused` bytes when it needs them first.

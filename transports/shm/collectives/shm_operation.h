@@ -94,8 +94,8 @@ class ShmCollectives final : public Collectives {
   }
   uint64_t end_of_fetches() const { return levels_.plan().folds() ? taken_ : std::min(end_, taken_ + kStepDepth); }
   void announce();
-  // Back this rank's small slots or buffers with memory, the first time. Without memory the group fails, and they return
-  // false.
+  // Back this rank's small slots or buffers with memory, the first time. Without memory the group fails, and they
+  // return false.
   bool has_small_slots() { return small_slots_backed_ || back(small_slots_backed_, layout_.small_slots_of(rank_)); }
   bool has_buffers() { return buffers_backed_ || back(buffers_backed_, layout_.buffers_of(rank_)); }
   bool back(bool& backed, Bytes mine);
