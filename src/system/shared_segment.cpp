@@ -1,4 +1,4 @@
-// SharedSegment uses memfd_create. Its pages are reserved and its size is sealed, so access to it cannot raise SIGBUS.
+// SharedSegment uses memfd_create. Its size is sealed, so access to pages that are reserved cannot raise SIGBUS.
 #include "system/shared_segment.h"
 
 #include <fcntl.h>
@@ -8,6 +8,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <utility>
@@ -74,11 +75,15 @@ Result<UniqueFd> make_file() {
 }  // namespace
 
 Result<SharedSegment> SharedSegment::create(std::size_t bytes) {
-  if (bytes == 0) return Status(Code::invalid_argument, "shared memory of 0 bytes");
-  FDL_RETURN_IF_ERROR(fault_of_size(bytes));
-  FDL_ASSIGN_OR_RETURN(SharedSegment segment, create_empty(bytes));
+  FDL_ASSIGN_OR_RETURN(SharedSegment segment, create_on_demand(bytes));
   FDL_RETURN_IF_ERROR(segment.commit(0, bytes));
   return segment;
+}
+
+Result<SharedSegment> SharedSegment::create_on_demand(std::size_t bytes) {
+  if (bytes == 0) return Status(Code::invalid_argument, "shared memory of 0 bytes");
+  FDL_RETURN_IF_ERROR(fault_of_size(bytes));
+  return create_empty(bytes);
 }
 
 Result<SharedSegment> SharedSegment::create_sparse(std::size_t bytes) {
@@ -159,6 +164,8 @@ Status SharedSegment::detach(std::size_t offset, std::size_t bytes) const {
 }
 
 std::size_t SharedSegment::page_bytes() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
+
+std::size_t SharedSegment::largest_page_bytes() { return std::max(page_bytes(), huge_page_bytes()); }
 
 SharedSegment::SharedSegment(SharedSegment&& other) noexcept
     : fd_(std::move(other.fd_)), bytes_(std::exchange(other.bytes_, {})) {}

@@ -12,6 +12,8 @@ class SharedSegment {
   // Creates zeroed memory of `bytes` and reserves it at once. A shortage of memory is an error here and no SIGBUS
   // later.
   static Result<SharedSegment> create(std::size_t bytes);
+  // The same of which nothing is reserved until commit(). A size that the host does not have is an error here.
+  static Result<SharedSegment> create_on_demand(std::size_t bytes);
   // Creates address space of `bytes`; nothing is reserved until commit(). It is excluded from core dumps, because
   // writing it to one would allocate all of it.
   static Result<SharedSegment> create_sparse(std::size_t bytes);
@@ -26,14 +28,16 @@ class SharedSegment {
   Bytes bytes() const { return bytes_; }
   int fd() const { return fd_.get(); }
 
-  // Reserve whole pages of a sparse segment, or return them to the system. Newly reserved pages are zero, and huge ones
-  // if the kernel has them.
+  // Reserve the pages of these bytes, or return whole pages to the system. Newly reserved pages are zero, and huge ones
+  // where the bytes fill one and the kernel has them. Pages that are reserved already keep their bytes.
   Status commit(std::size_t offset, std::size_t bytes) const;
   void discard(std::size_t offset, std::size_t bytes) const;
   // Makes these pages private to this process and keeps their bytes. Later writes of other processes to the segment do
   // not appear here.
   Status detach(std::size_t offset, std::size_t bytes) const;
   static std::size_t page_bytes();
+  // The size of a huge page; that of a page where the kernel has none.
+  static std::size_t largest_page_bytes();
 
  private:
   static Result<SharedSegment> create_empty(std::size_t bytes);

@@ -52,7 +52,8 @@ Result<ShmHost> make_host(const Membership& membership, const std::vector<int>& 
   ShmHost host;
   if (wanted.collectives) {
     const Bytes slot_memory = shared.subspan(flags, slots);
-    FDL_RETURN_IF_ERROR(neighbours->claim(ShmLayout(slot_memory, ranks).area_of(neighbours->rank())));
+    if (neighbours->rank() == 0) FDL_RETURN_IF_ERROR(neighbours->back(shared.first(flags)));
+    FDL_RETURN_IF_ERROR(neighbours->back(ShmLayout(slot_memory, ranks).head_of(neighbours->rank())));
     host.readiness_flags = make_shm_readiness_flags(neighbours, shared.first(flags));
     host.collectives = make_shm_collectives(neighbours, slot_memory, nodes_of(membership, members), membership.memory,
                                             membership.config->spin_us > 0);

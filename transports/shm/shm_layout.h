@@ -78,8 +78,10 @@ class ShmLayout {
     stride_ = sizeof(Fixed) + buffers(ranks, slice_);
   }
 
-  // The bytes that only `rank` writes.
-  Bytes area_of(int rank) const { return {area(rank), stride_}; }
+  // The bytes that only `rank` writes, in three parts: those of each operation, the small slots, and the buffers.
+  Bytes head_of(int rank) const { return {area(rank), offsetof(Fixed, small)}; }
+  Bytes small_slots_of(int rank) const { return {area(rank) + offsetof(Fixed, small), sizeof(Fixed::small)}; }
+  Bytes buffers_of(int rank) const { return {area(rank) + sizeof(Fixed), stride_ - sizeof(Fixed)}; }
   std::size_t slice_bytes() const { return slice_; }
   std::size_t input_bytes() const { return slice_ * ranks_; }
 

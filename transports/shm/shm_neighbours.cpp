@@ -13,6 +13,9 @@ namespace {
 
 enum RankState : uint32_t { kPresent = 0, kLeft = 1, kFailed = 2 };
 constexpr uint64_t kDoorbellToken = ~uint64_t{0};
+// Smaller ranges are backed alone. Buffers of the default size are larger; the rings of two ranks, which may only carry
+// control messages, are not.
+constexpr std::size_t kLeastInHugePages = 768_KiB;
 
 // Orders the caller's earlier store before its later load, also between processes. A sleeper stores its sleep word and
 // then reads the data; a waker stores the data and then reads the sleep word. Without the fence both could miss the
@@ -62,7 +65,12 @@ Result<std::unique_ptr<Neighbours>> Neighbours::make(ShmShare share) {
     // The token of a liveness descriptor is its rank; it becomes readable when that process ends.
     if (static_cast<int>(i) != share.index) FDL_RETURN_IF_ERROR(poller.add(share.lives[i]->get(), i));
   }
-  return std::unique_ptr<Neighbours>(new Neighbours(std::move(share), std::move(poller)));
+  std::unique_ptr<Neighbours> made(new Neighbours(std::move(share), std::move(poller)));
+  if (made->rank() == 0) {
+    const Bytes control = made->share_.segment->bytes().first(control_bytes(made->size()));
+    FDL_RETURN_IF_ERROR(made->back(control));
+  }
+  return made;
 }
 
 Neighbours::Neighbours(ShmShare share, Poller poller)
@@ -86,16 +94,20 @@ bool Neighbours::are_on_several_nodes() const {
          std::ranges::any_of(share_.members, [&](const Member& one) { return one.numa_node != mine; });
 }
 
-// Discarding the pages and reserving them again from this thread makes the kernel allocate them on this rank's node.
-Status Neighbours::claim(Bytes mine) const {
-  if (!are_on_several_nodes()) return {};
-  const std::size_t page = SharedSegment::page_bytes();
-  const auto first = static_cast<std::size_t>(mine.data() - share_.segment->bytes().data());
-  const std::size_t begin = round_up(first, page);
-  const std::size_t end = (first + mine.size()) / page * page;
-  if (begin >= end) return {};
-  share_.segment->discard(begin, end - begin);
-  return share_.segment->commit(begin, end - begin);
+// The kernel takes pages from the node of the thread that reserves them. A range that fills a huge page gets one.
+Status Neighbours::back(Bytes mine) const {
+  const Bytes whole = share_.segment->bytes();
+  const bool in_huge_pages = mine.size() >= kLeastInHugePages && !are_on_several_nodes();
+  const std::size_t page = in_huge_pages ? SharedSegment::largest_page_bytes() : SharedSegment::page_bytes();
+  const auto first = static_cast<std::size_t>(mine.data() - whole.data());
+  const std::size_t begin = first / page * page;
+  const std::size_t end = std::min(round_up(first + mine.size(), page), whole.size());
+  const Status backed = share_.segment->commit(begin, end - begin);
+  if (backed.ok()) return {};
+  const Member& me = member(rank());
+  return Status::blame(me.world_rank, me.host_name, backed.code(),
+                       "shm: " + name_of(rank()) + " has no memory for " + std::to_string((end - begin) >> 10) +
+                           " KiB of its part of the shared memory (see FARANDOLE_SHM_BYTES): " + backed.text());
 }
 
 std::string Neighbours::name_of(int rank) const { return fdl::name_of(member(rank)); }

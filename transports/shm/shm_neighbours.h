@@ -58,10 +58,10 @@ class Neighbours {
   // "rank 3 (host-a)"
   std::string name_of(int rank) const;
   Bytes memory() const;  // the segment without the control area
-  // Reserves the whole pages of `mine`, which this rank writes first, again from this rank, so that they come from its
-  // own NUMA node. Before that all memory is on the node of the leader, which reserved it. Does nothing where all ranks
-  // are on one node.
-  Status claim(Bytes mine) const;
+  // Backs these bytes with memory. A rank calls it for its own bytes before it writes them for the first time: a
+  // shortage is then an error, and the pages are on its NUMA node. Other bytes of the segment read as zeros. Where all
+  // ranks are on one node, whole huge pages are backed, with bytes of other ranks in them.
+  Status back(Bytes mine) const;
 
   // ---- Sleeping ----
   int wake_fd() const { return poller_.fd(); }

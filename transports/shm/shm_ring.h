@@ -30,6 +30,7 @@ class ShmRing {
     alignas(128) std::atomic<uint64_t> read;     // stored by the reader
   };
   static std::size_t bytes_for(std::size_t capacity) { return sizeof(Counters) + capacity; }
+  static Bytes counters_of(Bytes memory) { return memory.first(sizeof(Counters)); }
 
   // `memory` holds the counters and then the bytes of the ring, a multiple of kUnit. It must be zero at first.
   explicit ShmRing(Bytes memory)

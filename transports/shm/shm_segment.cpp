@@ -109,7 +109,7 @@ class Setup {
   // member) a decision: a length of 0 for success, else the length of an error text and the text. After a success the
   // leader sends the segment, then the doorbell and the liveness descriptor of each member in order.
   Status lead(std::size_t bytes) {
-    auto segment = SharedSegment::create(bytes);
+    auto segment = SharedSegment::create_on_demand(bytes);
     if (!segment.ok()) {
       return segment.status().while_doing("reserving " + std::to_string(bytes >> 10) + " KiB of shared memory for " +
                                           std::to_string(size()) + " ranks (see FARANDOLE_SHM_BYTES)");

@@ -35,7 +35,8 @@ struct ShmShare {
 Status too_much_memory(std::size_t bytes_of_rank, std::size_t ranks);
 
 // Blocking, bounded by the membership's deadline; a timeout names the missing ranks. `bytes` is read from the leader
-// alone: the others map what they receive. `purpose` ("collectives") tells the segments of one communicator.
+// alone: the others map what they receive. `purpose` ("collectives") tells the segments of one communicator. Nothing of
+// the segment is backed by memory yet.
 Result<ShmShare> share_segment(const Membership& membership, const std::vector<int>& members, std::string_view purpose,
                                std::size_t bytes);
 

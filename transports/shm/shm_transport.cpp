@@ -46,11 +46,15 @@ struct Queue {
 
 struct Outgoing {
   ShmRingWriter ring;
-  Queue<ConstBytes> queue;
+  Bytes memory;  // of the ring; it is backed at the first send
+  bool is_backed = false;
+  Queue<ConstBytes> queue = {};
 };
 struct Incoming {
   ShmRingReader ring;
-  Queue<Bytes> queue;
+  Bytes memory;
+  bool is_backed = false;
+  Queue<Bytes> queue = {};
 };
 
 class ShmTransport final : public Transport {
@@ -82,6 +86,12 @@ class ShmTransport final : public Transport {
   // The index of a channel in outgoing_ and incoming_. `peer` is a local index.
   std::size_t stream(int peer, int channel) const { return index(peer * kChannelCount + channel); }
 
+  // Back a ring with memory, the first time. Without memory the peer fails, and they return false.
+  bool back(int peer, Outgoing& out) { return out.is_backed || back(peer, out.is_backed, out.memory); }
+  bool back(int peer, Incoming& in) {
+    return in.is_backed || back(peer, in.is_backed, ShmRing::counters_of(in.memory));
+  }
+  bool back(int peer, bool& is_backed, Bytes memory);
   // Move as many bytes as possible between posted slices and a ring. They return whether the peer must be woken.
   bool move_out(int peer, int channel, bool& moved);
   bool move_in(int peer, int channel, bool& moved);
@@ -142,18 +152,26 @@ ShmTransport::ShmTransport(std::shared_ptr<Neighbours> neighbours, Bytes rings, 
     for (int channel = 0; channel < kChannelCount; ++channel) {
       // The entry for this rank is never used; it keeps stream() a plain product.
       const int other = peer != me ? peer : (me == 0 ? 1 : 0);
-      outgoing_.push_back({ShmRingWriter(ring_memory(rings, ranks, me, other, channel)), {}});
-      incoming_.push_back({ShmRingReader(ring_memory(rings, ranks, other, me, channel)), {}});
+      const Bytes out = ring_memory(rings, ranks, me, other, channel);
+      const Bytes in = ring_memory(rings, ranks, other, me, channel);
+      outgoing_.push_back({ShmRingWriter(out), out});
+      incoming_.push_back({ShmRingReader(in), in});
     }
   }
 }
 
 // ---- Posting ----
 
+bool ShmTransport::back(int peer, bool& is_backed, Bytes memory) {
+  const Status status = neighbours_->back(memory);
+  if (!status.ok()) fail(peer, status);
+  return is_backed = status.ok();
+}
+
 std::optional<Ticket> ShmTransport::send(Channel channel, uint32_t tag, ConstBytes bytes) {
   const int peer = local(channel.peer);
   Outgoing& out = outgoing_[stream(peer, channel.index)];
-  if (out.queue.is_full() || !errors_[stream(peer, channel.index)].ok()) return std::nullopt;
+  if (out.queue.is_full() || !errors_[stream(peer, channel.index)].ok() || !back(peer, out)) return std::nullopt;
   const uint64_t position = out.queue.push(tag, bytes);
   sending_[index(channel.index)] |= bit_of(peer);
   // Copying at once saves a progress() call for a slice that fits into the ring.
@@ -165,7 +183,7 @@ std::optional<Ticket> ShmTransport::send(Channel channel, uint32_t tag, ConstByt
 std::optional<Ticket> ShmTransport::recv(Channel channel, uint32_t tag, Bytes bytes) {
   const int peer = local(channel.peer);
   Incoming& in = incoming_[stream(peer, channel.index)];
-  if (in.queue.is_full() || !errors_[stream(peer, channel.index)].ok()) return std::nullopt;
+  if (in.queue.is_full() || !errors_[stream(peer, channel.index)].ok() || !back(peer, in)) return std::nullopt;
   const uint64_t position = in.queue.push(tag, bytes);
   receiving_[index(channel.index)] |= bit_of(peer);
   return Ticket{static_cast<uint32_t>(stream(peer, channel.index) * 2 + 1), position};
@@ -342,7 +360,6 @@ std::size_t shm_ring_bytes(int ranks, std::size_t bytes_of_rank) {
 
 Result<std::unique_ptr<Transport>> make_shm_transport(std::shared_ptr<Neighbours> neighbours, Bytes rings,
                                                       std::vector<int> local_of) {
-  FDL_RETURN_IF_ERROR(neighbours->claim(own_memory(rings, neighbours->size(), neighbours->rank())));
   return std::unique_ptr<Transport>(std::make_unique<ShmTransport>(std::move(neighbours), rings, std::move(local_of)));
 }
 

@@ -243,33 +243,7 @@ TEST(ShmLevels, StayFlatIfNothingIsGained) {
   EXPECT_FALSE(goes({0, 0, 1}, c)) << "each byte crosses only once anyway";
 }
 
-// ---- The node that memory is on ----
-
-// A claimed range is reserved again by its rank, so that its node supplies the pages. The test sees this by the lost
-// content.
-TEST(ShmNodes, SupplyTheMemoryThatTheirRanksClaim) {
-  for (const std::vector<int>& nodes : {std::vector<int>{0, 0}, std::vector<int>{0, 1}, std::vector<int>{0, -1}}) {
-    Participant participant(2);
-    std::latch written(2);
-    run_ranks(2, [&](int rank) {
-      Membership membership = participant.membership(rank);
-      for (std::size_t i = 0; i < 2; ++i) membership.members[i].numa_node = nodes[i];
-      const auto neighbours = require(Neighbours::make(require(share_segment(membership, {0, 1}, "claims", 1_MiB))));
-      const Bytes half = neighbours->memory().subspan(rank == 0 ? 0 : 500'000, 500'000);
-      std::memset(half.data(), 0xff, half.size());
-      written.arrive_and_wait();
-      require(neighbours->claim(half));
-      const auto lost = static_cast<std::size_t>(std::count(half.begin(), half.end(), std::byte{0}));
-      EXPECT_EQ(half.front(), std::byte{0xff}) << "a page that is not wholly in the range";
-      EXPECT_EQ(lost % SharedSegment::page_bytes(), 0u) << "whole pages";
-      if (nodes[1] == 1) {
-        EXPECT_LT(half.size() - lost, 2 * SharedSegment::page_bytes());
-      } else {
-        EXPECT_EQ(lost, 0u) << "one node, or an unknown one";
-      }
-    });
-  }
-}
+// ---- Messages ----
 
 TEST(ShmNodes, CarryMessagesBetweenRanksOnDifferentNodes) {
   Participant participant(3);

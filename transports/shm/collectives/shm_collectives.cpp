@@ -125,6 +125,7 @@ bool ShmCollectives::advance() {
 
 void ShmCollectives::announce() {
   const ShmPlan& plan = work_.plan();
+  if (work_.writes_small_slot() && !has_small_slots()) return;
   if (plan.collective() == Collective::alltoall) {
     work_.publish_table();
     state_ = State::tables;
@@ -142,6 +143,12 @@ void ShmCollectives::announce() {
   line.operation.store(operation_, std::memory_order_release);
   if (state_ == State::opening) begin_steps();
   if (at_once) work_.fetch_next_slot();
+}
+
+bool ShmCollectives::back(bool& backed, Bytes mine) {
+  const Status status = neighbours_->back(mine);
+  if (!status.ok()) fail(status);
+  return backed = status.ok();
 }
 
 bool ShmCollectives::share_stage() {
@@ -218,6 +225,7 @@ void ShmCollectives::compare_tables() {
 void ShmCollectives::begin_steps() {
   if (levelled_) return begin_levels();
   const ShmPlan& plan = work_.plan();
+  if ((plan.publishes() || plan.folds()) && !has_buffers()) return;
   if (plan.collective() == Collective::alltoall) work_.read_tables();
   state_ = State::steps;
   // A rank that publishes also copies its own block to its own output, in the taking stage.
@@ -259,6 +267,7 @@ bool ShmCollectives::step_stage() {
 
 void ShmCollectives::begin_levels() {
   const ShmLevelPlan& plan = levels_.plan();
+  if (!has_buffers()) return;
   state_ = State::levels;
   levels_.begin(end_);
   fetched_ = end_;

@@ -94,6 +94,11 @@ class ShmCollectives final : public Collectives {
   }
   uint64_t end_of_fetches() const { return levels_.plan().folds() ? taken_ : std::min(end_, taken_ + kStepDepth); }
   void announce();
+  // Back this rank's small slots or buffers with memory, the first time. Without memory the group fails, and they
+  // return false.
+  bool has_small_slots() { return small_slots_backed_ || back(small_slots_backed_, layout_.small_slots_of(rank_)); }
+  bool has_buffers() { return buffers_backed_ || back(buffers_backed_, layout_.buffers_of(rank_)); }
+  bool back(bool& backed, Bytes mine);
   void begin_steps();
   // The functions of an operation over NUMA nodes.
   void begin_levels();
@@ -158,6 +163,8 @@ class ShmCollectives final : public Collectives {
   uint64_t operation_ = 0;
   uint64_t signature_ = 0;  // of all operations so far
 
+  bool small_slots_backed_ = false;
+  bool buffers_backed_ = false;
   int differs_ = -1;         // a rank whose call differs from this rank's
   bool check_soon_ = false;  // progress() compares calls and checks for lost ranks at its next idle turn
   bool offered_ = false;     // this operation may use memory that all ranks map, as far as this rank can determine

@@ -101,6 +101,11 @@ void ShmWork::fold(void* target, std::span<const void* const> sources, std::size
 
 // ---- Small operations ----
 
+bool ShmWork::writes_small_slot() const {
+  if (plan_.collective() == Collective::alltoall) return true;
+  return plan_.small() && std::max(plan_.small_bytes(rank_), plan_.folds() ? plan_.total_bytes() : 0) > kInlineBytes;
+}
+
 void ShmWork::publish_small() {
   const std::size_t bytes = plan_.small_bytes(rank_);
   if (!plan_.folds()) return copy_bytes(small(rank_), buffers_.input, bytes);

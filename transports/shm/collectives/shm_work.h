@@ -21,6 +21,8 @@ class ShmWork {
 
   // ---- Small: everything at once, in the line of the operation or the small slot beside it ----
   void publish_small();
+  // Whether this rank writes its small slot: the payload is larger than a line, or is a table.
+  bool writes_small_slot() const;
   void take_small();
   // Whether the payload reaches into the second 64 bytes of the lines. A rank that polls a line then prefetches both.
   bool fills_line() const { return fills_line_; }
