@@ -77,6 +77,25 @@ def test_missing_rights_are_not_called_a_server_that_is_not_reached(api, capsys)
     assert printed == ["farandole kubernetes logs: Error from server (Forbidden): pods is forbidden"]
 
 
+@pytest.mark.parametrize("words", [["status", "--wait"], ["logs", "--follow"]])
+def test_a_lost_connection_is_said_once_for_all_watches(api, begin, words):
+    api.put_job()
+    api.put_pod(pod(0))
+    api.refuses = 2
+    command = begin(*words, "train")
+    watches = ("/api/v1/namespaces/ml/pods", "/apis/batch/v1/namespaces/ml/jobs")
+    command.until(lambda: all(any(p == path and "watch" in q for p, q in list(api.requests)) for path in watches), 40)
+    api.refuses = 4
+    api.cut()
+    command.until(lambda: command.err[-1:] == [f"{SAYS}the connection is back"] and len(command.err) > 3)
+    end_job(api, command)
+    (away, back, lost, again, end) = command.err
+    assert away.startswith(f"{SAYS}the API server is not reached yet: ") and lost.startswith(
+        f"{SAYS}the connection is lost"
+    )
+    assert (back, again, end) == (*[f"{SAYS}the connection is back"] * 2, f"{SAYS}Job train is complete: R")
+
+
 def follow_pod_1(api, begin):
     api.put_job()
     api.put_pod(pod(0))

@@ -71,6 +71,7 @@ class Follower:
         self._by_index = {}  # the name of the newest pod
         self._messages, self._readers, self._watches = queue.Queue(), {}, []
         self._printed = set()
+        self._away = set()  # the paths of watches without a connection
         self._away_since, self._idle_since = None, time.monotonic()
         self._was_reached = False
 
@@ -129,7 +130,7 @@ class Follower:
                 self.kubectl,
                 path,
                 lambda objects: self._messages.put(lambda: report(objects)),
-                lambda error: self._messages.put(lambda: self._connection(error)),
+                lambda error: self._messages.put(lambda: self._connection(path, error)),
                 **selector,
             )
         )
@@ -147,12 +148,19 @@ class Follower:
             if one.error:
                 raise one.error
 
-    def _connection(self, error):
+    def _connection(self, path, error):
+        """Says once that watches have lost their connection, and once that all have it again."""
         if error is None:
-            self._away_since = None
-            return note("the connection is back")
+            self._away.discard(path)
+            if not self._away:
+                self._away_since = None
+                note("the connection is back")
+            return
         if error.is_final:
             return  # _raise_final_errors() ends the command with it
+        self._away.add(path)
+        if self._away_since is not None:
+            return
         self._away_since = time.monotonic()
         what = "the connection is lost, and is made again" if self._was_reached else "the API server is not reached yet"
         note(f"{what}: {error}")
@@ -165,7 +173,9 @@ class Follower:
         except ApiError as error:
             if error.is_of_all_requests:
                 raise
-            return self._once(str(error))
+            if self._was_reached:  # otherwise the watch of pods says that the server is not reached
+                self._once(str(error))
+            return
         if self._path:
             self.note_outcome()
             self._watch(self._path, self._take_controller, fieldSelector=f"metadata.name={self.o.name}")
