@@ -90,9 +90,8 @@ def test_a_lost_connection_is_said_once_for_all_watches(api, begin, words):
     command.until(lambda: command.err[-1:] == [f"{SAYS}the connection is back"] and len(command.err) > 3)
     end_job(api, command)
     (away, back, lost, again, end) = command.err
-    assert away.startswith(f"{SAYS}the API server is not reached yet: ") and lost.startswith(
-        f"{SAYS}the connection is lost"
-    )
+    assert away.startswith(f"{SAYS}the API server is not reached yet: ")
+    assert lost.startswith(f"{SAYS}the connection is lost, and is made again: ")
     assert (back, again, end) == (*[f"{SAYS}the connection is back"] * 2, f"{SAYS}Job train is complete: R")
 
 
