@@ -66,8 +66,6 @@ def _run(o):
         code = follower.look_once()
         if o.shows_logs:
             print_logs(follower)
-    if not o.shows_logs and follower.pods:
-        print("\n".join(lines_of_table(follower)), flush=True)
     if follower.is_missing():
         note(
             f"there is no job '{o.name}' in namespace {follower.kubectl.namespace}, and no pod with the label "
@@ -75,4 +73,6 @@ def _run(o):
         )
     elif not o.follows:
         follower.note_outcome()
+    if not o.shows_logs and follower.pods:
+        print("\n".join(lines_of_table(follower)))
     return code
