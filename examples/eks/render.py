@@ -82,7 +82,11 @@ def main(words=None):
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--partition", choices=["aws", "aws-cn"], default="aws")
     options = parser.parse_args(words)
-    text = sys.stdin.read() if options.file == "-" else open(options.file).read()
+    try:
+        text = sys.stdin.read() if options.file == "-" else open(options.file).read()
+    except OSError as error:
+        print(f"render: {options.file} cannot be read: {error.strerror}", file=sys.stderr)
+        return 1
     values = {name: os.environ[name] for name in PLACEHOLDER.findall(text) if os.environ.get(name)}
     for word in options.set:
         name, sign, value = word.partition("=")

@@ -12,10 +12,11 @@ import pytest
 HERE = os.path.dirname(os.path.abspath(__file__))
 SUPPORT = os.path.join(HERE, "support")
 sys.path[:0] = [os.path.join(HERE, "simulator"), SUPPORT, HERE]
-pytest.register_assert_rewrite("elastic_pods", "manifest_checks", "mpi_jobs", "training_jobs")
+pytest.register_assert_rewrite("elastic_pods", "live_commands", "manifest_checks", "mpi_jobs", "training_jobs")
 
 import mpi_jobs  # noqa: E402
 import podsim  # noqa: E402
+from live_commands import api, begin  # noqa: E402, F401
 
 WHY_NOT = podsim.why_not()
 # The files that take longest begin first: at the end no worker runs one of them while the others have no work.
@@ -57,7 +58,7 @@ def simulate(digits):
         pytest.skip(WHY_NOT)
     sims = []
 
-    def begin(manifest, **options):
+    def run_pods(manifest, **options):
         image = {
             "/data/digits.npy": digits,
             "/app/train_digits.py": os.path.join(SUPPORT, "train_digits.py"),
@@ -74,7 +75,7 @@ def simulate(digits):
         sim.start()
         return sim
 
-    yield begin
+    yield run_pods
     for sim in sims:
         sim.end()
 

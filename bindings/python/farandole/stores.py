@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 
 _EXTRA = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 # For these schemes "no such object" may mean "no such bucket". The options list at most one object of a bucket.
@@ -36,22 +37,42 @@ class Folder:
         self.path = os.path.abspath(path)
 
     def write(self, name, data):
-        target = self._make_room(name)
-        # Unique to this process, also if pods share the folder and each of them is process 1.
-        temporary = f"{target}.{socket.gethostname()}.{os.getpid()}.tmp"
-        with open(temporary, "wb") as file:
-            file.write(data)
-            _to_disk(file)
-        os.replace(temporary, target)
-        _sync_folder(os.path.dirname(target))
+        with self._named_if_denied():
+            target = self._make_room(name)
+            # Unique to this process, also if pods share the folder and each of them is process 1.
+            temporary = f"{target}.{socket.gethostname()}.{os.getpid()}.tmp"
+            with open(temporary, "wb") as file:
+                file.write(data)
+                _to_disk(file)
+            os.replace(temporary, target)
+            _sync_folder(os.path.dirname(target))
 
     @contextlib.contextmanager
     def stream(self, name):
-        target = self._make_room(name)
-        with open(target, "wb") as file:
+        with self._named_if_denied():
+            target = self._make_room(name)
+            file = open(target, "wb")
+        with file:
             yield file
             _to_disk(file)
         _sync_folder(os.path.dirname(target))
+
+    @contextlib.contextmanager
+    def _named_if_denied(self):
+        """PermissionError with the user of this process and the owner of the folder, such as of a volume in a pod."""
+        try:
+            yield
+        except PermissionError as error:
+            place = self.path
+            while not os.path.isdir(place):
+                place = os.path.dirname(place)
+            status = os.stat(place)
+            raise PermissionError(
+                error.errno,
+                f"this process has the user {os.geteuid()} and may not write to the folder, which belongs to the user "
+                f"{status.st_uid} with mode {stat.S_IMODE(status.st_mode):o}; give that user a folder of its own",
+                place,
+            ) from error
 
     def _make_room(self, name):
         target = os.path.join(self.path, name)

@@ -133,6 +133,7 @@ def test_e8_a_value_that_cannot_be_one_is_refused(name, value):
 def test_e8_values_come_from_the_command_line_or_the_environment_and_text_from_a_pipe():
     assert _render(["-", "--set", "A=1"], "x: PLACEHOLDER_A PLACEHOLDER_B", B="2") == (0, "x: 1 2", "")
     assert _render(["-", "--set", "A"], "x")[0] == 2
+    assert _render(["missing.yaml"]) == (1, "", "render: missing.yaml cannot be read: No such file or directory\n")
 
 
 def test_c4_another_partition_renames_arns_endpoints_and_registries():

@@ -35,7 +35,7 @@ WRONG = [
     ("job --hugepages-2mi 512Mi", "give --memory"),
     ("job --hugepages-2mi 3Ki --memory 1Gi", "no multiple of 2Mi"),
     ("job --memory 4gb", "no quantity above 0"),
-    ("job --memory 4Gi --shm 4Gi", "count as the container's memory"),
+    ("job --memory 1Gi", "memory; give more --memory, or less --shm"),
     ("job --max-runtime 2days", "no duration such as 90m"),
     ("job --nnodes 4:2", "MIN is above MAX; write 2:4"),
     ("job --nnodes four", "neither a number nor MIN:MAX"),

@@ -4,6 +4,7 @@ tests/kubernetes/image.sh builds them, twice, and runs what is inside. It needs 
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,13 @@ def test_h5_the_image_for_gpus_has_efa_for_farandole_and_for_nccl_or_its_build_f
     text = (DOCKER / "Dockerfile.cuda").read_text()
     assert "ARG EFA_INSTALLER=1" in text and "efa_installer.sh -y --skip-kmod --skip-limit-conf" in text
     assert "the installer has no aws-ofi-nccl" in text and "--minimal" not in text  # which has no libraries
+
+
+def test_h5_the_image_for_gpus_starts_on_no_driver_that_its_pytorch_refuses():
+    """The base's NVIDIA_REQUIRE_CUDA is compared with the driver. Change both together: PyTorch 2.13 has CUDA 13.0."""
+    text = (DOCKER / "Dockerfile.cuda").read_text()
+    found = re.search(r"^ARG BASE=nvidia/cuda:([\d.]+)-", text, re.M), re.search(r"^ARG TORCH=([\d.]+)$", text, re.M)
+    assert [one[1].rpartition(".")[0] for one in found] == ["13.0", "2.13"]
 
 
 def bill():

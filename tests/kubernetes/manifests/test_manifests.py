@@ -372,8 +372,10 @@ def test_h9_a_folder_of_lustre_is_given_to_the_pods_user():
     (job,) = read(KUBERNETES / "storage" / "fsx-prepare.yaml")
     spec = pod_of(job)["spec"]
     assert spec["volumes"][0]["persistentVolumeClaim"]["claimName"] == "fsx"
-    user = pod_of(_job("job-gpu-efa.yaml"))["spec"]["securityContext"]["runAsUser"]
+    job = pod_of(_job("job-gpu-efa.yaml"))["spec"]
+    user = job["securityContext"]["runAsUser"]
     assert f"chown {user}:{user} /fsx/jobs" in spec["containers"][0]["command"][-1]
+    assert job["containers"][0]["args"][-2:] == ["--model-dir", "/fsx/jobs"]
 
 
 def test_c7_nodes_come_for_jobs_and_go_after_them():

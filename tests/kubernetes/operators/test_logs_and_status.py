@@ -4,81 +4,14 @@ logs, breaks connections and forgets versions; and of the ways to start the comm
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 from api_pods import pod
-from api_server import ApiServer
 from farandole import launcher
 from farandole.integrations.kubernetes.__main__ import main
-from manifest_checks import kubectl
-
-RUNNING, SUSPENDED, NO_SUCH_JOB, UNREACHABLE = 75, 76, 66, 69
-
-
-@pytest.fixture
-def api(tmp_path, monkeypatch):
-    program = kubectl()
-    if not program or not program.endswith("kubectl"):
-        pytest.skip("needs kubectl: bash tests/kubernetes/setup.sh")
-    monkeypatch.setenv("PATH", f"{os.path.dirname(program)}:{os.environ['PATH']}")
-    server = ApiServer(tmp_path)
-    monkeypatch.setenv("KUBECONFIG", str(server.config))
-    monkeypatch.setenv("KUBECACHEDIR", str(tmp_path / "cache"))
-    yield server
-    server.end()
-
-
-class Command:
-    """`farandole kubernetes WORDS` in a process of its own, whose output is read as it arrives."""
-
-    def __init__(self, *words):
-        code = "import sys; from farandole.integrations.kubernetes.__main__ import main; sys.exit(main(sys.argv[1:]))"
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen([sys.executable, "-c", code, *words], **pipes)
-        self.out, self.err = [], []
-        self.threads = [
-            threading.Thread(target=lambda s=stream, to=lines: to.extend(line.rstrip() for line in s))
-            for stream, lines in ((self.process.stdout, self.out), (self.process.stderr, self.err))
-        ]
-        for one in self.threads:
-            one.start()
-
-    def until(self, what, timeout=20):
-        end = time.monotonic() + timeout
-        while not what():
-            assert time.monotonic() < end and self.process.poll() is None, (self.out, self.err)
-            time.sleep(0.02)
-
-    def code(self, timeout=40):
-        try:
-            return self.process.wait(timeout)
-        finally:
-            self.process.kill()
-            for one in self.threads:
-                one.join()
-            self.process.stdout.close()
-            self.process.stderr.close()
-
-
-@pytest.fixture
-def begin():
-    started = []
-
-    def start(*words):
-        started.append(Command(*words))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.code()
-
-
-def end_pod(api, index, code, made="1", **more):
-    api.put_pod(pod(index, code=code, made=made, **more))
-
+from live_commands import NO_SUCH_JOB, RUNNING, SUSPENDED, UNREACHABLE, end_pod
 
 # ---- One look --------------------------------------------------------------------------------------------------------
 
@@ -191,7 +124,8 @@ def test_launchers_and_masters_come_first_and_keep_their_names(api, capsys):
 def test_a_job_that_is_not_there_is_an_error(api, capsys):
     assert main(["status", "train"]) == NO_SUCH_JOB
     assert main(["logs", "train"]) == NO_SUCH_JOB
-    assert "there is no pod with the label app.kubernetes.io/instance=train" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "there is no job 'train' in namespace ml" in printed and "app.kubernetes.io/instance=train" in printed
 
 
 def test_e15_without_kubectl_or_without_a_server_the_error_names_it(tmp_path, api, monkeypatch, capsys):

@@ -13,6 +13,7 @@ from hpa_rules import HpaState
 from manifest_checks import KUBERNETES
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
+STEP_S, RANK_S = 0.142, 0.058  # of a step, and for each further rank
 HPA = yaml.safe_load((KUBERNETES / "k8s" / "hpa.yaml").read_text())["spec"]
 
 
@@ -80,12 +81,25 @@ def rates_of(sim, pods, seconds):
     return rates
 
 
-def test_h13_k11_in_pods_the_hpa_reads_the_ranks_metrics_and_its_deployment_settles(simulate):
-    """Steps take 0.1 s in 2 pods and 0.029 s longer for each further one, and up to 0.06 s for the work itself.
+def rates_in_time(sim, pods, leader, ranks):
+    """rates_of() in a window in which no step took longer than it should: on a busy machine the work itself may."""
+    step_s, end = STEP_S + RANK_S * (ranks - 1), time.monotonic() + 120
+    while True:
+        begin, before = time.monotonic(), leader.output.count(f" on {ranks} ranks")
+        rates = rates_of(sim, pods, 2.5)
+        took, steps = time.monotonic() - begin, leader.output.count(f" on {ranks} ranks") - before
+        if took <= 1.05 * step_s * (steps + 1):
+            return rates
+        assert time.monotonic() < end, f"the machine is too slow: {steps} steps of {step_s:g} s took {took:.1f} s"
 
-    So 3 pods have an efficiency between 0.75 and 0.85, and the HPA keeps them between 0.72 and 0.88.
+
+def test_h13_k11_in_pods_the_hpa_reads_the_ranks_metrics_and_its_deployment_settles(simulate):
+    """Steps take 0.2 s in 2 pods and 0.058 s longer for each further one, in which their work is done.
+
+    So 3 pods have an efficiency of 0.78, and the HPA keeps them between 0.72 and 0.88.
     """
-    program = "python /app/train_digits_elastic.py --steps 100000 --step-seconds 0.071 --step-seconds-a-rank 0.029"
+    times = f"--step-seconds {STEP_S} --step-seconds-a-rank {RANK_S}"
+    program = f"python /app/train_digits_elastic.py --steps 100000 {times}"
     words = f"deployment --name web --nnodes 2:5 --monitoring --image any -- {program}"
     documents = [*podsim.read(generate(words.split())), builders.key_secret("web-key")]
     workers = next(one for one in documents if one["metadata"]["name"] == "web" and one["kind"] == "Deployment")
@@ -99,7 +113,7 @@ def test_h13_k11_in_pods_the_hpa_reads_the_ranks_metrics_and_its_deployment_sett
         count = leader.output.count(line)
         sim.wait(30, lambda: leader.output.count(line) > count + 3)  # noqa: B023
         pods = [pod for pod in sim.living() if pod.workload.name == "web" and not pod.terminating]
-        rates = rates_of(sim, pods, 1.5)
+        rates = rates_in_time(sim, pods, leader, replicas + 1)
         assert len(rates) == replicas, (rates, sim.logs())
         best = max(best, *rates.values())
         wanted = state.decide(300 * sync, replicas, [rate / best for rate in rates.values()])

@@ -35,10 +35,13 @@ def test_behind_sshd_init_a_rank_gets_sigterm_and_the_pod_ends_with_143(simulate
     options = {"volumes": [{"name": "s", "persistentVolumeClaim": {"claimName": "state"}}],
             "container_volumeMounts": [{"name": "s", "mountPath": "/state"}]}  # fmt: skip
     command = mpirun("--hostfile", "/etc/mpi/hostfile", "--map-by", "node", sys.executable, *RANK[1:-1], saves, count=2)
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(0o777)
     sim = simulate(
         job(command, worker=["farandole", "sshd-init"], **options),
         image=image,
-        claims={"state": str(tmp_path / "state")},
+        claims={"state": str(state)},
     )
     sim.wait(30, lambda: len(sim.pods) == 3 and sim.pod("pi-launcher").output.count("up on") == 2)
     lost = sim.pod("pi-worker-1")

@@ -28,6 +28,31 @@ def text_of(what):
     return generate(f"{what} {AFTER}".split()) if isinstance(what, str) else what.read_text()
 
 
+def test_h9_the_shipped_job_makes_a_folder_of_lustre_that_ranks_may_write_to(tmp_path, simulate):
+    """FSx's root belongs to root, and the ranks to user 1000: without the shipped job they cannot save."""
+    root = tmp_path / "fsx"
+    root.mkdir(mode=0o755)
+    options = {"claims": {"fsx": str(root)}, "admission": "restricted"}
+    words = "job --nnodes 2 --pvc fsx:/fsx --max-restarts 0 --image any -- python /app/train_numpy.py --steps 20"
+    words = words.split() + ["--checkpoint", "/fsx/jobs/state.npz"]
+    image = {"/app/train_numpy.py": str(KUBERNETES / "train_numpy.py")}
+    sim = simulate(podsim.read(generate(words)), image=image, **options)
+    sim.wait(60)
+    assert sim.result("train").startswith("Failed") and not os.listdir(root), sim.logs()
+    denied = "this process has the user 1000 and may not write to the folder, which belongs to the user 0 with mode 755"
+    assert denied in sim.logs() and "'/fsx'" in sim.logs()
+
+    sim = simulate((KUBERNETES / "storage" / "fsx-prepare.yaml").read_text(), claims=options["claims"])
+    sim.wait(30)
+    assert sim.result("fsx-prepare") == "Complete", sim.logs()
+    folder = os.stat(root / "jobs")
+    assert (folder.st_uid, folder.st_gid) == (1000, 1000)
+
+    sim = simulate(podsim.read(generate(words)), image=image, **options)
+    sim.wait(60)
+    assert sim.result("train") == "Complete" and os.listdir(root / "jobs") == ["state.npz"], sim.logs()
+
+
 @pytest.mark.parametrize(
     "row, what, ranks", RECIPES, ids=[f"{row}-{getattr(what, 'stem', what)}" for row, what, _ in RECIPES]
 )

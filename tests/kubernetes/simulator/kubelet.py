@@ -7,6 +7,20 @@ import subprocess
 from documents import data_of, expand
 from machine import cores_of, own_stem, passable, size_of
 
+# In the order of their numbers.
+CAPABILITIES = (
+    "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE "
+    "NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN "
+    "SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE "
+    "MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE"
+).split()
+
+
+def dropped(rules):
+    """The numbers of the capabilities that a container does not have."""
+    out, kept = rules.get("drop", []), rules.get("add", [])
+    return [number for number, name in enumerate(CAPABILITIES) if name not in kept and {"ALL", name} & set(out)]
+
 
 class Kubelet:
     def __init__(self, sim):
@@ -31,7 +45,7 @@ class Kubelet:
             "user": user,
             "group": group,
             "groups": groups,
-            "drop_all": "ALL" in security.get("capabilities", {}).get("drop", []),
+            "dropped": dropped(security.get("capabilities", {})),
             "no_new_privileges": security.get("allowPrivilegeEscalation") is False,
             "seccomp": self.profile_of(pod, spec) == "RuntimeDefault",
             "read_only_root": security.get("readOnlyRootFilesystem", False),
@@ -98,9 +112,11 @@ class Kubelet:
             volume = volumes[one["name"]]
             if "persistentVolumeClaim" in volume:
                 claim = volume["persistentVolumeClaim"]["claimName"]
-                source = self.sim.claims.get(claim) or os.path.join(self.sim.folder, "claims", claim)
-                os.makedirs(source, exist_ok=True)
-                os.chmod(source, 0o777)
+                source = self.sim.claims.get(claim)
+                if source is None:
+                    source = os.path.join(self.sim.folder, "claims", claim)
+                    os.makedirs(source, exist_ok=True)
+                    os.chmod(source, 0o777)
             elif "hostPath" in volume:
                 source = volume["hostPath"]["path"]
             else:

@@ -37,7 +37,8 @@ class PodSim:
     """`image`: {path in every container: a file or folder of this machine}; `variables`: those of the image;
     `entrypoint`: what containers without a command run. `backoff_s`: before a Job's controller replaces a pod the first
     time; `crash_backoff_s`: before a kubelet restarts a container the first time; both grow as on a cluster. `held`:
-    host names of pods that are not created before release(). `admission`: the Pod Security level of the namespace.
+    host names of pods that are not created before release(). `claims`: {PersistentVolumeClaim: a folder, with its owner
+    and mode}; others are folders that every user may write to. `admission`: the Pod Security level of the namespace.
     `nodes`: scheduler.Nodes; without them each pod has a node of its own. `pulling`: names of nodes that do not have
     the images before pulled(name). `dns_cache_s`: for how long the name server's cache answers (names that it has
     found, names that it has not found)."""

@@ -115,9 +115,8 @@ def make_root(wanted):
 
 
 def drop_rights(wanted):
-    if wanted["drop_all"]:
-        for capability in range(41):
-            LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+    for capability in wanted["dropped"]:
+        LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     if wanted["no_new_privileges"]:
         check(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     if wanted["seccomp"]:

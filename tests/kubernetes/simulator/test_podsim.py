@@ -276,6 +276,15 @@ def test_users_roots_and_secrets_are_those_of_the_pod(simulate):
     assert not os.path.exists("/usr/written") and not os.path.exists("/scratch")
 
 
+@pytest.mark.parametrize("added, code", [(["CHOWN"], 0), ([], 1)])
+def test_a_container_of_root_has_the_capabilities_that_it_adds_and_no_others(simulate, added, code):
+    rules = {"runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": added}}
+    change = ["sh", "-c", "touch /tmp/own; chown 1000 /tmp/own"]
+    sim = simulate(builders.indexed_job(1, change, container_securityContext=rules, rules={"backoffLimit": 0}))
+    sim.wait(10)
+    assert sim.pods[0].main.codes == [code], sim.logs()
+
+
 def test_files_written_in_one_pod_are_not_in_another_or_on_the_machine(simulate):
     sim = simulate(builders.indexed_job(2, ["sh", "-c", "ls /opt; touch /opt/podsim-was-here-$JOB_COMPLETION_INDEX"]))
     sim.wait(10)

@@ -17,7 +17,7 @@ from train_digits import softmax
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--step-seconds", type=float, default=0)
+    parser.add_argument("--step-seconds", type=float, default=0, help="of each step, at least")
     parser.add_argument("--step-seconds-a-rank", type=float, default=0, help="added for each rank beyond the first")
     options = parser.parse_args()
     rows = np.load(os.environ["DIGITS"])
@@ -38,6 +38,7 @@ def main():
             flush=True,
         )
         while state.step < options.steps:
+            begin = time.monotonic()
             start = state.step * batch % (len(train) - batch + 1)
             mine = train[start : start + batch][rank::size]
             chances = softmax(pixels[mine] @ state.weights)
@@ -49,7 +50,8 @@ def main():
             state.step += 1
             if rank == 0:
                 print(f"step {state.step} on {size} ranks", flush=True)
-            time.sleep(options.step_seconds + options.step_seconds_a_rank * (size - 1))
+            ends = begin + options.step_seconds + options.step_seconds_a_rank * (size - 1)
+            time.sleep(max(0, ends - time.monotonic()))
             state.commit()
 
     go_on(state)

@@ -109,7 +109,7 @@ def _check_kind(o):
     if values.quantity(o.shm) >= values.quantity(o.memory):
         raise WrongCombination(
             f"--shm {o.shm} leaves nothing of the {o.memory} of memory: files in "
-            f"/dev/shm count as the container's memory; give more --memory"
+            "/dev/shm count as the container's memory; give more --memory, or less --shm"
         )
     if o.host_network and o.network_policy:
         raise WrongCombination(

@@ -24,7 +24,9 @@ GANGS = {"volcano": "volcano", "coscheduling": "scheduler-plugins-scheduler"}
 PORTS = 64  # the size of the fixed range that begins at --port-base
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """Raises WrongCombination where argparse would end the process with 2."""
+
     def error(self, message):
         raise WrongCombination(f"{message}; `{self.prog} --help` lists the options")
 
@@ -156,7 +158,7 @@ def _add_details(group):
 
 def parser():
     kinds = "\n".join(f"  {kind:<12} {meaning}" for kind, meaning in KINDS.items())
-    result = _Parser(
+    result = Parser(
         prog="farandole kubernetes gen",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

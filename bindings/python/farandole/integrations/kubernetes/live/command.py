@@ -1,10 +1,10 @@
 """`farandole kubernetes logs` and `status`: a watch on a job's pods and on the object that controls them."""
 
-import argparse
 import sys
 
 from ..names import INSTANCE
-from .follower import NO_SUCH_JOB, Follower, lines_of_table, print_logs
+from ..options import Parser
+from .follower import NO_SUCH_JOB, Follower, lines_of_table, note, print_logs
 from .kubectl import ApiError, Kubectl
 from .outcome import CODES, RUNNING, SUSPENDED
 
@@ -22,7 +22,7 @@ def parser(command):
         "logs": "The logs of a job's pods, merged: each line behind its pod's rank.",
         "status": "The pods of a job in order of rank, and for those that wait, the reason.",
     }[command]
-    made = argparse.ArgumentParser(prog=f"farandole kubernetes {command}", description=what, epilog=CODES_TEXT)
+    made = Parser(prog=f"farandole kubernetes {command}", description=what, epilog=CODES_TEXT)
     made.add_argument("name", help="of the job, as given to `gen --name`")
     made.add_argument("-n", "--namespace", help="(kubectl's own)")
     made.add_argument("--context", help="of kubectl's configuration (the current one)")
@@ -67,7 +67,12 @@ def _run(o):
         if o.shows_logs:
             print_logs(follower)
     if follower.is_missing():
-        print(f"farandole kubernetes: there is no pod with the label {INSTANCE}={o.name}", file=sys.stderr)
+        note(
+            f"there is no job '{o.name}' in namespace {follower.kubectl.namespace}, and no pod with the label "
+            f"{INSTANCE}={o.name}; --namespace and --context choose others"
+        )
+    elif not o.follows:
+        follower.note_outcome()
     if not o.shows_logs and follower.pods:
         print("\n".join(lines_of_table(follower)))
     return code

@@ -20,6 +20,10 @@ def note(text):
     print(f"farandole kubernetes: {text}", file=sys.stderr, flush=True)
 
 
+def _waits(name, reason):
+    return f"{name} waits: {reason}"
+
+
 def reason_of(kubectl, pod):
     """(word, reason) of a pod's state; the reason of a waiting pod may be in its events only."""
     word, reason = pod_state.state(pod)
@@ -67,6 +71,7 @@ class Follower:
         self._by_index = {}  # the name of the newest pod
         self._messages, self._readers, self._watches = queue.Queue(), {}, []
         self._printed = set()
+        self._away = set()  # the paths of watches without a connection
         self._away_since, self._idle_since = None, time.monotonic()
         self._was_reached = False
 
@@ -125,7 +130,7 @@ class Follower:
                 self.kubectl,
                 path,
                 lambda objects: self._messages.put(lambda: report(objects)),
-                lambda error: self._messages.put(lambda: self._connection(error)),
+                lambda error: self._messages.put(lambda: self._connection(path, error)),
                 **selector,
             )
         )
@@ -143,10 +148,19 @@ class Follower:
             if one.error:
                 raise one.error
 
-    def _connection(self, error):
+    def _connection(self, path, error):
+        """Says once that watches have lost their connection, and once that all have it again."""
         if error is None:
-            self._away_since = None
-            return note("the connection is back")
+            self._away.discard(path)
+            if not self._away:
+                self._away_since = None
+                note("the connection is back")
+            return
+        if error.is_final:
+            return  # _raise_final_errors() ends the command with it
+        self._away.add(path)
+        if self._away_since is not None:
+            return
         self._away_since = time.monotonic()
         what = "the connection is lost, and is made again" if self._was_reached else "the API server is not reached yet"
         note(f"{what}: {error}")
@@ -157,9 +171,13 @@ class Follower:
         try:
             self._find()
         except ApiError as error:
-            return self._once(str(error))
+            if error.is_of_all_requests:
+                raise
+            if self._was_reached:  # otherwise the watch of pods says that the server is not reached
+                self._once(str(error))
+            return
         if self._path:
-            self._note_outcome((RUNNING, ""))
+            self.note_outcome()
             self._watch(self._path, self._take_controller, fieldSelector=f"metadata.name={self.o.name}")
         elif not self.pods:
             self._once(f"there is no job '{self.o.name}' yet")
@@ -168,12 +186,13 @@ class Follower:
         before = self._outcome()
         self._was_deleted = self.controller is not None and self.o.name not in objects
         self.controller = objects.get(self.o.name, self.controller)
-        self._note_outcome(before)
+        self.note_outcome(before)
 
-    def _note_outcome(self, before):
+    def note_outcome(self, before=(RUNNING, "")):
+        """Says how the job ended, or that it is suspended, unless it was in that state before."""
         state, why = self._outcome()
         if (state, why) != before and state != RUNNING:
-            note(f"{self.kind} {self.o.name} is {state}{': ' + why if why else ''}")
+            note(f"{self.kind or 'job'} {self.o.name} is {state}{': ' + why if why else ''}")
 
     def _take_pods(self, objects):
         self._was_reached = True
@@ -196,6 +215,7 @@ class Follower:
         if self.o.follows and not self.o.shows_logs:
             word, reason = pod_state.state(pod)
             if before is None or pod_state.state(before)[0] != word:
+                self._printed.add(_waits(name, reason))
                 print(f"{pod_state.short_name(pod)}| {name} {word}{': ' + reason if reason else ''}", flush=True)
 
     def _explain_waiting(self):
@@ -205,7 +225,7 @@ class Follower:
             if pod_state.state(self.pods[name])[0] != "waiting":
                 continue
             try:
-                self._once(f"{name} waits: {reason_of(self.kubectl, self.pods[name])[1]}")
+                self._once(_waits(name, reason_of(self.kubectl, self.pods[name])[1]))
             except ApiError as error:
                 self._once(f"{name} waits, and its events cannot be read: {error}")
 
@@ -238,13 +258,16 @@ class Follower:
             name,
             pod_state.container_of(pod),
             lambda line: self._messages.put(lambda: print(f"{short}| {line}", flush=True)),
-            lambda: None,
+            lambda: self._messages.put(lambda: self._lines_are_lost(name, short)),
             has_ended,
             restarted,
             self.o.tail,
         )
         self._readers[(uid, count)] = reader
         reader.start()
+
+    def _lines_are_lost(self, name, short):
+        note(f"{name} was deleted while its log could not be read: lines of {short} are missing here")
 
     def _drain(self):
         """The last lines: pods are listed once more, because a watch may be behind, and their logs read to the end."""
@@ -285,11 +308,13 @@ class Follower:
         return CODES[FAILED] if code in (CODES[RUNNING], CODES[SUSPENDED], NO_SUCH_JOB) else code
 
     def _end(self):
-        for pod in pod_state.failures(self.pods.values()):
+        # Without logs their ends are among the changes, and in the table.
+        for pod in pod_state.failures(self.pods.values()) if self.o.shows_logs else ():
             note(f"{pod['metadata']['name']} {': '.join(filter(None, pod_state.state(pod)))}")
         return self._code()
 
     def _give_up(self, why):
         self._explain_waiting()
-        note(f"{why}: the job is {self._outcome()[0]}")
+        what = f"there is no job '{self.o.name}'" if self.is_missing() else f"the job is {self._outcome()[0]}"
+        note(f"{why}: {what}")
         return self._code()

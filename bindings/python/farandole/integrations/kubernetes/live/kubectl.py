@@ -34,6 +34,11 @@ class ApiError(RuntimeError):
             "NoCluster",
         )
 
+    @property
+    def is_of_all_requests(self):
+        """Whether every other request would fail too."""
+        return self.reason in ("NoCluster", "Unauthorized")
+
 
 def error_of(text):
     """The error that kubectl wrote."""

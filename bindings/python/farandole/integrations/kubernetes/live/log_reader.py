@@ -1,30 +1,34 @@
 """The log of one container: a thread that follows it to its end, and resumes a broken connection without a gap."""
 
 import re
+import subprocess
 import threading
 import time
 
-from .kubectl import ApiError
+from .kubectl import ApiError, error_of
 
 STREAM_S = 600  # each connection is opened again after this time, so that one that hangs is noticed
 _PAUSE_S = 0.5
+_END_S = 5  # for kubectl to end after its output
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d) ?")
 
 
 class LogReader:
-    """Calls `line(text)` for each line of one container's log, in order and once, and `done()` after the last one.
+    """Calls `line(text)` for each line of one container's log, in order and once, and `lost()` if the pod and its log
+    are deleted while a broken connection is not yet resumed.
 
     The server adds a time to each line. A resumed stream begins with the second of the last line: lines that were
     read before are recognized by their time and, where several have the same time, by their number. `has_ended()`
     returns whether the container has ended, `restarts()` how often it has been started again since this one began.
     """
 
-    def __init__(self, kubectl, pod, container, line, done, has_ended, restarts, tail=None):
+    def __init__(self, kubectl, pod, container, line, lost, has_ended, restarts, tail=None):
         self._kubectl, self._path = kubectl, f"{kubectl.path('pods')}/{pod}/log"
         self._container, self._tail = container, tail
-        self._line, self._done, self._has_ended, self._restarts = line, done, has_ended, restarts
+        self._line, self._lost, self._has_ended, self._restarts = line, lost, has_ended, restarts
         self._last, self._with_last = "", 0  # the time of the last line, and how many lines had it
         self._process, self._over = None, False
+        self._is_broken = False  # the last connection ended before the log did
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self):
@@ -54,7 +58,8 @@ class LogReader:
                     break  # the pod is gone, and its log with it
             if not self._has_ended():
                 time.sleep(_PAUSE_S)
-        self._done()
+        if self._is_broken and not self._over:
+            self._lost()
 
     def _query(self):
         # A second earlier than the last line: times are whole seconds there, and lines may arrive out of order by less.
@@ -72,11 +77,21 @@ class LogReader:
         self._process = process = self._kubectl.stream(self._path, STREAM_S, follow="true", **self._query())
         try:
             self._take(line.rstrip("\n") for line in process.stdout if line.endswith("\n"))
+            self._note_end(process)
         finally:
             process.kill()
             process.wait()
             process.stdout.close()
             process.stderr.close()
+
+    def _note_end(self, process):
+        """A log that has ended closes its connection without an error. A request that was refused tells nothing."""
+        try:
+            code = process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return
+        if code == 0 or not error_of(process.stderr.read()).is_final:
+            self._is_broken = code != 0
 
     def _take(self, lines):
         last, count = self._last, self._with_last

@@ -1,0 +1,148 @@
+"""Tests of what `farandole kubernetes logs` and `status` say beside the lines of pods, with real kubectl and a stub
+of the API server: each fact once, with its remedy, and none that is wrong."""
+
+import pytest
+from api_pods import pod
+from farandole.integrations.kubernetes.__main__ import main
+from live_commands import NO_SUCH_JOB, RUNNING, SUSPENDED, UNREACHABLE, end_pod
+
+SAYS = "farandole kubernetes: "
+
+
+@pytest.mark.parametrize("words", [["status", "--wait"], ["logs", "--follow"]])
+def test_a_job_that_never_comes_is_not_said_to_run(api, begin, words):
+    command = begin(*words, "train", "--timeout", "1")
+    assert command.code() == NO_SUCH_JOB
+    assert command.err == [
+        f"{SAYS}there is no job 'train' yet",
+        f"{SAYS}no pod has run for 1 s (--timeout): there is no job 'train'",
+        f"{SAYS}there is no job 'train' in namespace ml, and no pod with the label app.kubernetes.io/instance=train; "
+        "--namespace and --context choose others",
+    ]
+
+
+@pytest.mark.parametrize("command", ["status", "logs"])
+def test_one_look_at_a_job_that_does_not_run_says_why(api, capsys, command):
+    """A suspended job has no pods: without this the command would print nothing."""
+    api.put_job("Suspended", suspend=True)
+    assert main([command, "train"]) == SUSPENDED
+    assert capsys.readouterr() == ("", f"{SAYS}Job train is suspended: R\n")
+    end_pod(api, 0, 3)
+    api.put_job("Failed")
+    assert main([command, "train"]) == 3
+    assert capsys.readouterr().err == f"{SAYS}Job train is failed: R\n"
+    api.put_job("Complete")
+    assert main([command, "train"]) == 0
+    assert capsys.readouterr().err == f"{SAYS}Job train is complete: R\n"
+    api.put_job()
+    assert main([command, "train"]) == RUNNING
+    assert capsys.readouterr().err == ""
+
+
+def test_pods_without_an_object_above_them_are_a_job_too(api, capsys):
+    end_pod(api, 0, 0)
+    assert main(["status", "train"]) == 0
+    assert capsys.readouterr().err == f"{SAYS}job train is complete\n"
+
+
+def test_status_that_waits_prints_each_reason_and_each_end_once(api, begin):
+    api.put_job()
+    api.put_pod(pod(0))
+    api.put_pod(pod(1, unscheduled="no room"))
+    command = begin("status", "train", "--wait")
+    command.until(lambda: "1| train-1-x1 waiting: no room" in command.out)
+    api.put_pod(pod(1, waiting={"reason": "ImagePullBackOff", "message": "no such image"}))
+    command.until(lambda: command.err)
+    end_pod(api, 0, 3)
+    api.put_job("Failed")
+    assert command.code() == 3
+    assert command.out[:3] == ["0| train-0-x1 running", "1| train-1-x1 waiting: no room", "0| train-0-x1 ended with 3"]
+    assert command.out[3].startswith("rank  pod")
+    assert command.err == [f"{SAYS}train-1-x1 waits: ImagePullBackOff: no such image", f"{SAYS}Job train is failed: R"]
+
+
+@pytest.mark.parametrize("words", [["status", "--wait"], ["logs", "--follow"]])
+def test_an_error_that_every_request_would_have_is_printed_once(tmp_path, api, monkeypatch, capsys, words):
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
+    assert main([*words, "train"]) == UNREACHABLE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"farandole kubernetes {words[0]}: kubectl is configured for no cluster")
+
+
+def test_missing_rights_are_not_called_a_server_that_is_not_reached(api, capsys):
+    api.put_job()
+    api.forbidden = {"pods"}
+    assert main(["logs", "train", "--follow"]) == UNREACHABLE
+    printed = capsys.readouterr().err.splitlines()
+    assert printed == ["farandole kubernetes logs: Error from server (Forbidden): pods is forbidden"]
+
+
+@pytest.mark.parametrize("words", [["status", "--wait"], ["logs", "--follow"]])
+def test_a_lost_connection_is_said_once_for_all_watches(api, begin, words):
+    api.put_job()
+    api.put_pod(pod(0))
+    api.refuses = 2
+    command = begin(*words, "train")
+    watches = ("/api/v1/namespaces/ml/pods", "/apis/batch/v1/namespaces/ml/jobs")
+    command.until(lambda: all(any(p == path and "watch" in q for p, q in list(api.requests)) for path in watches), 40)
+    api.refuses = 4
+    api.cut()
+    command.until(lambda: command.err[-1:] == [f"{SAYS}the connection is back"] and len(command.err) > 3)
+    end_job(api, command)
+    (away, back, lost, again, end) = command.err
+    assert away.startswith(f"{SAYS}the API server is not reached yet: ")
+    assert lost.startswith(f"{SAYS}the connection is lost, and is made again: ")
+    assert (back, again, end) == (*[f"{SAYS}the connection is back"] * 2, f"{SAYS}Job train is complete: R")
+
+
+def follow_pod_1(api, begin):
+    api.put_job()
+    api.put_pod(pod(0))
+    api.put_pod(pod(1))
+    api.write("train-1-x1", "first")
+    command = begin("logs", "train", "--follow")
+    command.until(lambda: "1| first" in command.out)
+    return command
+
+
+def end_job(api, command):
+    end_pod(api, 0, 0)
+    api.put_job("Complete")
+    assert command.code() == 0
+
+
+def test_lines_of_a_pod_that_was_deleted_while_the_connection_was_lost_are_missed_aloud(api, begin):
+    command = follow_pod_1(api, begin)
+    with api.changed:  # at once: no stream sees the last line, and none is resumed before the pod is gone
+        api.cut()
+        api.write("train-1-x1", "last words")
+        api.delete("pods", "train-1-x1")
+    missing = f"{SAYS}train-1-x1 was deleted while its log could not be read: lines of 1 are missing here"
+    command.until(lambda: missing in command.err)
+    end_job(api, command)
+    assert command.out == ["1| first"] and command.err.count(missing) == 1
+
+
+def test_a_pod_that_is_deleted_after_its_last_line_misses_none(api, begin):
+    command = follow_pod_1(api, begin)
+    api.write("train-1-x1", "last words")
+    end_pod(api, 1, 143)
+    command.until(lambda: "1| last words" in command.out)
+    api.delete("pods", "train-1-x1")
+    end_job(api, command)
+    assert command.out == ["1| first", "1| last words"] and not any("missing here" in line for line in command.err)
+
+
+@pytest.mark.parametrize(
+    "words, error",
+    [
+        (["logs"], "the following arguments are required: name"),
+        (["status", "train", "--tail", "3"], "unrecognized arguments: --tail 3"),
+        (["logs", "train", "--tail", "x"], "argument --tail: invalid int value: 'x'"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_64_as_everywhere(words, error, capsys):
+    assert main(words) == 64
+    assert capsys.readouterr().err == (
+        f"farandole kubernetes {words[0]}: {error}; `farandole kubernetes {words[0]} --help` lists the options\n"
+    )
