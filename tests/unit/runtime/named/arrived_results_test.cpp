@@ -1,8 +1,7 @@
 // Tests of named operations whose result has arrived on a rank that reads of a loss before it has taken the result.
-#include "runtime/named/named_operations.h"
-
 #include <array>
 
+#include "runtime/named/named_operations.h"
 #include "tests/support/thread_ranks.h"
 #include "tests/unit/runtime/named/planned.h"
 
