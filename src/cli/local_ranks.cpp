@@ -67,4 +67,20 @@ int run_local_ranks(int ranks, bool threads, const std::function<int(int rank)>&
   return threads ? run_threads(ranks, body) : run_processes(ranks, body);
 }
 
+int exit_code_of(fdl_result failure) {
+  switch (failure) {
+    case FDL_INTERNAL:
+      return kExitBug;
+    case FDL_TIMEOUT:
+      return kExitRendezvous;
+    case FDL_PEER_LOST:
+    case FDL_ABORTED:
+    case FDL_SHUT_DOWN:
+    case FDL_TRANSPORT:
+      return kExitPeerLost;
+    default:
+      return kExitBadEnvironment;
+  }
+}
+
 }  // namespace fdl

@@ -24,6 +24,9 @@ constexpr uint64_t kDevicesToken = 1000;
 constexpr uint64_t kTransfersToken = 1001;
 constexpr uint64_t kDeviceMessagesToken = 1002;
 
+// How long finish_arrived() may move what ranks that are present still send. The news of a loss must not wait for long.
+constexpr int64_t kFinishArrived_ns = 20'000'000;
+
 }  // namespace
 
 Status Communicator::State::watch_parts() {
@@ -303,8 +306,25 @@ bool Communicator::State::take_interrupt() {
     MutexLock lock(mutex);
     why = ended_by;
   }
-  fail(why);
+  if (why.code() == Code::peer_lost) finish_arrived();
+  if (!failed) fail(why);
   return true;
+}
+
+// What the others sent before the loss may be all that the operation in flight and the messages need. They end with
+// their results then, as on the ranks that finished them before the news. No operation is begun.
+void Communicator::State::finish_arrived() {
+  const Deadline limit = Deadline::after_ns(kFinishArrived_ns);
+  for (bool moved = true; moved && !failed && !limit.passed();) {
+    moved = active != nullptr && active->progress();
+    if (active != nullptr && outcome.done) {
+      end_current();
+      moved = true;
+    }
+    if (failed || parts.transport == nullptr || !has_messages_in_flight()) continue;
+    moved |= parts.transport->progress();
+    moved |= move_messages();
+  }
 }
 
 // The transport and parts.preferred may access the memory of everything in flight. They are destroyed before any

@@ -98,6 +98,7 @@ struct Communicator::State {
   void end_current();
   bool run_current();
   bool take_interrupt();
+  void finish_arrived();
   void fail(const Status& why);
   Status own(const Status& failure) const;
   LateRanks waiting();

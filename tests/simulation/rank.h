@@ -172,6 +172,7 @@ class Rank final : public Actor {
   Task<Status> collective(Comm& comm, Step step);
   Task<Status> await_decision(Comm& comm, Status failure);
   void interrupt(Comm& comm, const Status& why);
+  void take_arrived(Comm& comm);
   void fail_comm(Comm& comm, const Status& why);
   void say_goodbye();
   void drive_comms();

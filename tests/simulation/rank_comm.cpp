@@ -250,7 +250,8 @@ Task<Status> Rank::collective(Comm& comm, Step step) {
     return ranks;
   };
   simulation().tell("{} begins {} {} on {}", name(), is_broadcast ? "broadcast" : "allreduce", number, comm.id);
-  if (comm.failure.ok()) {
+  const bool has_begun = comm.failure.ok();
+  if (has_begun) {
     for (const auto& [rank, peer] : comm.peers) {
       if (sends(rank)) peer.end.send({.kind = kValue, .bytes = fmt::format("{} {}", number, mine)});
     }
@@ -267,7 +268,8 @@ Task<Status> Rank::collective(Comm& comm, Step step) {
     co_await until_done;
     comm.waits = false;
   }
-  if (!comm.failure.ok()) {
+  // A result that had arrived before the news of a loss is returned.
+  if (!comm.failure.ok() && (!has_begun || !awaited().empty())) {
     auto deciding = await_decision(comm, comm.failure);
     co_return co_await deciding;
   }
@@ -324,7 +326,17 @@ void Rank::report(Comm& comm, const Status& failure) {
 void Rank::interrupt(Comm& comm, const Status& why) {
   if (!comm.is_made) return;
   if (!comm.is_of_group) decisions_->deliver(comm.id, why);
+  if (why.code() == Code::peer_lost && comm.waits) take_arrived(comm);
   fail_comm(comm, why);
+}
+
+// As Communicator::State::finish_arrived().
+void Rank::take_arrived(Comm& comm) {
+  for (auto& [rank, peer] : comm.peers) {
+    std::vector<Packet> packets;
+    if (peer.end.has_news()) static_cast<void>(peer.end.receive(packets));
+    take(peer, packets);
+  }
 }
 
 // A rank that ends in good order says so on its connections.

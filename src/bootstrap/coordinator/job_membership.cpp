@@ -72,6 +72,7 @@ std::vector<JobMembership::Peer> JobMembership::present_peers() const {
 // Messages to the rank that serves the coordinator come last, also behind messages that were queued later: it may end
 // as soon as it reads a decision, and the coordinator with it, before the others have got theirs.
 std::vector<JobMembership::Outgoing> JobMembership::take_outgoing() {
+  probers_.clear();
   const Member& first = members_.front();
   if (first.state != Member::State::absent && is_own_process(first)) {
     std::stable_partition(outgoing_.begin(), outgoing_.end(),
@@ -326,7 +327,7 @@ Status JobMembership::receive(Peer peer, CoordinatorMessage message, int64_t now
           ping(*probed, now_ns);
         }
       }
-      send(peer, {.kind = Kind::probed});
+      if (probers_.insert(peer).second) send(peer, {.kind = Kind::probed});
       return {};
     case Kind::report:
       if (message.why.ok()) return Status(Code::transport, "coordinator: a report without a failure");

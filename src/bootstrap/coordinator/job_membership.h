@@ -250,6 +250,9 @@ class JobMembership {
   std::unordered_map<std::string, StallReporter> stalls_;  // by communicator
   std::vector<JobQuery> job_queries_;
   uint64_t last_job_query_ = 0;
+  // Those that `probed` in outgoing_ answers. A rank probes on while the coordinator is stopped, and the answers to all
+  // of these probes would fill its connection before the news that follows.
+  std::set<Peer> probers_;
   std::vector<Outgoing> outgoing_;
   std::vector<Peer> hang_ups_;
 };

@@ -13,6 +13,7 @@
 #include "cli/bench/bench_limits.h"
 #include "cli/collective_call.h"
 #include "cli/json_line.h"
+#include "cli/local_ranks.h"
 #include "cli/opened_world.h"
 #include "cli/subcommands.h"
 #include "data/half.h"
@@ -27,7 +28,7 @@ constexpr int kMostSamples = 200;
 int fail(int rank) {
   const fdl_error* error = fdl_last_error();
   fmt::print(stderr, "farandole bench: rank {}: {} ({})\n", rank, error->text, fdl_result_name(error->code));
-  return kExitBug;
+  return exit_code_of(error->code);
 }
 
 // Without --launched the world is described by arguments, so the environment of a launcher is ignored.

@@ -13,6 +13,7 @@
 #include "algorithms/choice/choose.h"
 #include "base/clock.h"
 #include "cli/collective_call.h"
+#include "cli/local_ranks.h"
 #include "cli/opened_world.h"
 #include "cli/subcommands.h"
 #include "cli/tune/tuning_report.h"
@@ -214,10 +215,11 @@ class Tuner {
   std::size_t turn_ = 0;     // the number of calls so far
 };
 
-int fail(int rank, const std::string& text, int code = kExitBug) {
+int fail(int rank, const std::string& text, int code) {
   fmt::print(stderr, "farandole tune: rank {}: {}\n", rank, text);
   return code;
 }
+int fail(int rank) { return fail(rank, fdl_last_error()->text, exit_code_of(fdl_last_error()->code)); }
 
 int finish(const TuneOptions& options, const TuningTable& table, int rank) {
   if (options.output == "-") {
@@ -235,17 +237,17 @@ int finish(const TuneOptions& options, const TuningTable& table, int rank) {
 
 int tune_rank(const TuneOptions& options, int rank) {
   OpenedWorld opened;
-  if (!open_world(options, rank, opened)) return fail(rank, fdl_last_error()->text);
+  if (!open_world(options, rank, opened)) return fail(rank);
   fdl_world_facts facts{};
   facts.struct_size = sizeof facts;
-  if (fdl_world_info(opened.world, &facts) != FDL_OK) return fail(rank, fdl_last_error()->text);
+  if (fdl_world_info(opened.world, &facts) != FDL_OK) return fail(rank);
   if (facts.size < 2 || facts.is_homogeneous == 0) {
     return fail(facts.rank, "tuning needs at least two ranks, and as many on each host", kExitUsage);
   }
   const TuningTable::Place place{
       .transport = facts.transports, .hosts = facts.cross_size, .ranks_per_host = facts.local_size};
   TuningTable table;
-  if (!Tuner(options, opened.comm, place).run(table)) return fail(facts.rank, fdl_last_error()->text);
+  if (!Tuner(options, opened.comm, place).run(table)) return fail(facts.rank);
   return facts.rank == 0 ? finish(options, table, facts.rank) : static_cast<int>(kExitOk);
 }
 

@@ -309,6 +309,8 @@ def test_run_forwards_signals():
         (["bench", "--collective", "allreduced"], 64, "'allreduced'"),
         (["bench", "--sizes", "4,lots"], 64, "'lots'"),
         (["bench", "--dtype", "float31"], 64, "'float31'"),
+        (["bench", "--transport", "nonsense", "--ranks", "2"], 78, "transport 'nonsense' is not known to this build"),
+        (["tune", "--transports", "nonsense", "--ranks", "2"], 78, "transport 'nonsense' is not known to this build"),
         (["explain", "--collective", "nothing"], 64, "'nothing'"),
         (["explain", "--algorithm", "quickest"], 64, "'quickest'"),
     ],

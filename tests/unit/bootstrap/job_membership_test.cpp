@@ -4,11 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 namespace fdl {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 using Kind = CoordinatorMessage::Kind;
 
 constexpr int64_t kSecond = 1'000'000'000;
@@ -190,6 +193,20 @@ TEST_F(JobMembershipTest, EachProbeIsAnswered) {
       if (message->kind == Kind::probed && to == peer(0)) ++answers;
     }
     EXPECT_EQ(answers, 1);
+  }
+}
+
+// As after a pause of the coordinator, in which the ranks that wait have probed on.
+TEST_F(JobMembershipTest, TheProbesOfOneRankInOneRoundHaveOneAnswer) {
+  all_arrive();
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < 25; ++i) probe(0, {}, 0);
+    probe(1, {}, 0);
+    std::map<JobMembership::Peer, int> answers;
+    for (const auto& [to, message] : membership_.take_outgoing()) {
+      if (message->kind == Kind::probed) ++answers[to];
+    }
+    EXPECT_THAT(answers, ElementsAre(Pair(peer(0), 1), Pair(peer(1), 1)));
   }
 }
 

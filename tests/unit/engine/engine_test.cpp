@@ -382,6 +382,33 @@ TEST(Interrupt, FromAnotherThreadEndsAWait) {
   });
 }
 
+// Rank 0 reads of the loss before it has taken the result, which rank 1 has.
+TEST(Interrupt, ByALossLeavesAResultThatHasArrived) {
+  const Config config = make_config();
+  const std::string id = unique_id();
+  std::atomic<int> done{0};
+  run_ranks(2, [&](int rank) {
+    auto comm = make_communicator(id, rank, 2, config);
+    std::array<int64_t, 2> value{rank + 1, rank + 1};
+    Operation first{.spec = sum_of(1), .buffers = {&value[0], &value[0]}};
+    Operation second{.spec = sum_of(1), .buffers = {&value[1], &value[1]}};
+    comm->start(first);
+    if (rank == 1) {
+      require(comm->wait(first.completion, Deadline::after_seconds(60)));
+      done = 1;
+      while (done == 1) std::this_thread::yield();
+      return;
+    }
+    comm->start(second);
+    while (done == 0) std::this_thread::yield();
+    comm->interrupt(Status::blame(17, "host-7", Code::peer_lost, "rank 17 (host-7) was killed"));
+    EXPECT_TRUE(comm->wait(first.completion, Deadline::never()).ok());
+    EXPECT_EQ(value[0], 3);
+    EXPECT_EQ(comm->wait(second.completion, Deadline::never()).text(), "rank 17 (host-7) was killed");
+    done = 2;
+  });
+}
+
 TEST(Interrupt, BeforeAnyCallEndsTheNext) {
   const Config config = make_config();
   run_thread_ranks(1, config, [](Communicator& comm) {
