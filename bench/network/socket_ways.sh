@@ -2,7 +2,7 @@
 # Compares the ways in which Linux exchanges bytes over one TCP connection: send() and recv(), with and without sleeping,
 # MSG_ZEROCOPY, and io_uring: plain, spinning, with registered memory, with multishot receives.
 #
-#   bash bench/socket_ways.sh [--runs 5] [--only loopback|links]
+#   bash bench/network/socket_ways.sh [--runs 5] [--only loopback|links]
 #
 # loopback  two processes, one on each of two cores
 # links     two network namespaces joined by links shaped to 1 Gbit/s (bench/network/namespaces.sh)
@@ -10,7 +10,7 @@
 # Up to 4 KiB the time is that of one way; beyond, both processes send and receive at the same time. Each figure is the
 # median over the runs, each of which measures all ways. Needs a compiler and liburing; links need root and iproute2.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 source bench/network/namespaces.sh
 
 runs=5
