@@ -219,8 +219,9 @@ void Rank::died() {
   recovery_ends_.clear();
 }
 
-// As Runtime::on_event().
+// As Runtime::on_event(). A connection without a welcome has no world yet, and its end is for connect() alone.
 void Rank::handle_events() {
+  if (!link_->protocol().is_welcome()) return;
   for (const CoordinatorEvent& event : link_->protocol().take_events()) {
     switch (event.kind) {
       case CoordinatorEvent::Kind::lost:
