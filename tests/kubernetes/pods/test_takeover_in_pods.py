@@ -117,13 +117,14 @@ def test_k19_of_two_pods_the_other_keeps_the_state_until_the_successor_of_pod_0_
 
 
 def test_h16_when_pod_0_is_lost_in_the_last_steps_the_job_is_complete(elastic):
-    sim = elastic(elastic_job("1:3", 1, steps=40))
-    sim.wait(40, lambda: "step 38 on" in sim.pod("train-0").output)
+    sim = elastic(elastic_job("1:3", 1, steps=200))  # the others need the state, and time to begin
+    until_steps(sim, 3)
+    sim.wait(40, lambda: "step 198 on" in sim.pod("train-0").output)
     sim.held.add("train-0")
     sim.pod("train-0").kill()
     sim.wait(40)
     assert_conditions(sim, "train", COMPLETE)
-    assert max(steps_of(sim)) == 40, sim.logs()
+    assert max(steps_of(sim)) == 200, sim.logs()
 
 
 @pytest.mark.parametrize("way", ["container", "pod"])
