@@ -41,7 +41,8 @@ class CoordinatorLink {
       messages.push_back(message.take());
     }
     protocol_.receive(std::move(messages), now_ns);
-    if (state != End::State::open) protocol_.closed(now_ns);
+    if (state == End::State::closed) protocol_.closed(now_ns);
+    if (state == End::State::cut_off) protocol_.cut_off(now_ns);
     if (protocol_.must_give_up()) protocol_.give_up(now_ns);
     carry_out();
   }

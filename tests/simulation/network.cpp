@@ -137,10 +137,10 @@ void Connection::close(int side) {
 }
 
 // This end ends at once, with all that is on its way. The other one is reset when a packet passes again.
-void Connection::break_at(int side) {
+void Connection::break_at(int side, End::State how) {
   Side& here = sides_[side];
   if (here.is_closed || here.state != End::State::open) return;
-  here.state = End::State::closed;
+  here.state = how;
   here.flying.clear();
   Side& there = sides_[1 - side];
   there.unsent.clear();
@@ -272,7 +272,7 @@ void Network::cut(int from, int to, int64_t how_long) {
       if (std::minmax(a, b) != std::minmax(from, to)) continue;
       const int64_t limit = options_.timeout + simulation_.between(0, options_.timeout / 10);
       simulation_.at(since + limit, [this, connection, side, from, to, since] {
-        if (cut_since(from, to) == since) connection->break_at(side);
+        if (cut_since(from, to) == since) connection->break_at(side, End::State::cut_off);
       });
     }
   }
@@ -298,7 +298,7 @@ bool Network::was_cut_for(int a, int b, int64_t how_long) const {
 void Network::reset(const std::shared_ptr<Connection>& connection) {
   simulation_.tell("FAULT  the connection of {} and {} is reset", connection->actor(0).process().name,
                    connection->actor(1).process().name);
-  for (int side = 0; side < 2; ++side) connection->break_at(side);
+  for (int side = 0; side < 2; ++side) connection->break_at(side, End::State::closed);
 }
 
 void Network::slow_down(int64_t until, int64_t delay) {

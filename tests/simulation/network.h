@@ -48,7 +48,8 @@ class Connection;
 struct End {
   enum class State {
     open,
-    closed,  // by the other end, by a reset, or because nothing was acknowledged for too long
+    closed,   // by the other end, or by a reset
+    cut_off,  // because nothing was acknowledged for too long
   };
   std::shared_ptr<Connection> connection;
   int side = 0;
@@ -203,7 +204,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void schedule(int to);
   void deliver(int to);
   void close(int side);
-  void break_at(int side);
+  void break_at(int side, End::State how);
 
   const uint64_t number_;
   Network& network_;

@@ -241,11 +241,22 @@ void ClientProtocol::note_query(int64_t now_ns) {
   calls_driver_ = true;
 }
 
+// It is no failure if the coordinator ended in good order or its rank has left: only the rendezvous service has ended.
+bool ClientProtocol::ends_in_order() const { return coordinator_ends_ || (!server_.empty() && !a_rank_serves()); }
+
+std::string ClientProtocol::not_answered() const {
+  return fmt::format("has not answered for {:g} s (stopped, swapped out or cut off)", limits_.lost_after_s);
+}
+
+void ClientProtocol::cut_off(int64_t now_ns) {
+  is_silent_ = is_silent_ || !ends_in_order();
+  lose_coordinator(not_answered(), now_ns);
+}
+
 // The coordinator reads the reason if its process continues, so that the rank that serves it reports the same.
 void ClientProtocol::give_up(int64_t now_ns) {
   CoordinatorMessage message{.kind = Kind::gives_up};
-  lose_coordinator(fmt::format("has not answered for {:g} s (stopped, swapped out or cut off)", limits_.lost_after_s),
-                   now_ns);
+  lose_coordinator(not_answered(), now_ns);
   if (!server_.empty()) {
     if (const auto found = gone_.find(server_.front().rank); found != gone_.end()) message.why = found->second.why;
   }
@@ -255,9 +266,7 @@ void ClientProtocol::give_up(int64_t now_ns) {
 
 void ClientProtocol::lose_coordinator(const std::string& how, int64_t now_ns) {
   if (!is_open()) return;
-  // It is no failure if the coordinator ended in good order or its rank has left: only the rendezvous service has
-  // ended.
-  const bool in_order = !is_silent_ && (coordinator_ends_ || (!server_.empty() && !a_rank_serves()));
+  const bool in_order = !is_silent_ && ends_in_order();
   const std::string end = in_order ? "has ended" : is_silent_ ? how : "is gone";
   coordinator_lost_ =
       Status(in_order ? Code::shut_down : Code::peer_lost, fmt::format("the coordinator ({}) {}", server_name_, end));

@@ -34,6 +34,9 @@ class ClientProtocol {
   void receive(std::vector<CoordinatorMessage> messages, int64_t now_ns);
   // The connection has ended, behind all that was received.
   void closed(int64_t now_ns) { lose_coordinator("its connection closed", now_ns); }
+  // The network has ended the connection, after a time without answers. A rank that waits for nothing sends no query,
+  // so it finds a coordinator that does not answer in this way.
+  void cut_off(int64_t now_ns);
   // Whether the coordinator was silent for too long. The caller then calls give_up(), sends what is queued, and closes
   // the connection. A message that waited in the socket takes it back.
   bool must_give_up() const { return is_silent_ && is_open(); }
@@ -99,6 +102,8 @@ class ClientProtocol {
   void note_answer();
   void note_query(int64_t now_ns);
   std::string name_of_coordinator() const;
+  bool ends_in_order() const;
+  std::string not_answered() const;
   bool a_rank_serves() const;
   void lose_coordinator(const std::string& how, int64_t now_ns);
   const News* first_gone_of(const std::vector<int>& ranks) const;

@@ -89,7 +89,11 @@ void SocketClient::receive() {
   const FramedSocket::State state = socket_.receive(messages);
   MutexLock lock(mutex_);
   protocol_.receive(std::move(messages), now_ns());
-  if (state != FramedSocket::State::open) protocol_.closed(now_ns());
+  if (state == FramedSocket::State::closed && !socket_.was_closed_by_peer()) {
+    protocol_.cut_off(now_ns());
+  } else if (state != FramedSocket::State::open) {
+    protocol_.closed(now_ns());
+  }
   carry_out();
 }
 

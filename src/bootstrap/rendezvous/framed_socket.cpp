@@ -43,7 +43,7 @@ FramedSocket::State FramedSocket::receive(std::vector<CoordinatorMessage>& messa
     } else if (count < 0 && would_block()) {
       return State::open;
     } else if (count == 0 || errno != EINTR) {
-      was_closed_by_peer_ = count == 0 || errno == ECONNRESET;
+      was_closed_by_peer_ = !is_cut_off_ && (count == 0 || errno == ECONNRESET);
       return opener_.is_inside_a_frame() ? State::broken : State::closed;
     }
   }
@@ -58,6 +58,7 @@ bool FramedSocket::flush() {
     } else if (would_block()) {
       return true;
     } else if (errno != EINTR) {
+      is_cut_off_ = errno != EPIPE && errno != ECONNRESET;  // the kernel reports the reason once
       outgoing_.clear();
       sent_ = 0;
       return false;

@@ -46,6 +46,7 @@ class FramedSocket {
   std::string outgoing_;
   std::size_t sent_ = 0;
   bool was_closed_by_peer_ = false;
+  bool is_cut_off_ = false;  // a send has found that the network ended the connection
 };
 
 }  // namespace fdl

@@ -67,6 +67,32 @@ TEST_F(LateSetUp, IsToldOfTheEndOfTheCoordinatorIfAllRanksArePresent) {
   EXPECT_EQ(told().text(), "the coordinator () is gone");
 }
 
+// The other ranks have waited for an answer as long.
+TEST_F(LateSetUp, IsToldThatACoordinatorIsCutOffAsThoseThatWaitedAreTold) {
+  protocol_.cut_off(kNow);
+  EXPECT_EQ(told().code(), Code::peer_lost);
+  EXPECT_EQ(told().text(), "the coordinator () has not answered for 10 s (stopped, swapped out or cut off)");
+}
+
+TEST_F(LateSetUp, IsToldThatTheRankThatServesTheCoordinatorIsCutOff) {
+  CoordinatorMessage server{.kind = Kind::server};
+  server.members = {{.rank = 0, .size = 4, .host_name = "host", .boot_id = "boot", .process_id = 100}};
+  protocol_.receive({server}, kNow);
+  protocol_.cut_off(kNow);
+  EXPECT_EQ(told().text(),
+            "rank 0 on host (process 100) was lost: it served the rendezvous and has not answered for 10 s (stopped, "
+            "swapped out or cut off)");
+}
+
+TEST_F(LateSetUp, IsToldThatTheCoordinatorHasEndedIfItsRankLeftBeforeTheNetworkWasCut) {
+  CoordinatorMessage server{.kind = Kind::server};
+  server.members = {{.rank = 0, .size = 4, .host_name = "host", .boot_id = "boot", .process_id = 100}};
+  protocol_.receive({server, left(0)}, kNow);
+  protocol_.cut_off(kNow);
+  EXPECT_EQ(protocol_.coordinator_lost().code(), Code::shut_down);
+  EXPECT_EQ(protocol_.coordinator_lost().text(), "the coordinator () has ended");
+}
+
 TEST_F(LateSetUp, IsToldOfALossRatherThanOfADepartureBeforeIt) {
   protocol_.receive({left(0), lost(3)}, kNow);
   EXPECT_EQ(told().text(), "rank 3 was lost");
