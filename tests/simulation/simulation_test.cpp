@@ -69,6 +69,13 @@ TEST(SimulatedJobs, KeepWhatMustHoldWhereItWasBroken) {
   }
 }
 
+TEST(SimulatedNamedJobs, KeepWhatMustHoldWhereItWasBroken) {
+  for (const uint64_t seed : {305600, 316274}) {
+    Totals totals;
+    EXPECT_TRUE(run_job(seed, totals, false, Job::Program::named)) << "seed " << seed;
+  }
+}
+
 // Runs jobs until some have failed, and prints how many there were.
 void run_jobs(Job::Program program, uint64_t usual) {
   const uint64_t one = number_in("SIMULATION_SEED", 0);

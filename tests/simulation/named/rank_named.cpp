@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kMostRounds = 10'000;  // a rank that still moves after so many never rests
 
+bool is_overdue(const std::string& tensor) { return tensor.starts_with("overdue"); }
+
 std::string title_of(const NamedPhase& phase, const NamedTensor& tensor, int round) {
   return fmt::format("{} of {}, round {}", tensor.name, phase.name, round);
 }
@@ -156,7 +158,8 @@ Task<Status> Rank::run_round(NamedPhase& phase, int round) {
   };
   if (phase.has(Surprise::Kind::extra, round)) add("extra");
   if (phase.has(Surprise::Kind::differs, round)) add("odd");
-  if (phase.has(Surprise::Kind::overdue, round) && phase.ends_after_shutdown) add("overdue");
+  // A rank that missed it may be in the next phase before the others reach their limit.
+  if (phase.has(Surprise::Kind::overdue, round) && phase.ends_after_shutdown) add("overdue in " + phase.name);
   std::vector<std::pair<SimulatedGroup::Submission*, std::vector<NamedTensor>>> begun;
   const Surprise* late = phase.find(Surprise::Kind::late, round);
   for (std::size_t i = 0; i < due.size(); ++i) {
@@ -164,14 +167,14 @@ Task<Status> Rank::run_round(NamedPhase& phase, int round) {
     int64_t pause = simulation().percent(30) ? simulation().between(0, 2 * kMs) : 0;
     if (simulation().percent(1)) pause = simulation().between(0, 300 * kMs);
     // What is overdue is submitted in time, or the ranks that have gone on reach their limit first.
-    if (late != nullptr && late->rank == rank_ && i + 1 == due.size() && tensor != "overdue") pause = late->delay;
+    if (late != nullptr && late->rank == rank_ && i + 1 == due.size() && !is_overdue(tensor)) pause = late->delay;
     const Surprise* overdue = phase.find(Surprise::Kind::overdue, round);
-    if (tensor == "overdue" && overdue->rank == rank_) pause = overdue->delay;
+    if (is_overdue(tensor) && overdue->rank == rank_) pause = overdue->delay;
     if (pause > 0) {
       auto computing = sleep(pause);
       co_await computing;
     }
-    if (tensor == "overdue" && overdue->rank == rank_) continue;
+    if (is_overdue(tensor) && overdue->rank == rank_) continue;
     SimulatedGroup::Submission* submission = submit(phase, due[i], round);
     if (submission == nullptr) continue;
     begun.emplace_back(submission, due[i]);
@@ -258,7 +261,7 @@ Status Rank::judge(NamedPhase& phase, SimulatedGroup::Submission& submission, co
     }
     return {};
   }
-  if (tensors.front().name == "overdue" && status.code() == Code::timeout) {
+  if (is_overdue(tensors.front().name) && status.code() == Code::timeout) {
     simulation().count("operations that are overdue");
     return {};
   }
