@@ -310,6 +310,7 @@ std::vector<WorkerGroup::Action> ElasticJob::take_actions() {
     } else if (port_ && generations_.has_finished() && runners_.empty() && !awaits_followers()) {
       end_job(kExitOk, 0, kExitOk, kFinished, false);
     } else {
+      send_node_list();  // a node knows who takes over from this one before its ranks start
       while (const auto place = generations_.place_to_start_at()) start_one(*place);
       if (restarts_ != generations_.restarts()) {
         restarts_ = generations_.restarts();

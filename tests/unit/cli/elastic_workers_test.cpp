@@ -8,6 +8,7 @@
 
 #include "cli/elastic/elastic_job.h"
 #include "cli/elastic/elastic_member.h"
+#include "cli/elastic/succession.h"
 #include "system/socket.h"
 
 namespace fdl {
@@ -88,7 +89,9 @@ class Worker {
 
 class Leader : public testing::Test {
  protected:
-  void SetUp() override {
+  void SetUp() override { begin(false); }
+  void begin(bool has_successors) {
+    leader_.reset();
     ElasticJob::Options options;
     options.limits.ranks = 1;
     options.coordinator.job_key = kKey;
@@ -100,6 +103,7 @@ class Leader : public testing::Test {
     several.limits.most = 3;
     several.limits.arrival_period_s = 0;
     several.limits.lost_after_s = 0.2;
+    several.limits.has_successors = has_successors;
     several.rendezvous = rendezvous_;
     several.coordinator_address = "unix";
     auto job = ElasticJob::open(options);
@@ -124,6 +128,7 @@ class Leader : public testing::Test {
     auto node = connect();
     CoordinatorMessage hello{.kind = Kind::node_hello, .key = pod};
     hello.members = {{.rank = number, .size = slots, .host_name = "h", .boot_id = "b", .process_id = 5}};
+    add_to_hello(hello, "unix:@" + pod, {}, {});
     send(*node, hello);
     return node;
   }
@@ -183,6 +188,16 @@ TEST_F(Leader, StartsRanksOnANodeAndSendsThemTheirWorld) {
   EXPECT_THAT(receive(*node, Kind::node_input)->key, StartsWith("world 1 2 3 1 2 unix:@"));
   send(*node, {.kind = Kind::node_leaving});
   EXPECT_EQ(own.received(*leader_), "hosts removed\n");
+}
+
+// The leader may end as soon as it has started the ranks, and the node takes over then.
+TEST_F(Leader, TellsANodeWhoTakesOverBeforeItStartsRanksThere) {
+  begin(true);
+  auto node = join(1);
+  const auto nodes = receive(*node, Kind::node_list);  // skips what came before
+  ASSERT_TRUE(nodes.has_value());
+  EXPECT_THAT(nodes->values, testing::Contains("unix:@train-1"));
+  EXPECT_TRUE(receive(*node, Kind::node_start).has_value());
 }
 
 TEST_F(Leader, ClosesANodeThatActsForAnotherNodesWorker) {
