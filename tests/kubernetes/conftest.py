@@ -16,7 +16,6 @@ pytest.register_assert_rewrite("elastic_pods", "live_commands", "manifest_checks
 
 import mpi_jobs  # noqa: E402
 import podsim  # noqa: E402
-from live_commands import api, begin  # noqa: E402, F401
 
 WHY_NOT = podsim.why_not()
 # The files that take longest begin first: at the end no worker runs one of them while the others have no work.
