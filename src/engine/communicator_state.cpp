@@ -315,8 +315,9 @@ bool Communicator::State::take_interrupt() {
 // their results then, as on the ranks that finished them before the news. No operation is begun.
 void Communicator::State::finish_arrived() {
   const Deadline limit = Deadline::after_ns(kFinishArrived_ns);
+  const bool is_on_devices = devices != nullptr && active == devices.get();  // it could be launched with the lost rank
   for (bool moved = true; moved && !failed && !limit.passed();) {
-    moved = active != nullptr && active->progress();
+    moved = active != nullptr && !is_on_devices && active->progress();
     if (active != nullptr && outcome.done) {
       end_current();
       moved = true;

@@ -81,8 +81,11 @@ def test_missing_rights_are_not_called_a_server_that_is_not_reached(api, capsys)
 def test_a_lost_connection_is_said_once_for_all_watches(api, begin, words):
     api.put_job()
     api.put_pod(pod(0))
-    api.refuses = 2
+    api.refuses = 10**6  # whichever request comes first
     command = begin(*words, "train")
+    command.until(lambda: command.err, 40)
+    api.requests.clear()
+    api.refuses = 0
     watches = ("/api/v1/namespaces/ml/pods", "/apis/batch/v1/namespaces/ml/jobs")
     command.until(lambda: all(any(p == path and "watch" in q for p, q in list(api.requests)) for path in watches), 40)
     api.refuses = 4
