@@ -234,8 +234,7 @@ class UringSpinning final : public Uring {
  public:
   using Uring::Uring;
   void exchange(Work work) override {
-    if (work.to_send + work.to_receive > kSmall) return Uring::exchange(work);
-    if (work.to_send > 0) return Uring::exchange(work);
+    if (work.to_send > 0 || work.to_receive > kSmall) return Uring::exchange(work);
     begin_receive(work);
     while (!work.is_done()) {
       take(work, false);

@@ -11,7 +11,7 @@ import pytest
 from api_pods import pod
 from farandole import launcher
 from farandole.integrations.kubernetes.__main__ import main
-from live_commands import NO_SUCH_JOB, RUNNING, SUSPENDED, UNREACHABLE, end_pod
+from live_commands import NO_SUCH_JOB, RUNNING, SUSPENDED, UNREACHABLE, end_job, end_pod, follow_pod_1
 
 # ---- One look --------------------------------------------------------------------------------------------------------
 
@@ -203,18 +203,11 @@ def test_followed_logs_wait_for_a_job_that_is_not_there_yet(api, begin):
     api.write("train-0-x1", "a")
     command.until(lambda: command.out == ["0| a"])
     time.sleep(5.5)  # until the object is looked for again
-    end_pod(api, 0, 0)
-    api.put_job("Complete")
-    assert command.code() == 0
+    end_job(api, command)
 
 
 def test_h8_successors_are_joined_and_the_first_lines_of_both_are_shown(api, begin):
-    api.put_job()
-    api.put_pod(pod(0))
-    api.put_pod(pod(1))
-    api.write("train-1-x1", "first")
-    command = begin("logs", "train", "--follow")
-    command.until(lambda: "1| first" in command.out)
+    command = follow_pod_1(api, begin)
     api.write("train-1-x1", "left at step 3")
     end_pod(api, 1, 143)
     api.put_pod(pod(1, made="2"))
@@ -222,9 +215,7 @@ def test_h8_successors_are_joined_and_the_first_lines_of_both_are_shown(api, beg
     command.until(lambda: "1| second" in command.out)
     api.delete("pods", "train-1-x1")
     end_pod(api, 1, 0, made="2")
-    end_pod(api, 0, 0)
-    api.put_job("Complete")
-    assert command.code() == 0
+    end_job(api, command)
     assert command.out == ["1| first", "1| left at step 3", "1| second"]
     assert "farandole kubernetes: train-1-x2 takes the place of train-1-x1" in command.err
 
@@ -363,9 +354,7 @@ def test_status_waits_and_prints_each_change_once(api, begin):
     command.until(lambda: len(command.out) == 1)
     api.put_pod(pod(0))
     command.until(lambda: len(command.out) == 2)
-    end_pod(api, 0, 0)
-    api.put_job("Complete")
-    assert command.code() == 0
+    end_job(api, command)
     assert command.out[:3] == [
         "0| train-0-x1 waiting: no room", "0| train-0-x1 running", "0| train-0-x1 ended with 0"]  # fmt: skip
 

@@ -1,10 +1,10 @@
-"""Tests of what `farandole kubernetes logs` and `status` say beside the lines of pods, with real kubectl and a stub
-of the API server: each fact once, with its remedy, and none that is wrong."""
+"""Tests of the messages of `farandole kubernetes logs` and `status` on standard error, with real kubectl and a stub of
+the API server: each fact is printed once, with its remedy, and none is wrong."""
 
 import pytest
 from api_pods import pod
 from farandole.integrations.kubernetes.__main__ import main
-from live_commands import NO_SUCH_JOB, RUNNING, SUSPENDED, UNREACHABLE, end_pod
+from live_commands import NO_SUCH_JOB, RUNNING, SUSPENDED, UNREACHABLE, end_job, end_pod, follow_pod_1
 
 SAYS = "farandole kubernetes: "
 
@@ -98,23 +98,7 @@ def test_a_lost_connection_is_said_once_for_all_watches(api, begin, words):
     assert (back, again, end) == (*[f"{SAYS}the connection is back"] * 2, f"{SAYS}Job train is complete: R")
 
 
-def follow_pod_1(api, begin):
-    api.put_job()
-    api.put_pod(pod(0))
-    api.put_pod(pod(1))
-    api.write("train-1-x1", "first")
-    command = begin("logs", "train", "--follow")
-    command.until(lambda: "1| first" in command.out)
-    return command
-
-
-def end_job(api, command):
-    end_pod(api, 0, 0)
-    api.put_job("Complete")
-    assert command.code() == 0
-
-
-def test_lines_of_a_pod_that_was_deleted_while_the_connection_was_lost_are_missed_aloud(api, begin):
+def test_lines_of_a_pod_that_was_deleted_while_the_connection_was_lost_are_reported_as_missing(api, begin):
     command = follow_pod_1(api, begin)
     with api.changed:  # at once: no stream sees the last line, and none is resumed before the pod is gone
         api.cut()

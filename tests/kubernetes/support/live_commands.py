@@ -74,3 +74,20 @@ def begin():
 
 def end_pod(api, index, code, made="1", **more):
     api.put_pod(pod(index, code=code, made=made, **more))
+
+
+def follow_pod_1(api, begin):
+    """`logs --follow` of a job with two pods, after the first line of pod 1."""
+    api.put_job()
+    api.put_pod(pod(0))
+    api.put_pod(pod(1))
+    api.write("train-1-x1", "first")
+    command = begin("logs", "train", "--follow")
+    command.until(lambda: "1| first" in command.out)
+    return command
+
+
+def end_job(api, command):
+    end_pod(api, 0, 0)
+    api.put_job("Complete")
+    assert command.code() == 0

@@ -41,11 +41,14 @@ class ArrivedResultsTest : public testing::Test {
     });
   }
 
-  // Drives both until rank 1 has its result. Rank 0, which comes first in each turn, has not taken its own then.
-  void drive_until_rank_1_has(const Tensor& result) {
-    while (!result.handle->done()) {
+  // Submits one tensor on each rank, and drives both until rank 1 has its result. Rank 0, which comes first in each
+  // turn, has not taken its own then.
+  void sum_until_rank_1_has_the_result(Tensor& mine, Tensor& others) {
+    ranks_[0]->submit(mine, "sum");
+    ranks_[1]->submit(others, "sum");
+    while (!others.handle->done()) {
       ranks_[0]->progress();
-      while (!result.handle->done() && ranks_[1]->progress()) {
+      while (!others.handle->done() && ranks_[1]->progress()) {
       }
     }
   }
@@ -58,9 +61,7 @@ class ArrivedResultsTest : public testing::Test {
 TEST_F(ArrivedResultsTest, TheBucketThatRunsEndsWithItsResultAndLaterOperationsFail) {
   Tensor mine({1, 2});
   Tensor others({10, 20});
-  ranks_[0]->submit(mine, "sum");
-  ranks_[1]->submit(others, "sum");
-  drive_until_rank_1_has(others);
+  sum_until_rank_1_has_the_result(mine, others);
   ASSERT_TRUE(others.handle->status().ok());
   ASSERT_FALSE(mine.handle->done());
   ranks_[0]->named.fail_all(lost_);
@@ -76,9 +77,7 @@ TEST_F(ArrivedResultsTest, TheBucketThatRunsEndsWithItsResultAndLaterOperationsF
 TEST_F(ArrivedResultsTest, AnotherReasonThanALossEndsTheBucketAtOnce) {
   Tensor mine({1, 2});
   Tensor others({10, 20});
-  ranks_[0]->submit(mine, "sum");
-  ranks_[1]->submit(others, "sum");
-  drive_until_rank_1_has(others);
+  sum_until_rank_1_has_the_result(mine, others);
   ranks_[0]->named.fail_all(Status(Code::aborted, "enough"));
   ASSERT_TRUE(mine.handle->done());
   EXPECT_EQ(mine.handle->status().code(), Code::aborted);
