@@ -210,7 +210,10 @@ Task<Status> Rank::outcome(Comm& comm, std::shared_ptr<SetupWatch> watch, Status
   const bool is_own = failure.code() != Code::timeout && failure.code() != Code::transport &&
                       failure.code() != Code::peer_lost && failure.code() != Code::authentication;
   const Status told = watch->why();
-  if (failure.code() == Code::shut_down && !told.ok()) co_return told;
+  if (failure.code() == Code::shut_down && !told.ok()) {
+    report(comm, told);
+    co_return told;
+  }
   if (is_own) {
     report(comm, failure);
     co_return failure;
@@ -230,7 +233,9 @@ Task<Status> Rank::outcome(Comm& comm, std::shared_ptr<SetupWatch> watch, Status
   }
   const Status gone = watch->why();
   const bool is_departure = gone.code() == Code::shut_down && failure.code() == Code::transport;
-  co_return gone.ok() || is_departure ? failure : gone;
+  if (gone.ok() || is_departure) co_return failure;
+  if (gone.code() == Code::shut_down) report(comm, gone);
+  co_return gone;
 }
 
 // ---- Using one ----

@@ -105,7 +105,7 @@ void Runtime::leave(const Status& why, int64_t farewell_ns) {
       for (const auto& group : groups) group->named().prepare_to_leave();
       for (const auto& group : groups) {
         progress_thread_->drain(*group, deadline);
-        group->named().fail_all(why);
+        group->named().leave(why);
         progress_thread_->remove(*group);
       }
     });
@@ -246,7 +246,7 @@ void Runtime::end(Group& group) {
   const auto end_it = [this, kept] {
     kept->named().prepare_to_leave();
     progress_thread_->drain(*kept, Deadline::after_ns(kFarewellNs));
-    kept->named().fail_all(Status(Code::shut_down, "the group " + kept->id() + " has been destroyed"));
+    kept->named().leave(Status(Code::shut_down, "the group " + kept->id() + " has been destroyed"));
     progress_thread_->remove(*kept);
   };
   // After shut_down() nothing drives the group any more.

@@ -230,6 +230,7 @@ class Runtime {
   // The error of the set-up: that of the rank that has failed or is gone if there is one, else `failure`.
   Status outcome(const SetUp& set_up, const Status& failure);
   void request_decision(const SetUp& set_up, const Status& failure, Deadline limit);
+  Status report_departure(const SetUp& set_up, const Status& gone);
   Status report_own(const std::string& comm, const Status& failure);
   // A communicator that is connected on this rank. commit() completes its set-up.
   struct Connected {

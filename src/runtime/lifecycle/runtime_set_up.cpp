@@ -102,7 +102,7 @@ Status Runtime::outcome(const SetUp& set_up, const Status& failure) {
   const bool is_own = failure.code() != Code::timeout && failure.code() != Code::transport &&
                       failure.code() != Code::peer_lost && failure.code() != Code::authentication;
   const Status told = set_up.watch->why();
-  if (failure.code() == Code::shut_down && !told.ok()) return told;
+  if (failure.code() == Code::shut_down && !told.ok()) return report_departure(set_up, told);
   if (is_own) return set_up.comm.empty() ? failure : report_own(set_up.comm, failure);
   const Deadline limit = decision_deadline(config_);
   coordinator_client_->probe({});
@@ -114,7 +114,14 @@ Status Runtime::outcome(const SetUp& set_up, const Status& failure) {
   }
   const Status gone = set_up.watch->why();
   const bool is_told = gone.code() == Code::shut_down && failure.code() == Code::transport;
-  return gone.ok() || is_told ? failure : gone;
+  return gone.ok() || is_told ? failure : report_departure(set_up, gone);
+}
+
+// A rank that begins this set-up later may know more: another one may have ended meanwhile because of this failure. So
+// the end of a rank that left in good order becomes the decision for all; a loss is news that comes first anyway.
+Status Runtime::report_departure(const SetUp& set_up, const Status& gone) {
+  if (gone.code() == Code::shut_down && !set_up.comm.empty()) coordinator_client_->report(set_up.comm, gone);
+  return gone;
 }
 
 // No rank is gone, but some members cannot connect. They run into the time limit, each with a text of its own, and

@@ -32,7 +32,8 @@ void GroupFailure::peer_is_gone(int peer, const Status& why) {
   gone_.push_back({peer, why, Deadline::after_seconds(news_s_)});
 }
 
-void GroupFailure::rank_departs(int rank) {
+void GroupFailure::rank_departs(int rank, const Status& why) {
+  if (departure_.ok()) departure_ = why;
   departed_.push_back(rank);
   std::erase_if(gone_, [rank](const Gone& one) { return one.peer == rank; });
 }

@@ -53,8 +53,8 @@ class GroupFailure {
   // ---- peers ----
   // The messages of a peer have ended.
   void peer_is_gone(int peer, const Status& why);
-  // A rank has left in good order. Its end needs no report.
-  void rank_departs(int rank);
+  // A rank has left in good order, and `why` says so. Its end needs no report.
+  void rank_departs(int rank, const Status& why);
   // When an end becomes unexplained, as a clock time in ns. INT64_MAX: there is none to explain.
   int64_t explanation_due_ns() const;
   // Why the messages of a peer have ended whose departure or loss was not announced in time; null if there is none.
@@ -63,11 +63,12 @@ class GroupFailure {
   // No further plan can arrive, because a rank on the way from the root has left or was lost.
   void plans_end() { plans_have_ended_ = true; }
   bool plans_have_ended() const { return plans_have_ended_; }
-  // A rank on that way has left in good order; operations that wait fail with `why` once its last plans have arrived.
-  void source_departs(const Status& why) {
-    if (departure_.ok()) departure_ = why;
-  }
-  bool source_has_departed() const { return !departure_.ok() && plans_have_ended_; }
+  // A rank on that way has left in good order. Operations that wait fail with departure() once its last plans have
+  // arrived.
+  void source_departs() { source_departs_ = true; }
+  bool source_has_departed() const { return source_departs_ && plans_have_ended_; }
+  // The end of the rank that left first: operations that are not agreed on wait for it, and other ranks, the source
+  // among them, may have left because of it.
   const Status& departure() const { return departure_; }
 
  private:
@@ -80,7 +81,8 @@ class GroupFailure {
   Deadline decision_due_ = Deadline::never();
   std::vector<Entry> stranded_;
   Status failure_;
-  Status departure_;
+  Status departure_;  // of the rank that left first
+  bool source_departs_ = false;
   bool plans_have_ended_ = false;
   struct Gone {
     int peer;

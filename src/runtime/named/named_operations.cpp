@@ -191,11 +191,21 @@ void NamedOperations::end_peer(int peer, const Status& why) {
 // for the rank fail on all ranks at the same place among the plans, because the root sends the error in a plan. Ranks
 // whose plans came through the rank that left get none any more: each of them handles the departure itself.
 void NamedOperations::depart(int rank, const Status& why) {
-  failure_.rank_departs(rank);
+  failure_.rank_departs(rank, why);
   submissions_.depart(rank);
   order_.publish();
   exchange_.depart(rank);
-  if (exchange_.plans_come_through(rank)) failure_.source_departs(why);
+  if (exchange_.plans_come_through(rank)) failure_.source_departs();
+}
+
+// The ranks below this one get no more plans, and learn that now: the communicator may stay open for long. When a group
+// has failed, the coordinator's decision tells them why.
+void NamedOperations::leave(const Status& why) {
+  if (failure().ok()) {
+    exchange_.leave();
+    comm_.progress();  // sends it
+  }
+  fail_all(why);
 }
 
 // The order matters: buckets that have not begun complete first, then the running ones, then the entries that no plan

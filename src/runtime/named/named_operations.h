@@ -57,6 +57,9 @@ class NamedOperations final : private PlanExchange::Receiver {
   bool is_changing_order() const { return order_.may_end() || exchange_.has_input(); }
   // Call before this rank leaves the group: it leaves a locked order, so that it promises no further position.
   void prepare_to_leave() { order_.prepare_to_leave(); }
+  // Ends this rank's part in the group: fails all operations in flight and all later ones with `why`. Call after
+  // prepare_to_leave(), once nothing is running() or for a deadline.
+  void leave(const Status& why);
 
   // Rank `rank` of the group has left in good order. Operations that wait for it fail with `why`.
   void depart(int rank, const Status& why);

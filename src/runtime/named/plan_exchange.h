@@ -63,6 +63,8 @@ class PlanExchange {
   void depart(int rank);
   void left_order(uint64_t rounds, bool completed);
   void finish_round();
+  // This rank leaves the group: tells the ranks that get their plans from it that none follows.
+  void leave() { pass_on_plan({}); }
   bool is_root() const { return root_ != nullptr; }
   // Whether that rank of the group is the root or passes on its plans to this one.
   bool plans_come_through(int rank) const { return tree_.has_ancestor(rank); }

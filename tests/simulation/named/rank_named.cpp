@@ -93,7 +93,7 @@ Task<> Rank::end_groups(Status why, int64_t patience) {
   for (SimulatedGroup* group : groups()) {
     auto until_drained = wait([group] { return group->has_failed() || !group->named().running(); }, until);
     co_await until_drained;
-    group->named().fail_all(why);
+    group->named().leave(why);
   }
 }
 

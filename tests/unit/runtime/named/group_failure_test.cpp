@@ -65,7 +65,8 @@ TEST_F(GroupFailureTest, StrandedEntriesAreTakenOnce) {
 }
 
 TEST_F(GroupFailureTest, SourceOfPlansHasDepartedOnceTheyHaveEnded) {
-  failure_.source_departs(kFirst);
+  failure_.rank_departs(0, kFirst);
+  failure_.source_departs();
   failure_.peer_is_gone(1, kSecond);
   EXPECT_FALSE(failure_.source_has_departed()) << "another peer than the source may be gone";
   failure_.plans_end();
@@ -78,8 +79,15 @@ TEST_F(GroupFailureTest, PlansThatEndWithoutADepartureAreNoFailure) {
   failure_.plans_end();
   EXPECT_TRUE(failure_.plans_have_ended());
   EXPECT_FALSE(failure_.source_has_departed());
-  failure_.source_departs(kFirst);
-  failure_.source_departs(kSecond);
+}
+
+TEST_F(GroupFailureTest, TheFirstDepartureIsTheReasonAlsoWhereTheSourceDepartsLater) {
+  failure_.plans_end();
+  failure_.rank_departs(1, kFirst);
+  EXPECT_FALSE(failure_.source_has_departed());
+  failure_.rank_departs(0, kSecond);
+  failure_.source_departs();
+  EXPECT_TRUE(failure_.source_has_departed());
   EXPECT_EQ(failure_.departure().text(), "first");
 }
 
@@ -94,15 +102,15 @@ TEST_F(GroupFailureTest, TheEndOfAPeerIsUnexplainedOnceTheNewsAreOverdue) {
   overdue.peer_is_gone(2, kSecond);
   ASSERT_NE(overdue.unexplained_end(), nullptr);
   EXPECT_EQ(overdue.unexplained_end()->text(), "first");
-  overdue.rank_departs(1);
+  overdue.rank_departs(1, kSecond);
   ASSERT_NE(overdue.unexplained_end(), nullptr);
   EXPECT_EQ(overdue.unexplained_end()->text(), "second");
-  overdue.rank_departs(2);
+  overdue.rank_departs(2, kSecond);
   EXPECT_EQ(overdue.unexplained_end(), nullptr);
 }
 
 TEST_F(GroupFailureTest, ADepartureThatIsKnownExplainsTheEnd) {
-  failure_.rank_departs(1);
+  failure_.rank_departs(1, kSecond);
   failure_.peer_is_gone(1, kFirst);
   EXPECT_EQ(failure_.explanation_due_ns(), Deadline::never().moment_ns());
 }

@@ -1,0 +1,70 @@
+// Tests of named operations that wait for ranks which have left their group in good order.
+#include "tests/unit/runtime/named/driven_ranks.h"
+
+namespace fdl::test {
+namespace {
+
+const Status kFirst(Code::shut_down, "rank 11 has shut down");
+const Status kRoot(Code::shut_down, "rank 10 has shut down");
+
+void leave(DrivenRanks::Rank& rank) {
+  rank.named.prepare_to_leave();
+  rank.named.leave(Status(Code::shut_down, "this rank has left"));
+}
+
+TEST(Departures, ARankThatSubmitsAfterTheRootHasLeftNamesTheRankThatLeftFirst) {
+  const DrivenRanks ranks(3);
+  leave(ranks[1]);
+  for (const int rank : {0, 2}) ranks[rank].named.depart(1, kFirst);
+  Tensor of_root({1});
+  ranks[0].submit(of_root, "sum");
+  ranks.progress({0, 2});
+  ASSERT_TRUE(of_root.handle->done());
+  EXPECT_EQ(of_root.handle->status().code(), Code::shut_down);
+  EXPECT_NE(of_root.handle->status().text().find("rank 11"), std::string::npos) << of_root.handle->status().text();
+  leave(ranks[0]);
+  Tensor late({2});
+  ranks[2].submit(late, "sum");
+  ranks.progress({2});
+  EXPECT_FALSE(late.handle->done()) << "this rank has no news yet";
+  ranks[2].named.depart(0, kRoot);
+  ranks.progress({2});
+  ASSERT_TRUE(late.handle->done());
+  EXPECT_EQ(late.handle->status().text(), kFirst.text());
+}
+
+// The root's communicator stays open: where rank 0 serves the coordinator, it waits for the other ranks to leave.
+TEST(Departures, OperationsFailAtTheNewsOfTheRootWhileItsConnectionsAreOpen) {
+  const DrivenRanks ranks(2);
+  Tensor waits({1});
+  ranks[1].submit(waits, "sum");
+  ranks.progress({0, 1});
+  leave(ranks[0]);
+  ranks[1].named.depart(0, kRoot);
+  ranks.progress({1});
+  ASSERT_TRUE(waits.handle->done());
+  EXPECT_EQ(waits.handle->status().text(), kRoot.text());
+}
+
+TEST(Departures, APlanThatTheRootHasSentBeforeItLeftStillRuns) {
+  const DrivenRanks ranks(2);
+  Tensor mine({1});
+  Tensor others({2});
+  ranks[0].submit(mine, "sum");
+  ranks[1].submit(others, "sum");
+  // Rank 1 comes first in each turn, so the root's result is there before rank 1 has taken its own.
+  while (!mine.handle->done()) {
+    ranks[1].progress();
+    while (!mine.handle->done() && ranks[0].progress()) {
+    }
+  }
+  leave(ranks[0]);
+  ranks[1].named.depart(0, kRoot);
+  ranks.progress({1});
+  ASSERT_TRUE(others.handle->done());
+  EXPECT_TRUE(others.handle->status().ok()) << others.handle->status().text();
+  EXPECT_EQ(others.output, std::vector<float>({3}));
+}
+
+}  // namespace
+}  // namespace fdl::test
