@@ -127,8 +127,11 @@ void Job::check_one_outcome() {
     const std::string side = is_cut ? fmt::format(" on host {}", rank->process().host) : "";
     for (const auto& [where, outcome] : rank->outcomes()) {
       const World& world = *worlds_.at(where.substr(0, where.find(" / ")));
-      const bool is_served_well = world.coordinator != nullptr && is_unhurt(world.coordinator->process()) &&
-                                  !was_cut_off(world.coordinator->process().host);
+      const CoordinatorActor* coordinator = world.coordinator;
+      const bool is_unhurt_there = coordinator != nullptr && is_unhurt(coordinator->process());
+      // It has ended by itself: its process has failed like others, or its launcher begins another generation.
+      if (is_unhurt_there && outcome.ended > coordinator->served_until()) continue;
+      const bool is_served_well = is_unhurt_there && !was_cut_off(coordinator->process().host);
       if (is_served_well || done_.size() == 1) texts[where + side][outcome.why.text()].push_back(rank->number());
     }
   }

@@ -18,6 +18,7 @@ bool CoordinatorActor::accept(const End& end) {
 
 void CoordinatorActor::died() {
   is_serving_ = false;
+  served_until_ = std::min(served_until_, simulation().now());
   clients_.clear();
   outputs_.clear();
 }
@@ -26,6 +27,7 @@ void CoordinatorActor::stop(int64_t patience) {
   if (!is_serving_ || ends_at_ != kNever) return;
   simulation().tell("{}: the coordinator ends", process().name);
   ends_at_ = clock() + patience;
+  served_until_ = simulation().now();
   rounds_.end();
   wake();
 }

@@ -28,6 +28,8 @@ class CoordinatorActor final : public Actor, private CoordinatorRounds::Connecti
   // Announces the end, and serves until each member has read it, for `patience` at most.
   void stop(int64_t patience);
   bool is_serving() const { return is_serving_; }
+  // When it ended, or began to; in the time of the simulation.
+  int64_t served_until() const { return served_until_; }
   bool is_empty() const { return membership().is_empty(); }
   const JobMembership& membership() const { return rounds_.membership(); }
 
@@ -59,6 +61,7 @@ class CoordinatorActor final : public Actor, private CoordinatorRounds::Connecti
   std::map<Peer, Client> clients_;
   std::deque<Output> outputs_;  // of this round
   bool is_serving_ = true;
+  int64_t served_until_ = kNever;
   int64_t ends_at_ = kNever;  // on its clock
 };
 

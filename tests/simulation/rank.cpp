@@ -50,6 +50,7 @@ Task<> Rank::take_part() {
     status = co_await working;
     if (status.ok()) {
       has_finished_ = true;
+      finished_at_ = simulation().now();
       auto ending = shut_down(seconds_to_ns(kLimits.lost_after_s));
       co_await ending;
       simulation().tell("{} has finished", name());
@@ -239,6 +240,8 @@ void Rank::handle_events() {
         simulation().tell("{} finds: {}", name(), event.why.text());
         if (event.why.code() != Code::shut_down) {
           for (const auto& comm : comms_) interrupt(*comm, event.why);
+        } else {
+          for (SimulatedGroup* group : groups()) group->named().end_decisions();
         }
         decisions_->close();
         break;

@@ -109,6 +109,7 @@ class Rank final : public Actor {
   // The stalls of which the coordinator has told this rank.
   const std::vector<std::string>& stalls() const { return stalls_; }
   bool has_finished() const { return has_finished_; }
+  int64_t finished_at() const { return finished_at_; }  // when it began to leave; in the time of the simulation
   bool has_unconfirmed_end() const { return has_unconfirmed_end_; }
   const Status& recovery_failure() const { return recovery_failure_; }
 
@@ -244,6 +245,7 @@ class Rank final : public Actor {
   Status recovery_failure_;
   std::vector<std::string> stalls_;
   bool has_finished_ = false;
+  int64_t finished_at_ = 0;
   bool has_unconfirmed_end_ = false;
   bool has_begun_ = false;
 

@@ -45,6 +45,7 @@ Task<> Rank::run_elastic(Actor* launcher) {
       status = co_await working;
     }
     has_finished_ = status.ok();
+    finished_at_ = simulation().now();
     lost = status.ok() ? -1 : status.error().culprit_rank;
     auto ending = shut_down(has_finished_ ? seconds_to_ns(kLimits.lost_after_s) : kSecond);
     co_await ending;

@@ -50,9 +50,9 @@ struct Request {
 // One operation that every rank of the group runs next, in the plan's order.
 //
 // A rank matches names with its requests when it decodes the plan, not when the bucket's turn comes. The plan means
-// only requests that the rank had sent by then; a later request of the same name is a new one. A bucket with an error
-// is not run: a rank completes with the error those of its own requests that the bucket names, and ignores the other
-// names. A rank that has no request for an allreduce has joined and contributes zeros.
+// only requests that the rank had sent by then; a later request of the same name is a new one. A rank that has no
+// request for an allreduce has joined and contributes zeros. A bucket with an error is not run: a rank completes with
+// the error those of its own requests that the bucket names, and where it has none and has not joined, its next one.
 struct Bucket {
   RequestKind kind = RequestKind::allreduce;
   std::vector<std::string> names;  // several: a fused allreduce, in the order of the buffer

@@ -5,9 +5,15 @@
 // order. It leaves once, by take() or begin(). Locking an order moves all negotiated entries into their places. Leaving
 // the order moves the entries of all places back, to be sent. While an order is being left, nothing is sent.
 //
+// An operation that has failed without this rank's entry, because the rank is late, has failed on this rank too. The
+// rank's next entry of that name is the one that belongs to it, and is refused with the same error. Otherwise it would
+// meet the next entries of the other ranks, in one rank's order but not in the other's.
+//
 // The class is not synchronized: the progress thread of the group calls it.
 #pragma once
 
+#include <algorithm>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,17 +64,36 @@ class Submissions {
     unsent_.clear();
     return requests;
   }
-  // This rank's entries of a bucket of a plan. Entries that were not sent yet are excluded: the plan cannot refer to
-  // them.
-  std::vector<std::optional<Entry>> take(const Bucket& bucket) {
-    std::vector<std::optional<Entry>> entries(bucket.names.size());
+  // This rank's entries of a bucket of a plan. A bucket that runs cannot refer to entries that were not sent yet. A
+  // bucket with an error ends those too, and those that are still to come.
+  std::vector<std::optional<Entry>> take(const std::shared_ptr<const Bucket>& bucket) {
+    const bool has_failed = !bucket->error.empty();
+    std::vector<std::optional<Entry>> entries(bucket->names.size());
     for (std::size_t i = 0; i < entries.size(); ++i) {
-      const auto found = negotiated_.find(bucket.names[i]);
-      if (found == negotiated_.end() || !found->second.sent) continue;
+      const auto found = negotiated_.find(bucket->names[i]);
+      if (found == negotiated_.end()) {
+        if (has_failed && !has_joined()) late_[bucket->names[i]].push_back(bucket);
+        continue;
+      }
+      if (!found->second.sent && !has_failed) continue;
+      if (!found->second.sent) std::erase(unsent_, &found->second);
       entries[i] = std::move(found->second.entry);
       negotiated_.erase(found);
     }
     return entries;
+  }
+
+  // ---- Late ----
+  // An entry of an operation that has failed before, and the bucket with the error.
+  struct Refused {
+    Entry entry;
+    std::shared_ptr<const Bucket> bucket;
+  };
+  bool has_refused() const { return !refused_.empty(); }
+  // Call when all entries of a group are submitted.
+  std::vector<Refused> take_refused() {
+    if (!refused_.empty() && !order_) dissolve_groups();  // else finish_leaving() does it
+    return std::exchange(refused_, {});
   }
 
   // ---- Locked ----
@@ -177,8 +202,10 @@ class Submissions {
   std::vector<Entry> take_all() {
     std::vector<Entry> all = empty_places();
     for (auto& [name, one] : std::exchange(negotiated_, {})) all.push_back(std::move(one.entry));
+    for (Refused& one : std::exchange(refused_, {})) all.push_back(std::move(one.entry));
     order_.reset();
     unsent_.clear();
+    late_.clear();
     return all;
   }
 
@@ -189,13 +216,30 @@ class Submissions {
   };
 
   void negotiate(Entry entry) {
+    if (!late_.empty() && refuse(entry)) return;
     std::string name = entry.request.name;
     const auto [added, is_new] = negotiated_.try_emplace(std::move(name), Negotiated{std::move(entry)});
     FDL_CHECK(is_new);
     unsent_.push_back(&added->second);
   }
-  // Ranks submit a group whole. If some of its members have run, the rest (the same on all ranks) becomes ungrouped,
-  // because the root would otherwise wait for the whole group.
+  // A rank that joins does not submit what it has missed.
+  bool refuse(Entry& entry) {
+    const auto found = late_.find(entry.request.name);
+    if (found == late_.end()) {
+      if (entry.request.kind == RequestKind::join) late_.clear();
+      return false;
+    }
+    refused_.push_back({std::move(entry), std::move(found->second.front())});
+    found->second.pop_front();
+    if (found->second.empty()) late_.erase(found);
+    return true;
+  }
+  bool has_joined() const {
+    return std::any_of(negotiated_.begin(), negotiated_.end(),
+                       [](const auto& one) { return one.second.entry.request.kind == RequestKind::join; });
+  }
+  // Ranks submit a group whole. If some of its members have run or were refused, the rest (the same on all ranks)
+  // becomes ungrouped, because the root would otherwise wait for the whole group.
   void dissolve_groups() {
     std::unordered_map<std::string_view, int32_t> members;
     for (const Negotiated* negotiated : unsent_) ++members[negotiated->entry.request.group];
@@ -226,6 +270,8 @@ class Submissions {
   std::unordered_map<std::string, Negotiated> negotiated_;
   std::vector<Negotiated*>
       unsent_;  // not sent yet, in the order of submission; points into negotiated_, whose nodes never move
+  std::unordered_map<std::string, std::deque<std::shared_ptr<const Bucket>>> late_;  // failed without this rank's entry
+  std::vector<Refused> refused_;
   std::unique_ptr<LockedOrder> order_;
   std::vector<std::vector<std::optional<Entry>>> places_;  // by bucket, then by tensor
   std::string reason_;

@@ -315,7 +315,9 @@ void Runtime::on_event(const CoordinatorEvent& event) {
       break;
     case CoordinatorEvent::Kind::coordinator_lost:
       // After an orderly stop of the coordinator the groups go on: communicators detect lost peers by themselves.
-      if (event.why.code() != Code::shut_down) {
+      if (event.why.code() == Code::shut_down) {
+        for (const auto& group : groups) group->named().end_decisions();
+      } else {
         for (const auto& group : groups) group->named().fail_all(event.why);
         interrupt_comms([](const Communicator&) { return true; }, event.why);
       }

@@ -91,7 +91,7 @@ bool BucketExecutor::begin_group() {
 std::unique_ptr<BucketRun> BucketExecutor::start_next(GroupLaunch* group_launch) {
   PlannedBucket planned = pending_.take_front();
   if (!planned.bucket->error.empty()) {
-    fail_bucket(planned);
+    operations_.complete(planned.entries, error_of(*planned.bucket));
     return nullptr;
   }
   ++begun_;
@@ -129,16 +129,15 @@ void BucketExecutor::finish(BucketRun& run) {
   failure_.report(run.status());
 }
 
-// Completes this rank's entries of an error bucket. The culprit's rank in the group becomes its rank in the world.
-void BucketExecutor::fail_bucket(PlannedBucket& planned) {
-  const Bucket& bucket = *planned.bucket;
+// The culprit's rank in the group becomes its rank in the world.
+Status BucketExecutor::error_of(const Bucket& bucket) const {
   Error error{.code = bucket.code, .text = bucket.error};
   if (bucket.culprit >= 0 && bucket.culprit < comm_.size()) {
     const Member& culprit = comm_.members()[static_cast<std::size_t>(bucket.culprit)];
     error.culprit_rank = culprit.world_rank;
     error.culprit_host = culprit.host_name;
   }
-  operations_.complete(planned.entries, Status(std::move(error)));
+  return Status(std::move(error));
 }
 
 void BucketExecutor::fail_all(const Status& why) {

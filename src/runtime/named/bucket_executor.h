@@ -40,6 +40,8 @@ class BucketExecutor {
   // Completes all pending and running operations with `why`, in this order. Returns when the communicator no longer
   // uses their tensors.
   void fail_all(const Status& why);
+  // The error of a bucket that has one.
+  Status error_of(const Bucket& bucket) const;
   // How many buckets were begun.
   uint64_t begun() const { return begun_; }
 
@@ -49,7 +51,6 @@ class BucketExecutor {
   std::unique_ptr<BucketRun> start_next(GroupLaunch* group_launch = nullptr);
   bool resolve_trial();
   void finish(BucketRun& run);
-  void fail_bucket(PlannedBucket& planned);
   void drain(BucketRun& run, const Status& why);
 
   Communicator& comm_;

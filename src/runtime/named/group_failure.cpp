@@ -12,7 +12,13 @@ void GroupFailure::report(const Status& why) {
   if (!report_.ok()) return;
   report_ = why;
   unsent_report_ = why;
-  decision_due_ = decision_deadline(config_);
+  decision_due_ = decisions_have_ended_ ? Deadline::after_ns(0) : decision_deadline(config_);
+}
+
+void GroupFailure::decisions_end() {
+  decisions_have_ended_ = true;
+  if (!report_.ok()) decision_due_ = Deadline::after_ns(0);
+  for (Gone& one : gone_) one.due = Deadline::after_ns(0);
 }
 
 void GroupFailure::strand(Entries& entries) {
@@ -29,7 +35,7 @@ bool GroupFailure::fail(const Status& why) {
 
 void GroupFailure::peer_is_gone(int peer, const Status& why) {
   if (std::find(departed_.begin(), departed_.end(), peer) != departed_.end()) return;
-  gone_.push_back({peer, why, Deadline::after_seconds(news_s_)});
+  gone_.push_back({peer, why, decisions_have_ended_ ? Deadline::after_ns(0) : Deadline::after_seconds(news_s_)});
 }
 
 void GroupFailure::rank_departs(int rank, const Status& why) {

@@ -39,6 +39,8 @@ class GroupFailure {
   Status take_report() { return std::exchange(unsent_report_, {}); }
   // Whether no decision has arrived by decision_deadline(). The report then becomes the final failure.
   bool decision_is_overdue() const { return decision_due_.passed(); }
+  // The coordinator has ended: no decision will arrive any more, and no news.
+  void decisions_end();
   // The clock time in ns at which that becomes true. INT64_MAX: never.
   int64_t next_alarm_ns() const { return decision_due_.moment_ns(); }
   void strand(Entries& entries);
@@ -79,6 +81,7 @@ class GroupFailure {
   Status report_;
   Status unsent_report_;  // report_ until take_report()
   Deadline decision_due_ = Deadline::never();
+  bool decisions_have_ended_ = false;
   std::vector<Entry> stranded_;
   Status failure_;
   Status departure_;  // of the rank that left first

@@ -44,6 +44,7 @@ void NamedOperations::submit(std::vector<Entry> entries) {
     operations_.begin(entry);
     submissions_.submit(std::move(entry));
   }
+  if (submissions_.has_refused()) complete_refused();
   order_.publish();
 }
 
@@ -58,6 +59,7 @@ bool NamedOperations::progress() {
   moved |= order_.follow();
   moved |= apply_deferred();
   moved |= executor_.progress();
+  if (submissions_.has_refused()) complete_refused();  // entries of an order that was left
   if (failure_.source_has_departed() && !running()) fail_all(Status(failure_.departure()));
   // Operations that wait for a rank without a connection cannot complete. Agreed buckets need no messages and finish
   // first.
@@ -166,11 +168,15 @@ void NamedOperations::apply(Plan&& plan) {
   if (plan.empty() && plan.locked.empty()) return;
   if (Trace* trace = operations_.telemetry().trace(); trace != nullptr) trace->cycle();
   for (Bucket& bucket : plan.buckets) {
-    Entries entries = submissions_.take(bucket);
-    operations_.telemetry().decided(
-        pending_.append({std::make_shared<const Bucket>(std::move(bucket)), std::move(entries)}));
+    auto shared = std::make_shared<const Bucket>(std::move(bucket));
+    Entries entries = submissions_.take(shared);
+    operations_.telemetry().decided(pending_.append({std::move(shared), std::move(entries)}));
   }
   if (!plan.locked.empty()) order_.lock(std::move(plan));
+}
+
+void NamedOperations::complete_refused() {
+  for (auto& [entry, bucket] : submissions_.take_refused()) operations_.complete(entry, executor_.error_of(*bucket));
 }
 
 void NamedOperations::report_stall(const std::string& text) {

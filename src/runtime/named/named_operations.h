@@ -69,6 +69,8 @@ class NamedOperations final : private PlanExchange::Receiver {
   // Returns a failure of this rank that is not reported to the coordinator yet, once; OK if there is none. The caller
   // reports it, and passes the coordinator's failure decision to fail_all().
   Status take_failure_report() { return failure_.take_report(); }
+  // The coordinator has ended in good order. The group goes on; from here on this rank decides its failures alone.
+  void end_decisions() { failure_.decisions_end(); }
   // An exception has left the parts in an unknown state: reports `why`, and advances nothing from here on.
   void stop(const Status& why) {
     stopped_ = true;
@@ -103,6 +105,7 @@ class NamedOperations final : private PlanExchange::Receiver {
   std::string describe_agreement() const;
   bool apply_deferred();
   void apply(Plan&& plan);
+  void complete_refused();
   void fail_exchange(const Status& why) override { fail_all(why); }
   void end_peer(int peer, const Status& why) override;
   void end_plans() override { failure_.plans_end(); }

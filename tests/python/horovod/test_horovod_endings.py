@@ -91,6 +91,51 @@ def test_a_rank_that_is_killed_in_backward_is_named():
     assert max(seconds) < 4
 
 
+def one_rank_is_killed_after_rank_0_has_left():
+    """Rank 0 serves the coordinator, whose decision the others would wait for."""
+    hvd.init()
+    others = hvd.add_process_set([1, 2])
+    if hvd.rank() == 0:
+        hvd.shutdown()
+        return
+
+    def train():
+        while True:
+            time.sleep(0.01)
+            hvd.allreduce(torch.ones(3), name="step", process_set=others)
+            if hvd.rank() == 2 and time.monotonic() > end:
+                print("KILLED", time.monotonic(), sep="\t", flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    end = time.monotonic() + 4  # rank 0 serves for 2 s after its shutdown
+    _told(train)
+
+
+def test_a_loss_after_rank_0_has_left_is_known_at_once():
+    outputs = launch(3, one_rank_is_killed_after_rank_0_has_left, codes=[0, 0, -signal.SIGKILL])
+    seconds, texts = _seconds_until_error(outputs, "KILLED")
+    assert len(texts) == 1 and all("rank 2 " in text for text in texts), texts
+    assert max(seconds) < 5  # the limit for a decision is 30 s
+
+
+def rank_0_leaves_while_others_wait():
+    hvd.init()
+    hvd.allreduce(torch.ones(1), name="together")
+    if hvd.rank() == 0:
+        time.sleep(0.3)
+        print("LEAVES", time.monotonic(), sep="\t", flush=True)
+        hvd.shutdown()
+    else:
+        _told(lambda: hvd.allreduce(torch.ones(1), name="without rank 0"))
+
+
+def test_operations_end_at_the_shutdown_of_rank_0():
+    outputs = launch(4, rank_0_leaves_while_others_wait)
+    seconds, texts = _seconds_until_error(outputs, "LEAVES")
+    assert len(seconds) == 3 and len(texts) == 1 and "rank 0 " in texts.pop(), texts
+    assert min(seconds) < 1.5  # rank 0 waits for 2 s until the others have left, with its connections open
+
+
 def many_lives():
     for life in range(100):
         hvd.init()

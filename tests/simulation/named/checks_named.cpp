@@ -82,9 +82,10 @@ void Job::check_stall_texts() {
       simulation_.violated(fmt::format("{}: an operation has waited for {:.1f} s, and no stall is reported", key,
                                        static_cast<double>(record->longest_wait) / 1e9));
     }
-    for (const std::string& text : record->stalls) {
+    for (const auto& [text, moment] : record->stalls) {
       for (const Rank* member : worlds_.at(record->world)->members) {
-        if (member->has_finished() && std::ranges::count(member->stalls(), text) == 0) {
+        const bool has_time = member->has_finished() && member->finished_at() - moment > kSecond;
+        if (has_time && std::ranges::count(member->stalls(), text) == 0) {
           simulation_.violated(fmt::format("{} does not read of a stall: {}", member->process().name, text));
         }
       }

@@ -95,6 +95,14 @@ void add_surprises(NamedPhase& phase, Dice& dice, int ranks) {
     if (is_overdue(surprise) && (!is_alone || std::ranges::any_of(phase.surprises, is_overdue))) continue;
     if (phase.find(surprise.kind, surprise.round) == nullptr) phase.surprises.push_back(surprise);
   }
+  // A rank that has missed what is overdue is ahead by half of the limit, at most until the first round of the next
+  // phase: a rank that is late then is so by little.
+  const bool has_overdue = std::ranges::any_of(
+      phase.surprises, [](const Surprise& surprise) { return surprise.kind == Surprise::Kind::overdue; });
+  for (Surprise& surprise : phase.surprises) {
+    const bool is_late = surprise.kind == Surprise::Kind::late;
+    if (is_late && (has_overdue || surprise.round == 0)) surprise.delay %= kSecond_ns;
+  }
 }
 
 }  // namespace

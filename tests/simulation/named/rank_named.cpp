@@ -75,7 +75,7 @@ void Rank::make_group(Comm& comm) {
   comm.group->named().report_stalls_to([this, &record, id = comm.id](const std::string& text) {
     simulation().tell("{}: {}: {}", name(), id, text);
     simulation().count("stalls");
-    record.stalls.push_back(text);
+    record.stalls.push_back({text, simulation().now()});
     job_.check_stall(record, text);
     CoordinatorMessage message{.kind = CoordinatorMessage::Kind::stall};
     message.number = 4 * kSecond;
@@ -234,6 +234,8 @@ Status Rank::judge(NamedPhase& phase, SimulatedGroup::Submission& submission, co
     for (const int member : members) {
       if (phase.rounds_on(member) > round) submitting.push_back(member);
     }
+    // The rank that has missed it may have joined in the next phase, before the limit.
+    if (is_overdue(tensors.front().name)) std::erase(submitting, phase.find(Surprise::Kind::overdue, round)->rank);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const std::vector<int64_t> result = expected(tensors[i], members, submitting, group.rank(), round);
       if (!std::equal(result.begin(), result.end(), submission.result(i))) {

@@ -34,7 +34,7 @@ struct GroupRecord {
   std::map<std::string, std::map<int, Ending>> endings;      // by operation and rank
   std::map<std::pair<int, std::string>, int64_t> submitted;  // when a rank has last submitted a name
   std::set<std::pair<int, std::string>> pending;             // names that a rank has submitted, and that have not ended
-  std::vector<std::string> stalls;                           // texts of the root
+  std::vector<std::pair<std::string, int64_t>> stalls;       // texts of the root, and when it has reported them
   int64_t longest_wait = 0;                                  // of an operation on a rank
   std::map<std::string, int> last_joined;                    // by phase
 };

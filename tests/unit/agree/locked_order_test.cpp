@@ -514,8 +514,8 @@ TEST(RootOfAnOptimisticOrder, RejectsAFreezeWithoutALockedOrder) {
 // ---- Histories ----
 
 struct Totals {
-  uint64_t submitted = 0, failed = 0, locks = 0, begun = 0, left_over = 0, stalls = 0, kept_back = 0, dropped = 0,
-           lost = 0, in_groups = 0, ended = 0, deferred = 0;
+  uint64_t submitted = 0, failed = 0, refused = 0, locks = 0, begun = 0, left_over = 0, stalls = 0, kept_back = 0,
+           dropped = 0, lost = 0, in_groups = 0, ended = 0, deferred = 0;
 };
 
 // A group of ranks that work through one list of phases, which repeat, change and may end in joins. Each rank has its
@@ -562,6 +562,7 @@ class LockHistory {
     }
     totals.submitted += totals_.submitted;
     totals.failed += totals_.failed;
+    totals.refused += totals_.refused;
     totals.locks += totals_.locks;
     totals.begun += totals_.begun;
     totals.left_over += totals_.left_over;
@@ -605,7 +606,8 @@ class LockHistory {
     std::deque<Operation> todo;
     std::size_t done_ahead = 0;  // operations that were submitted before earlier ones of the list
     std::map<std::string, int> pending;
-    bool changed = false;  // a word has changed since this rank last read the words
+    std::map<std::string, std::vector<int>> failed;  // by name: the tags, in the order of their ends
+    bool changed = false;                            // a word has changed since this rank last read the words
     bool waits = false, joined = false, departing = false, left = false;
     std::deque<Plan> deferred;  // until the order in force has ended
     std::deque<Running> agreed;
@@ -799,7 +801,8 @@ class LockHistory {
       if (phases_[rank.phase].ends_in_join) {
         rank.joined = true;
         ++rank.submitted;
-        return rank.here.submit({join(), -1});
+        rank.here.submit({join(), -1});
+        return complete_refused(rank);
       }
       ++rank.phase;
       return begin_phase(rank);
@@ -810,6 +813,7 @@ class LockHistory {
     if (choice > 0) rank.done_ahead += 1 + grouped;
     submit_one(rank, choice);
     if (grouped) submit_one(rank, choice);
+    complete_refused(rank);
     if (choice == 0 && rank.done_ahead > 0) negotiate_ahead(rank);
     rank.waits = rank.done_ahead == 0 && chance(waits_);
   }
@@ -871,7 +875,7 @@ class LockHistory {
     if (plan.freeze) rank.here.leave("the root requires it");
     if (plan.frozen && !rank.here.resume(*plan.frozen)) violated("the counts of the frozen do not fit");
     for (const Bucket& bucket : plan.buckets) {
-      auto tickets = rank.here.take(bucket);
+      auto tickets = rank.here.take(std::make_shared<const Bucket>(bucket));
       if (bucket.code != Code::ok) {
         fail(rank, bucket, tickets);
         continue;
@@ -940,6 +944,7 @@ class LockHistory {
       if (rank.index == 0) root_->left_order(rounds, concluded);
       if (rank.index == 0 && concluded) heard_ = true;
       totals_.left_over += concluded ? 0 : waiting;
+      complete_refused(rank);
       apply_deferred(rank);
     }
   }
@@ -1032,7 +1037,8 @@ class LockHistory {
       rank.here.finish();
       if (dropped) {
         ++totals_.dropped;
-        return rank.here.take_back(std::move(done.tickets));
+        rank.here.take_back(std::move(done.tickets));
+        return complete_refused(rank);
       }
     }
     for (const Rank& other : ranks_) {
@@ -1048,9 +1054,30 @@ class LockHistory {
   void fail(Rank& rank, const Bucket& bucket, const std::vector<std::optional<Ticket>>& tickets) {
     if (departed_.empty()) violated("failed without reason: " + bucket.error);
     for (const auto& ticket : tickets) {
-      if (!ticket) continue;
-      ++totals_.failed;
-      complete(rank, *ticket);
+      if (ticket) fail(rank, *ticket);
+    }
+  }
+
+  // A rank that is late fails the operations that have failed on the others, and no other ones. Behind a join that has
+  // failed the ranks are out of step: the one that had joined has not submitted what the others have.
+  void fail(Rank& rank, const Ticket& ticket) {
+    ++totals_.failed;
+    const auto behind = phases_.begin() + static_cast<std::ptrdiff_t>(rank.phase);
+    if (std::none_of(phases_.begin(), behind, [](const Phase& phase) { return phase.ends_in_join; })) {
+      std::vector<int>& own = rank.failed[ticket.request.name];
+      own.push_back(ticket.tag);
+      for (const Rank& other : ranks_) {
+        const auto there = other.failed.find(ticket.request.name);
+        if (there == other.failed.end() || there->second.size() < own.size()) continue;
+        if (there->second[own.size() - 1] != ticket.tag) violated("ranks fail different operations of one name");
+      }
+    }
+    complete(rank, ticket);
+  }
+  void complete_refused(Rank& rank) {
+    for (const auto& refused : rank.here.take_refused()) {
+      ++totals_.refused;
+      fail(rank, refused.entry);
     }
   }
 
@@ -1134,11 +1161,13 @@ Totals run_histories(unsigned count, bool optimistic) {
     }
   }
   std::printf(
-      "locked order: %u histories, %zu violations (seed %lu); %lu requests, %lu failed by plan; %lu locks, %lu "
+      "locked order: %u histories, %zu violations (seed %lu); %lu requests, %lu failed, %lu of them late; %lu locks, "
+      "%lu "
       "positions begun, %lu tensors left over, %lu stalls; %lu kept back, %lu dropped, %lu groups lost; %lu begun with "
       "others; %lu ends of orders, %lu plans deferred\n",
-      count, violations, kSeed, totals.submitted, totals.failed, totals.locks, totals.begun, totals.left_over,
-      totals.stalls, totals.kept_back, totals.dropped, totals.lost, totals.in_groups, totals.ended, totals.deferred);
+      count, violations, kSeed, totals.submitted, totals.failed, totals.refused, totals.locks, totals.begun,
+      totals.left_over, totals.stalls, totals.kept_back, totals.dropped, totals.lost, totals.in_groups, totals.ended,
+      totals.deferred);
   // The histories must contain the events that they are meant to test.
   EXPECT_GT(totals.locks, 1000u);
   EXPECT_GT(totals.begun, 20000u);
@@ -1146,6 +1175,7 @@ Totals run_histories(unsigned count, bool optimistic) {
   EXPECT_GT(totals.stalls, 50u);
   EXPECT_GT(totals.ended, 400u);
   EXPECT_GT(totals.deferred, 100u);
+  EXPECT_GT(totals.refused, 1000u);
   return totals;
 }
 

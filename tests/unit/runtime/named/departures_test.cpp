@@ -24,7 +24,7 @@ TEST(Departures, ARankThatSubmitsAfterTheRootHasLeftNamesTheRankThatLeftFirst) {
   EXPECT_NE(of_root.handle->status().text().find("rank 11"), std::string::npos) << of_root.handle->status().text();
   leave(ranks[0]);
   Tensor late({2});
-  ranks[2].submit(late, "sum");
+  ranks[2].submit(late, "another sum");
   ranks.progress({2});
   EXPECT_FALSE(late.handle->done()) << "this rank has no news yet";
   ranks[2].named.depart(0, kRoot);

@@ -64,6 +64,32 @@ TEST_F(GroupFailureTest, StrandedEntriesAreTakenOnce) {
   EXPECT_FALSE(failure_.has_stranded());
 }
 
+TEST_F(GroupFailureTest, NoReportWaitsForADecisionAfterTheLastOne) {
+  failure_.decisions_end();
+  EXPECT_FALSE(failure_.decision_is_overdue()) << "nothing is reported";
+  EXPECT_TRUE(failure_.none());
+  failure_.report(kFirst);
+  EXPECT_TRUE(failure_.decision_is_overdue());
+  GroupFailure reported(config_, 3600);
+  reported.report(kFirst);
+  EXPECT_FALSE(reported.decision_is_overdue());
+  reported.decisions_end();
+  EXPECT_TRUE(reported.decision_is_overdue());
+  EXPECT_LE(reported.next_alarm_ns(), now_ns());
+}
+
+TEST_F(GroupFailureTest, NoEndOfAPeerWaitsForNewsAfterTheLastOnes) {
+  failure_.peer_is_gone(1, kFirst);
+  ASSERT_EQ(failure_.unexplained_end(), nullptr);
+  failure_.decisions_end();
+  ASSERT_NE(failure_.unexplained_end(), nullptr);
+  EXPECT_EQ(failure_.unexplained_end()->text(), "first");
+  failure_.rank_departs(1, kSecond);
+  failure_.peer_is_gone(2, kSecond);
+  ASSERT_NE(failure_.unexplained_end(), nullptr);
+  EXPECT_EQ(failure_.unexplained_end()->text(), "second");
+}
+
 TEST_F(GroupFailureTest, SourceOfPlansHasDepartedOnceTheyHaveEnded) {
   failure_.rank_departs(0, kFirst);
   failure_.source_departs();
