@@ -50,6 +50,13 @@ Status Poller::add(int fd, uint64_t token, bool watch_read, bool watch_write) {
   return {};
 }
 
+Status Poller::add_edges(int fd, uint64_t token) {
+  epoll_event event = describe(token, true, false, false);
+  event.events |= EPOLLET;
+  if (::epoll_ctl(fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return Status::from_errno("epoll_ctl(add)");
+  return {};
+}
+
 Status Poller::change(int fd, uint64_t token, bool watch_read, bool watch_write, bool watch_hang_up) {
   epoll_event event = describe(token, watch_read, watch_write, watch_hang_up);
   if (::epoll_ctl(fd_.get(), EPOLL_CTL_MOD, fd, &event) != 0) return Status::from_errno("epoll_ctl(change)");

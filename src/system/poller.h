@@ -24,6 +24,8 @@ class Poller {
 
   int fd() const { return fd_.get(); }
   Status add(int fd, uint64_t token, bool watch_read = true, bool watch_write = false);
+  // Reports each time that `fd` becomes ready for reading, once, also where it is ready already.
+  Status add_edges(int fd, uint64_t token);
   Status change(int fd, uint64_t token, bool watch_read, bool watch_write) {
     return change(fd, token, watch_read, watch_write, watch_read);
   }

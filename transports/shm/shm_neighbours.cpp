@@ -60,7 +60,8 @@ Result<std::unique_ptr<Neighbours>> Neighbours::make(ShmShare share) {
   if (share.segment->bytes().size() < control_bytes(static_cast<int>(share.members.size()))) {
     return Status(Code::internal, "shm: the segment is too small for its ranks");
   }
-  FDL_RETURN_IF_ERROR(poller.add(share.doorbells[static_cast<std::size_t>(share.index)].fd(), kDoorbellToken));
+  const Event& doorbell = share.doorbells[static_cast<std::size_t>(share.index)]->event;
+  FDL_RETURN_IF_ERROR(poller.add_edges(doorbell.fd(), kDoorbellToken));
   for (std::size_t i = 0; i < share.lives.size(); ++i) {
     // The token of a liveness descriptor is its rank; it becomes readable when that process ends.
     if (static_cast<int>(i) != share.index) FDL_RETURN_IF_ERROR(poller.add(share.lives[i]->get(), i));
@@ -126,13 +127,14 @@ bool Neighbours::cancel_sleep() {
   sleeping_ = false;
   // A waker has cleared the word before it rang.
   const bool rung = control(rank()).sleeps_for.exchange(0, std::memory_order_relaxed) == 0;
-  if (rung) share_.doorbells[static_cast<std::size_t>(rank())].clear();
+  if (rung) find_ended();  // takes the ring
   return rung;
 }
 
 void Neighbours::end_sleep() {
   if (!cancel_sleep()) {
-    find_ended();  // no doorbell rang: the wake-up may come from a process that ended
+    // No other rank rang: the wake-up comes from a process that ended, or was a ring for another communicator.
+    find_ended();
     return;
   }
   // Only this rank writes its estimate. One long wake-up changes it by a quarter, and short ones lower it again.
@@ -156,7 +158,7 @@ void Neighbours::wake_waiters(RankMask ranks) {
 void Neighbours::ring(int other) {
   rung_ |= bit_of(other);
   control(other).rung_ns.store(now_ns(), std::memory_order_relaxed);
-  share_.doorbells[static_cast<std::size_t>(other)].ring();
+  share_.doorbells[static_cast<std::size_t>(other)]->event.ring();
 }
 
 PeerActivity Neighbours::activity(RankMask ranks) {
@@ -182,13 +184,10 @@ bool Neighbours::find_ended() {
   const RankMask before = ended_;
   const std::size_t count = poller_.wait(ready, Deadline::at_ns(0));
   for (std::size_t i = 0; i < count; ++i) {
-    if (ready[i].token == kDoorbellToken) {
-      share_.doorbells[static_cast<std::size_t>(rank())].clear();
-    } else {
-      // An ended process stays readable for ever. Removing it keeps it from waking this rank again.
-      ended_ |= bit_of(static_cast<int>(ready[i].token));
-      poller_.remove(share_.lives[ready[i].token]->get());
-    }
+    if (ready[i].token == kDoorbellToken) continue;
+    // An ended process stays readable for ever. Removing it keeps it from waking this rank again.
+    ended_ |= bit_of(static_cast<int>(ready[i].token));
+    poller_.remove(share_.lives[ready[i].token]->get());
   }
   return ended_ != before;
 }

@@ -3,9 +3,12 @@
 #include "transports/shm/shm_segment.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <array>
 #include <charconv>
+#include <cstring>
 #include <list>
 #include <map>
 #include <optional>
@@ -81,7 +84,7 @@ class Setup {
 
   // Shares a segment with doorbells and liveness descriptors.
   Result<ShmShare> run(std::size_t bytes) {
-    FDL_ASSIGN_OR_RETURN(doorbell_, Event::make());
+    FDL_ASSIGN_OR_RETURN(doorbell_, take_doorbell());
     FDL_ASSIGN_OR_RETURN(liveness_, make_liveness());
     share_.lives.reserve(members_.size());
     share_.doorbells.reserve(members_.size());
@@ -105,9 +108,10 @@ class Setup {
   int size() const { return static_cast<int>(members_.size()); }
 
   // ---- The leader ----
-  // Wire protocol, per connection: handshake, then (member to leader) doorbell and liveness descriptor, then (leader to
-  // member) a decision: a length of 0 for success, else the length of an error text and the text. After a success the
-  // leader sends the segment, then the doorbell and the liveness descriptor of each member in order.
+  // Wire protocol, per connection: handshake, then (member to leader) the id of its doorbell, the doorbell and the
+  // liveness descriptor, then (leader to member) a decision: a length of 0 for success, else the length of an error
+  // text and the text. After a success the leader sends the ids of all doorbells and the segment, then the doorbell and
+  // the liveness descriptor of each member in order.
   Status lead(std::size_t bytes) {
     auto segment = SharedSegment::create_on_demand(bytes);
     if (!segment.ok()) {
@@ -116,16 +120,17 @@ class Setup {
     }
     share_.segment = mappings().keep(segment.take());
     FDL_RETURN_IF_ERROR(assemble_members());
-    std::vector<int> fds{share_.segment->fd(), doorbell_->fd(), liveness_.watched.get()};
+    std::vector<int> fds{share_.segment->fd(), doorbell_->event.fd(), liveness_.watched.get()};
+    doorbell_ids_.front() = doorbell_->id;
     for (std::size_t i = 1; i < members_.size(); ++i) {
       fds.push_back(received_fds_[i][0].get());
       fds.push_back(received_fds_[i][1].get());
     }
-    send_to_members(fds);
+    send_to_members(fds, doorbell_ids_);
 
     for (std::size_t i = 0; i < members_.size(); ++i) {
       const bool mine = i == 0;
-      share_.doorbells.push_back(mine ? std::move(*doorbell_) : Event(std::move(received_fds_[i][0])));
+      share_.doorbells.push_back(mine ? doorbell_ : keep_doorbell(doorbell_ids_[i], std::move(received_fds_[i][0])));
       share_.lives.push_back(mine ? nullptr : lives_.share(std::move(received_fds_[i][1])));
     }
     return {};
@@ -137,6 +142,7 @@ class Setup {
     FDL_RETURN_IF_ERROR(membership_.exchange->publish(key_, listening.addresses.front().text));
     sockets_.resize(members_.size());
     received_fds_.resize(members_.size());
+    doorbell_ids_.resize(members_.size());
     const Status gathered = gather(listening.fd.get());
     return gathered.ok() ? gathered : refuse(gathered);
   }
@@ -170,7 +176,9 @@ class Setup {
     UniqueFd fd;
     Introduction introduction;
     Deadline timeout;
-    std::optional<std::size_t> index;  // once it has proved the key
+    std::optional<std::size_t> index{};  // once it has proved the key
+    std::array<std::byte, sizeof(uint64_t)> doorbell{};
+    std::size_t received = 0;  // bytes of it
   };
 
   // All handshakes run at once, so that a silent connection delays no member.
@@ -209,7 +217,7 @@ class Setup {
       // The next turn sends the greeting. Here the handshake could complete unseen if the caller is quick, and a caller
       // that has nothing more to send would not be looked at again.
       callers.push_back({std::move(fd), Introduction(Introduction::Role::server, membership_.job_key, purpose_, "0"),
-                         Deadline::after_seconds(kHandshakeSeconds), std::nullopt});
+                         Deadline::after_seconds(kHandshakeSeconds)});
     }
   }
 
@@ -223,15 +231,30 @@ class Setup {
       if (!finished.ok() || !*finished) return finished.ok() ? Progress::waits : Progress::refused;
       caller.index = index_of(caller.introduction.introduced().peer);
       if (!caller.index) return Progress::refused;
-      if (!sparse_ && !wait_readable(caller.fd.get(), Deadline::at_ns(0))) return Progress::waits;
     }
     if (sockets_[*caller.index]) return Progress::refused;  // a second connection of the same member
     if (!sparse_) {
-      auto fds = recv_fds(caller.fd.get(), 2, Deadline::at_ns(0));
-      if (!fds.ok()) return Progress::refused;
-      received_fds_[*caller.index] = fds.take();
+      const Progress passed = receive_doorbell(caller);
+      if (passed != Progress::admitted) return passed;
     }
     sockets_[*caller.index] = std::move(caller.fd);
+    return Progress::admitted;
+  }
+
+  Progress receive_doorbell(Caller& caller) {
+    const int socket = caller.fd.get();
+    while (caller.received < caller.doorbell.size()) {
+      if (!wait_readable(socket, Deadline::at_ns(0))) return Progress::waits;
+      const ssize_t count =
+          ::recv(socket, &caller.doorbell[caller.received], caller.doorbell.size() - caller.received, MSG_DONTWAIT);
+      if (count <= 0) return Progress::refused;
+      caller.received += static_cast<std::size_t>(count);
+    }
+    if (!wait_readable(socket, Deadline::at_ns(0))) return Progress::waits;
+    auto fds = recv_fds(socket, 2, Deadline::at_ns(0));
+    if (!fds.ok()) return Progress::refused;
+    received_fds_[*caller.index] = fds.take();
+    std::memcpy(&doorbell_ids_[*caller.index], caller.doorbell.data(), caller.doorbell.size());
     return Progress::admitted;
   }
 
@@ -263,9 +286,10 @@ class Setup {
     }
   }
 
-  void send_to_members(std::span<const int> fds) {
+  void send_to_members(std::span<const int> fds, std::span<const uint64_t> ids = {}) {
     approve();
     for (std::size_t i = 1; i < members_.size(); ++i) {
+      (void)write_all(sockets_[i].get(), std::as_bytes(ids), membership_.deadline);
       // The kernel limits the number of descriptors in one message.
       for (std::size_t first = 0; first < fds.size(); first += kFdsAtOnce) {
         const std::size_t count = std::min(kFdsAtOnce, fds.size() - first);
@@ -291,14 +315,19 @@ class Setup {
   // ---- The other members ----
   Status follow() {
     FDL_RETURN_IF_ERROR(join_leader());
-    const int mine[] = {doorbell_->fd(), liveness_.watched.get()};
-    FDL_RETURN_IF_ERROR(send_fds(leader_socket_.get(), mine, membership_.deadline));
+    const int socket = leader_socket_.get();
+    const int mine[] = {doorbell_->event.fd(), liveness_.watched.get()};
+    FDL_RETURN_IF_ERROR(write_all(socket, std::as_bytes(std::span(&doorbell_->id, 1)), membership_.deadline));
+    FDL_RETURN_IF_ERROR(send_fds(socket, mine, membership_.deadline));
     FDL_RETURN_IF_ERROR(receive_decision(Code::timeout));
+    std::vector<uint64_t> ids(members_.size());
+    const Status passed = read_all(socket, std::as_writable_bytes(std::span(ids)), timeout());
+    if (!passed.ok()) return passed.while_doing("receiving the shared memory of " + leader());
     FDL_ASSIGN_OR_RETURN(auto fds, receive_fds(1 + 2 * members_.size()));
     FDL_ASSIGN_OR_RETURN(share_.segment, mappings().map(std::move(fds[0])));
     for (std::size_t i = 0; i < members_.size(); ++i) {
       const bool is_own = static_cast<int>(i) == share_.index;
-      share_.doorbells.push_back(is_own ? std::move(*doorbell_) : Event(std::move(fds[1 + 2 * i])));
+      share_.doorbells.push_back(is_own ? doorbell_ : keep_doorbell(ids[i], std::move(fds[1 + 2 * i])));
       share_.lives.push_back(is_own ? nullptr : lives_.share(std::move(fds[2 + 2 * i])));
     }
     return {};
@@ -365,7 +394,7 @@ class Setup {
   const std::string purpose_;
   std::string key_;
   bool sparse_ = false;
-  std::optional<Event> doorbell_;
+  std::shared_ptr<const Doorbell> doorbell_;
   Liveness liveness_;
   SharedLives lives_;
   ShmShare share_;
@@ -373,7 +402,8 @@ class Setup {
   // Used by the leader only, by index.
   std::vector<UniqueFd> sockets_;
   std::vector<std::vector<UniqueFd>> received_fds_;  // doorbell, liveness descriptor
-  std::string refused_;                              // the error of the last connection whose handshake failed
+  std::vector<uint64_t> doorbell_ids_;
+  std::string refused_;  // the error of the last connection whose handshake failed
 };
 
 }  // namespace

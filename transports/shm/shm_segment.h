@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "contract/membership.h"
-#include "system/event.h"
 #include "system/shared_segment.h"
+#include "transports/shm/shm_doorbells.h"
 #include "transports/shm/shm_lives.h"
 
 namespace fdl {
@@ -25,7 +25,7 @@ struct ShmShare {
   std::vector<Member> members;  // of this host, by index
   int index = 0;                // of this rank in members
   std::shared_ptr<SharedSegment> segment;
-  std::vector<Event> doorbells;  // by index; this rank sleeps on its own
+  std::vector<std::shared_ptr<const Doorbell>> doorbells;  // by index; this rank sleeps on its own
   // Liveness descriptors by index, readable once that process has ended; own: null. See shm_lives.h.
   std::vector<std::shared_ptr<const UniqueFd>> lives;
   UniqueFd own_life;  // closes with this process, which the others see; empty with pidfds

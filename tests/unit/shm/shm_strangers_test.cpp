@@ -65,9 +65,14 @@ TEST(ShmStrangers, AMemberThatHasProvedTheKeyMayBeSlow) {
     require(introduce_as_client(fd.get(), membership.job_key, "shm " + membership.id + " strangers", "1",
                                 membership.deadline));
     std::this_thread::sleep_for(std::chrono::milliseconds(2500));
-    const Event doorbell = require(Event::make());
+    const auto doorbell = require(take_doorbell());
     const Event liveness = require(Event::make());
-    const int fds[] = {doorbell.fd(), liveness.fd()};
+    const int fds[] = {doorbell->event.fd(), liveness.fd()};
+    const auto id = std::as_bytes(std::span(&doorbell->id, 1));
+    require(write_all(fd.get(), id.first(3), membership.deadline));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    require(write_all(fd.get(), id.subspan(3), membership.deadline));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
     require(send_fds(fd.get(), fds, membership.deadline));
     uint32_t decision = 1;
     require(read_all(fd.get(), std::as_writable_bytes(std::span(&decision, 1)), membership.deadline));

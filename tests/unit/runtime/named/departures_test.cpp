@@ -46,6 +46,23 @@ TEST(Departures, OperationsFailAtTheNewsOfTheRootWhileItsConnectionsAreOpen) {
   EXPECT_EQ(waits.handle->status().text(), kRoot.text());
 }
 
+// The ranks are a chain: each gets its plans through the one before it.
+TEST(Departures, OperationsBelowARelayThatLeavesFailWhileItsConnectionsAreOpen) {
+  const DrivenRanks ranks(6, make_config({{"agreement_width", "1"}}));
+  std::vector<Tensor> waiting(6, Tensor({1}));
+  for (Tensor& tensor : waiting) tensor.handle = std::make_shared<Handle>(1);
+  for (const int rank : {0, 3, 5}) ranks[rank].submit(waiting[static_cast<std::size_t>(rank)], "sum");
+  ranks.progress({0, 1, 2, 3, 4, 5});
+  leave(ranks[1]);
+  for (const int rank : {0, 2, 3, 4, 5}) ranks[rank].named.depart(1, kFirst);
+  ranks.progress({0, 2, 3, 4, 5});
+  for (const int rank : {0, 3, 5}) {
+    const Tensor& tensor = waiting[static_cast<std::size_t>(rank)];
+    ASSERT_TRUE(tensor.handle->done()) << "rank " << rank;
+    EXPECT_NE(tensor.handle->status().text().find("rank 11"), std::string::npos) << tensor.handle->status().text();
+  }
+}
+
 TEST(Departures, APlanThatTheRootHasSentBeforeItLeftStillRuns) {
   const DrivenRanks ranks(2);
   Tensor mine({1});
