@@ -3,6 +3,7 @@
 SESSIONS = "src/agree/session/"
 ROOT_SESSION = SESSIONS + "root_session.cpp"
 LOCKED_ORDER = "src/agree/order/locked_order"
+SUBMISSIONS = SESSIONS + "submissions.h"
 NEGOTIATION = "src/agree/negotiation/"
 CACHE = "src/agree/wire/root_request_cache.cpp"
 NAMED = "src/runtime/named/"
@@ -119,5 +120,11 @@ FAULTS = [
         NEGOTIATION + "rules.cpp",
         "    return Mismatch{lowest.rank, vote.rank, text_of(*lowest.request), text_of(*vote.request),",
         "    return Mismatch{lowest.rank, lowest.rank, text_of(*lowest.request), text_of(*vote.request),",
+    ),
+    (
+        "the request of a late rank meets the next operation after the one that has failed without it",
+        SUBMISSIONS,
+        "    if (!late_.empty() && refuse(entry)) return;\n",
+        "",
     ),
 ]

@@ -244,6 +244,7 @@ AGREEMENT = [
 USERS = {
     COORDINATOR + "silence.h": [CLIENT],
     planted_agreement.LOCKED_ORDER + ".h": AGREEMENT[4:5] + AGREEMENT[7:],
+    planted_agreement.SUBMISSIONS: AGREEMENT[7:],
 }
 
 
