@@ -188,9 +188,14 @@ void ProgressThread::drain(Group& group, Deadline deadline) {
   while (named.failure().ok() && named.running() && !deadline.passed()) {
     bool moved = group.comm().progress();
     moved |= named.progress();
+    if (named.awaits_turn()) moved |= driven_.progress();
     coordinator_client_.progress();  // answers pings; its events wait until this call has ended
-    if (!moved && named.running())
+    if (moved || !named.running()) continue;
+    if (named.awaits_turn()) {
+      std::this_thread::yield();  // the descriptors of other groups do not end a sleep on this one
+    } else {
       group.comm().sleep_until_ready(deadline.earlier(Deadline::after_seconds(config_.suspect_after_s)));
+    }
   }
 }
 
