@@ -1,24 +1,55 @@
 #!/usr/bin/env bash
 # Shows without a GPU that a packed folder lacks nothing: runs A and B on the fakes of the driver and of NCCL, in an
 # empty folder to which the packed files alone are copied, without network and without this environment's variables.
-#   bash bench/gpu/dry_run.sh [--fakes D] [--folder F] [WORD...]
-#   --fakes D    the folder of libfake_cuda.so and libfake_nccl.so (build/lib)
-#   --folder F   what pack.sh has made (build/gpu)
-#   WORD...      of run.sh: --check checks results alone;  PYTHON: an interpreter that has PyTorch (python3)
+#   bash bench/gpu/dry_run.sh [--fakes D] [--folder F] [--python VERSION] [WORD...]
+#   --fakes D         the folder of libfake_cuda.so and libfake_nccl.so (build/lib)
+#   --folder F        what pack.sh has made (build/gpu)
+#   --python VERSION  runs with another Python, such as 3.12, and PyTorch, in an environment that is made once, in
+#                     build/gpu-python (5 GB: pip has PyTorch with CUDA alone). Otherwise PYTHON, an interpreter that has
+#                     PyTorch (python3)
+#   WORD...           of run.sh: --check checks results alone
 # B runs on the CPU there, beside Gloo, because PyTorch does not use the fake driver.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-fakes=build/lib folder=build/gpu
+fakes=build/lib folder=build/gpu version=''
 while [ $# -gt 0 ]; do
   case "$1" in
     --fakes) fakes=$2 ;;
     --folder) folder=$2 ;;
+    --python) version=$2 ;;
     *) break ;;
   esac
   shift 2
 done
 fakes=$(cd "$fakes" && pwd)
+
+# The interpreter of this version: one in PATH, or one that pyenv has made.
+interpreter() {
+  local one
+  for one in "python$version" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$version"{,.*}/bin/python; do
+    if "$one" -c '' 2>/dev/null; then
+      command -v "$one"
+      return
+    fi
+  done
+  echo "dry run: there is no python$version: install it, for example with pyenv install $version" >&2
+  return 3
+}
+
+if [ -n "$version" ]; then
+  made=build/gpu-python/$version
+  if [ ! -e "$made/ready" ]; then
+    found=$(interpreter)
+    echo "dry run: installing PyTorch for $("$found" -V) (minutes)"
+    rm -rf "$made"
+    "$found" -m venv "$made"
+    "$made/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile torch numpy
+    touch "$made/ready"
+  fi
+  PYTHON=$made/bin/python
+fi
 python=$(command -v "${PYTHON:-python3}")
+[[ $python == /* ]] || python=$PWD/$python
 bare=$(mktemp -d)
 trap 'rm -rf "$bare"' EXIT
 cp -r "$folder" "$bare/packed"
