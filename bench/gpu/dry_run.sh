@@ -58,4 +58,4 @@ echo "dry run: $(du -sm --apparent-size "$bare/packed" | cut -f1) MiB in $(find 
 # shellcheck disable=SC2016
 env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin HOME="$bare" PYTHON="$python" TMPDIR="$bare" FAKE_CUDA_IPC=1 \
   unshare --map-root-user --net bash -c 'ip link set lo up && cd "$1/packed" && shift && exec bash run.sh "$@"' run "$bare" \
-  A B --device cpu --library "$fakes/libfake_cuda.so" --nccl "$fakes/libfake_nccl.so" "$@"
+  A B --device cpu --patience 4 --library "$fakes/libfake_cuda.so" --nccl "$fakes/libfake_nccl.so" "$@"
