@@ -37,12 +37,16 @@ thread_local const ProgressThread* driving_here = nullptr;
 // communicators; end() gives the token back.
 class ProgressThread::Turn {
  public:
-  explicit Turn(ProgressThread& driven) : progress_thread_(driven), before_(std::exchange(driving_here, &driven)) {
+  explicit Turn(ProgressThread& driven)
+      : progress_thread_(driven),
+        before_(std::exchange(driving_here, &driven)),
+        drove_(std::exchange(drives_progress, true)) {
     progress_thread_.driven_.finish_sleep();
   }
   // An exception ends a turn too: the token must not stay with a thread that has left.
   ~Turn() {
     driving_here = before_;
+    drives_progress = drove_;
     if (!ended_) end(true);
   }
   void end(bool undone) {
@@ -53,6 +57,7 @@ class ProgressThread::Turn {
  private:
   ProgressThread& progress_thread_;
   const ProgressThread* before_;
+  const bool drove_;
   bool ended_ = false;
 };
 
