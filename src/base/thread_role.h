@@ -12,8 +12,8 @@ inline thread_local bool is_library_thread = false;
 // Set while the thread drives a world, which a thread of the program may do while it waits.
 inline thread_local bool drives_progress = false;
 
-// Whether the device may be busy with a kernel that waits for a peer, which waits for this thread. Such a thread must not
-// wait for the device.
+// Whether the device may be busy with a kernel that waits for a peer, which waits for this thread. Such a thread must
+// not wait for the device.
 inline bool must_not_wait_for_devices() { return is_library_thread || drives_progress; }
 
 }  // namespace fdl

@@ -14,8 +14,8 @@
 
 namespace fdl {
 
-// One call at a time. One thread drives the object: begin(), then take_end() until it is true. The calls are few, so each
-// has a new thread.
+// One call at a time. One thread drives the object: begin(), then take_end() until it is true. The calls are few, so
+// each has a new thread.
 class BackgroundCall {
  public:
   static Result<std::unique_ptr<BackgroundCall>> make() {

@@ -249,8 +249,8 @@ Result<bool> DeviceCollectives::advance_scratch() {
   return true;
 }
 
-// Allocating and freeing memory of the library may wait for the device, and this thread may be the one that launches what
-// the device waits for. Without a library the memory is that of the driver's pool, which needs no wait.
+// Allocating and freeing memory of the library may wait for the device, and this thread may be the one that launches
+// what the device waits for. Without a library the memory is that of the driver's pool, which needs no wait.
 Status DeviceCollectives::call_in_background(std::function<Status()> call) {
   scratch_step_ = ScratchStep::taking;
   if (by_library_ == nullptr) {

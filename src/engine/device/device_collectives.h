@@ -248,7 +248,7 @@ class DeviceCollectives final : public Collectives {
   SymmetricAllocation* symmetric_allocation_ = nullptr;
   std::shared_ptr<SymmetricMemory> taken_;
   std::vector<std::shared_ptr<SymmetricMemory>> unused_;  // unregistered, to be released
-  bool group_is_through_ = false;  // all work that was queued before the request has run
+  bool group_is_through_ = false;                         // all work that was queued before the request has run
   RegistrationReport registration_report_;
   std::vector<RegistrationReport> all_registration_reports_;
   std::vector<int64_t> to_forget_;

@@ -21,8 +21,8 @@ namespace fdl {
 //               up with even less
 //   keep()      registers the memory with the library; a rank that has none takes pinned host memory
 //
-// take() and shrink() may wait for the device, which a collective of another group may keep busy. So a thread of their own
-// makes these calls; no other function is called meanwhile.
+// take() and shrink() may wait for the device, which a collective of another group may keep busy. So a thread of their
+// own makes these calls; no other function is called meanwhile.
 //
 // The library's memory is preferred, then other device memory of the same size. Other memory at full size is better
 // than less of the library's: a rank that lacks one lacks the other too, or its library provides no memory of any size.

@@ -75,8 +75,8 @@ bool BucketExecutor::finish_without_turns() {
   return true;
 }
 
-// Whether the bucket at the front needs no turn at the device, or has it. What goes through the host occupies no device:
-// the ranks have agreed on that in an earlier bucket, or in none.
+// Whether the bucket at the front needs no turn at the device, or has it. What goes through the host occupies no
+// device: the ranks have agreed on that in an earlier bucket, or in none.
 bool BucketExecutor::may_launch() {
   const Bucket& bucket = *pending_.front().bucket;
   if (!takes_turns_ || without_turn_ > 0 || bucket.device < 0 || !bucket.error.empty()) return true;

@@ -17,7 +17,8 @@ namespace fdl {
 class LaunchTurn {
  public:
   // `comm` outlives this object.
-  LaunchTurn(Communicator& comm, std::shared_ptr<LaunchTurns> turns) : comm_(comm), line_(std::move(turns), comm.id()) {}
+  LaunchTurn(Communicator& comm, std::shared_ptr<LaunchTurns> turns)
+      : comm_(comm), line_(std::move(turns), comm.id()) {}
 
   LaunchTurns::Line& line() { return line_; }
   const LaunchTurns::Line& line() const { return line_; }

@@ -11,13 +11,13 @@
 //   is_first()   the launch may begin: no other group has a launch with a smaller number, and none can get one
 //   leave()      the launch is queued on the device
 //
-// Equal numbers are ordered by the ids of the groups. A proposal is greater than all numbers that this rank knows, so no
-// launch gets a smaller number than one that has begun. A launch waits only for smaller numbers and for the exchange of
-// proposals of launches that all ranks of their group will begin. So the launch with the smallest number can always go
-// on.
+// Equal numbers are ordered by the ids of the groups. A proposal is greater than all numbers that this rank knows, so
+// no launch gets a smaller number than one that has begun. A launch waits only for smaller numbers and for the exchange
+// of proposals of launches that all ranks of their group will begin. So the launch with the smallest number can always
+// go on.
 //
-// What a group launches before its ranks take turns stands before all turns of a rank: no group proposes until all groups
-// of this rank take turns. Groups of which no rank uses another group's device never take turns.
+// What a group launches before its ranks take turns stands before all turns of a rank: no group proposes until all
+// groups of this rank take turns. A group takes none as long as none of its ranks uses its device in another group.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +56,8 @@ class LaunchTurns {
     bool takes_turns() const { return takes_turns_; }
 
     bool may_propose() const {
-      return std::all_of(turns_->lines_.begin(), turns_->lines_.end(), [](const Line* line) { return line->takes_turns_; });
+      return takes_turns_ && std::all_of(turns_->lines_.begin(), turns_->lines_.end(),
+                                         [](const Line* line) { return line->takes_turns_; });
     }
     int64_t propose() {
       FDL_CHECK(takes_turns_ && !number_);

@@ -1,5 +1,5 @@
-// Tests that the thread that drives does not wait for a busy device when it needs memory: a kernel of NCCL may wait there
-// for a peer, which waits for that thread. Ranks are threads, on the fakes.
+// Tests that the thread that drives does not wait for a busy device when it needs memory: a kernel of NCCL may wait
+// there for a peer, which waits for that thread. Ranks are threads, on the fakes.
 #include <barrier>
 #include <numeric>
 
@@ -77,6 +77,12 @@ TEST_F(BusyDevice, DelaysTheFusionBufferButNoOtherGroup) {
     fdl_group* part = nullptr;
     FDL_ASSERT_OK(fdl_group_split(me.all, 0, me.rank, &part));
     expect_a_sum_on_the_host(part, me.rank);
+    // The ranks choose NCCL, and load the kernels. A single tensor needs no fusion buffer.
+    const int64_t few = 3;
+    const fdl_operation alone =
+        operation_on(device, "alone", FDL_NAMED_ALLREDUCE, device.put(numbers(me.rank, few)), &few);
+    FDL_ASSERT_OK(fdl_run(me.all, &alone, 1, -1, nullptr));
+    device.synchronize();
     for (const int64_t count : {int64_t{500}, int64_t{1} << 20}) {
       int32_t* memory[] = {device.put(numbers(me.rank, count)), device.put(numbers(me.rank + 5, count))};
       const fdl_operation operations[] = {operation_on(device, "one", FDL_NAMED_ALLREDUCE, memory[0], &count),
