@@ -12,7 +12,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 fakes=build/lib folder=build/gpu version=''
+fail() {
+  echo "dry run: $2" >&2
+  exit "$1"
+}
 while [ $# -gt 0 ]; do
+  case "$1" in
+    --fakes | --folder | --python) [ $# -gt 1 ] || fail 64 "$1 needs a value" ;;
+  esac
   case "$1" in
     --fakes) fakes=$2 ;;
     --folder) folder=$2 ;;
@@ -21,6 +28,9 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
+[ -e "$folder/run.sh" ] || fail 3 "there is no $folder/run.sh: bash bench/gpu/pack.sh makes the folder"
+[ -e "$fakes/libfake_nccl.so" ] ||
+  fail 3 "there are no fakes in $fakes: cmake -B build -DFARANDOLE_TESTS=ON, then build the targets fake_cuda and fake_nccl"
 fakes=$(cd "$fakes" && pwd)
 
 # The interpreter of this version: one in PATH, or one that pyenv has made.
@@ -32,8 +42,7 @@ interpreter() {
       return
     fi
   done
-  echo "dry run: there is no python$version: install it, for example with pyenv install $version" >&2
-  return 3
+  fail 3 "there is no python$version: install it, for example with pyenv install $version"
 }
 
 if [ -n "$version" ]; then
