@@ -71,7 +71,7 @@ void MemoryCache::give(void* memory, DeviceEvents in_use_until) {
     out_.erase(found);
     if (idle_bytes_ <= most_idle_bytes_) return;
   }
-  (void)trim(most_idle_bytes_, !is_library_thread);
+  (void)trim(most_idle_bytes_, !must_not_wait_for_devices());
 }
 
 Outcome MemoryCache::reserve(std::size_t bytes, int count) {

@@ -23,8 +23,8 @@ class MemoryCache {
  public:
   using Allocate = std::function<Outcome(std::size_t bytes, void** memory)>;
   using Free = std::function<void(void* memory)>;
-  // Whether this memory is freed without a wait for the device. The library's own threads free no other memory
-  // while there is enough: a kernel on the device may wait for a peer that waits for such a thread.
+  // Whether this memory is freed without a wait for the device. The library's own threads, and those that drive, free
+  // no other memory while there is enough: a kernel on the device may wait for a peer that waits for them.
   using FreesAtOnce = std::function<bool(void* memory)>;
 
   MemoryCache(Allocate allocate, Free free, std::size_t most_idle_bytes, FreesAtOnce frees_at_once)

@@ -29,7 +29,7 @@ void PoolMemory::begin(DeviceNumber number) {
 
 Outcome PoolMemory::allocate(std::size_t bytes, void** memory) {
   Pointer allocated = 0;
-  if (stream_ == nullptr || (bytes < kLargeBytes && !is_library_thread)) {
+  if (stream_ == nullptr || (bytes < kLargeBytes && !must_not_wait_for_devices())) {
     const Outcome outcome = calls_.driver.cuMemAlloc_v2(&allocated, bytes);
     *memory = address(allocated);
     return outcome;

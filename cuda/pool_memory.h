@@ -3,9 +3,10 @@
 //
 // cuMemFree waits until the device is idle, and cuMemAlloc may. While a kernel of NCCL waits there for a peer, that is
 // a stall, and a deadlock if the peer waits for this thread. Memory of the driver's pool is allocated and freed in the
-// order of a stream instead: of one of its own, on which nothing else runs. The library's own threads get all their
-// memory there, and every thread the blocks that are too large to be kept. Other memory is ordinary, because other
-// devices can access it without further calls. Where the driver has no pools, all memory is ordinary.
+// order of a stream instead: of one of its own, on which nothing else runs. The library's own threads, and those
+// that drive, get all their memory there, and every thread the blocks that are too large to be kept. Other memory is
+// ordinary, because other devices can access it without further calls. Where the driver has no pools, all memory is
+// ordinary.
 #pragma once
 
 #include <set>

@@ -176,7 +176,9 @@ TEST(Architecture, ThreadsLiveInTheRuntime) {
                       "transports/nccl/nccl_watchdog.h", "transports/nccl/nccl_watchdog.cpp",
                       "transports/nccl/nccl_call_thread.h", "transports/nccl/nccl_call_thread.cpp",
                       // A rank that computes must answer calls of others (docs/adr/0017).
-                      "transports/tcp/connector.h", "src/system/thread.h"},
+                      "transports/tcp/connector.h", "src/system/thread.h",
+                      // Allocating memory of NCCL waits for the device, and the progress thread launches what it runs.
+                      "src/system/background_call.h"},
                      "give the work to the runtime's progress thread");
 }
 

@@ -53,6 +53,9 @@ class Place:
             self.device = torch.device("cuda", rank % torch.cuda.device_count())
             torch.cuda.set_device(self.device)
 
+    def is_last(self):
+        return self.rank == self.size - 1
+
     def values(self, rank, count, dtype, salt=0):
         return ((self.torch.arange(count, device=self.device) * 7 + rank * 3 + salt) % 5).to(dtype)
 
@@ -387,43 +390,88 @@ def train(here, dist):
 # ---- Lost ranks
 
 
+class Calls:
+    """Calls of this rank. Each may fail, because a rank is lost."""
+
+    def __init__(self, here):
+        self.here = here
+        self.begin = time.monotonic()
+
+    def make(self, call):
+        """Waits for the device too, where the loss may be noticed."""
+        self.begin = time.monotonic()
+        call()
+        if self.here.is_cuda:
+            self.here.torch.cuda.synchronize()
+
+    def waited_s(self):
+        return time.monotonic() - self.begin
+
+
+def sum_in_a_loop(here):
+    """One step of the loops in which a rank is lost."""
+    tensor = here.mine(500_000)
+    return lambda: here.hvd.allreduce_(tensor, name="loop", op=here.hvd.Max)
+
+
+def lose_one_between_sums(here, calls):
+    """The last rank is killed between two sums of a loop."""
+    step = sum_in_a_loop(here)
+    for _ in range(20):
+        calls.make(step)
+    if here.is_last():
+        os.kill(os.getpid(), signal.SIGKILL)
+    for _ in range(1_000_000):
+        calls.make(step)
+
+
+def lose_one_before_a_first_call(here, calls):
+    """The last rank is killed before its first call of a kind, for which NCCL connects the ranks."""
+    comm = here.fdl.Communicator()
+    calls.make(lambda: comm.allreduce(here.mine(2), out=here.mine(2)))
+    if here.is_last():
+        time.sleep(1)  # the others wait for it by then
+        os.kill(os.getpid(), signal.SIGKILL)
+    count = here.size << 18
+    calls.make(lambda: comm.alltoall(here.mine(count), out=here.mine(count)))
+
+
+def stop_one_between_sums(here, calls):
+    """The last rank stops for some seconds between two sums of a loop, and all go on."""
+    step = sum_in_a_loop(here)
+    for number in range(40):
+        if here.is_last() and number == 20:
+            wake_up_later()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        calls.make(step)
+    print(f"ok      rank {here.rank} went on after the stop")
+
+
+# What happens to the last rank, by the first words of a job's name. Only after a stop does the job go on.
+LOSSES = {
+    "killed": lose_one_between_sums,
+    "killed before a first call": lose_one_before_a_first_call,
+    "stopped": stop_one_between_sums,
+}
+
+
 def lose_a_rank(here, by):
-    """The last rank is killed or stopped between two sums of a loop. The others get an error, or a warning, in time."""
-    tensor, begin = here.mine(500_000), 0.0
-    if by == "killed before a first call":
-        comm = here.fdl.Communicator()
-        comm.allreduce(here.mine(2), out=here.mine(2))
+    """The others get an error that names the lost rank, in time."""
+    calls = Calls(here)
     try:
-        for step in range(1_000_000):
-            if by == "killed before a first call":
-                if here.rank == here.size - 1:
-                    time.sleep(1)
-                    os.kill(os.getpid(), signal.SIGKILL)
-                begin = time.monotonic()
-                comm.alltoall(here.mine(1 << 20))
-                comm.allreduce(here.mine(1 << 24), out=here.mine(1 << 24))
-                here.torch.cuda.synchronize()
-                continue
-            if here.rank == here.size - 1 and step == 20:
-                if by == "stopped":
-                    wake_up_later()
-                os.kill(os.getpid(), signal.SIGSTOP if by == "stopped" else signal.SIGKILL)
-            if by == "stopped" and step == 40:
-                print(f"ok      rank {here.rank} went on after the stop")
-                return
-            begin = time.monotonic()
-            here.hvd.allreduce_(tensor, name="loop", op=here.hvd.Max)
-            if here.is_cuda:
-                here.torch.cuda.synchronize()
+        LOSSES[by](here, calls)
     except (here.fdl.Error, here.hvd.HorovodInternalError) as error:
-        waited = time.monotonic() - begin
-        assert f"rank {here.size - 1}" in str(error), error
-        assert waited < 20, f"the error came after {waited:.1f} s"
-        print(f"ok      rank {here.rank} was told after {waited:.2f} s: {error}")
-        if here.is_cuda:  # the device can still be used
-            assert float(here.torch.ones(10, device=here.device).sum()) == 10
-        return
-    raise AssertionError("no rank was lost")
+        expect_the_lost_rank(here, error, calls.waited_s())
+    else:
+        assert by == "stopped", "no rank was lost"
+
+
+def expect_the_lost_rank(here, error, waited_s):
+    assert f"rank {here.size - 1}" in str(error), error
+    assert waited_s < 20, f"the error came after {waited_s:.1f} s"
+    print(f"ok      rank {here.rank} was told after {waited_s:.2f} s: {error}")
+    if here.is_cuda:  # the device can still be used
+        assert float(here.torch.ones(10, device=here.device).sum()) == 10
 
 
 def wake_up_later():

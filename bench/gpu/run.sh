@@ -9,6 +9,7 @@
 #   bash run.sh       A, then B;  in the source tree: bash bench/gpu/run.sh, with build/gpu
 #   --check           results alone      --json FILE       appends each figure as a line      --folder F   another folder
 #   --ranks N         of B, C and D (2)  --device cpu      B and D on the CPU, which shows that they work
+#   --patience N      each program may take N times as long: on the fakes, on a machine that does other work
 #   --mps             starts NVIDIA's MPS meanwhile: the kernels of ranks that share a GPU run side by side, not in turns
 #   --library L, --nccl L   another driver, another NCCL (otherwise FARANDOLE_NCCL_LIBRARY, the carried one, that of
 #                           PyTorch)     PYTHON            the interpreter (python3)
@@ -19,14 +20,14 @@ here=$(cd "$(dirname "$0")" && pwd)
 folder=$here
 [ -x "$here/gpu_bench" ] || folder=$here/../../build/gpu
 library=() nccl=() json=() check=() device=()
-parts='' mps='' ranks=2 python=${PYTHON:-python3}
+parts='' mps='' ranks=2 patience=1 python=${PYTHON:-python3}
 usage() { echo "run.sh: $*" >&2; exit 64; }
 while [ $# -gt 0 ]; do
   case "$1" in
     A | B | C | D | sanitize) parts+=" $1" ;;
     --check) check=(--check) ;;
     --mps) mps=1 ;;
-    --folder | --library | --nccl | --json | --device | --ranks)
+    --folder | --library | --nccl | --json | --device | --ranks | --patience)
       [ $# -gt 1 ] || usage "$1 needs a value"
       case "$1" in
         --folder) folder=$2 ;;
@@ -35,10 +36,11 @@ while [ $# -gt 0 ]; do
         --json) json=(--json "$2") ;;
         --device) device=(--device "$2") ;;
         --ranks) ranks=$2 ;;
+        --patience) patience=$2 ;;
       esac
       shift
       ;;
-    *) usage "'$1' is none of A, B, C, D, sanitize, --check, --mps, --json, --folder, --ranks, --device, --library, --nccl" ;;
+    *) usage "'$1' is none of A, B, C, D, sanitize, --check, --mps, --json, --folder, --ranks, --device, --patience, --library, --nccl" ;;
   esac
   shift
 done
@@ -59,7 +61,7 @@ missing() {
 # try SECONDS COMMAND...: runs one program and keeps the worst code: a wrong result wins over something missing. A program
 # that hangs, such as ranks that share a GPU whose kernels wait for each other, ends after its time.
 try() {
-  local code=0 limit=$1
+  local code=0 limit=$(($1 * patience))
   shift
   timeout --kill-after=10 "$limit" "$@" || code=$?
   case "$code" in

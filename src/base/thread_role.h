@@ -1,4 +1,5 @@
-// This header tells whether the calling thread is one that farandole has started, or one of the program.
+// This header tells whether the calling thread is one that farandole has started, or one of the program, and whether it
+// drives.
 #pragma once
 
 namespace fdl {
@@ -7,5 +8,12 @@ namespace fdl {
 // reports an error to a thread of the program. A device stays current in the library's threads between calls, because
 // no framework depends on the current device there.
 inline thread_local bool is_library_thread = false;
+
+// Set while the thread drives a world, which a thread of the program may do while it waits.
+inline thread_local bool drives_progress = false;
+
+// Whether the device may be busy with a kernel that waits for a peer, which waits for this thread. Such a thread must
+// not wait for the device.
+inline bool must_not_wait_for_devices() { return is_library_thread || drives_progress; }
 
 }  // namespace fdl

@@ -116,6 +116,9 @@ struct Plan {
   // The root has run all rounds of the order that is in force. Each rank ends that order after as many rounds, and only
   // then applies this plan and those after it.
   bool order_ended = false;
+  // All buckets on devices of this plan and of later ones take turns with those of other groups; sent once. Those of an
+  // order that is in force on a rank do not.
+  bool takes_turns = false;
   // Of an optimistic order: all ranks are to freeze; and, once all have, the counts that decide how it is left.
   bool freeze = false;
   std::optional<Frozen> frozen;

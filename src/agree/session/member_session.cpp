@@ -49,9 +49,10 @@ std::vector<std::byte> MemberSession::encode_requests(const std::vector<Request>
 }
 
 std::vector<std::byte> MemberSession::encode_borrowed(std::span<const Request* const> requests,
-                                                      std::optional<uint64_t> frozen) {
+                                                      std::optional<uint64_t> frozen, bool shares_device) {
   RequestMessage message;
   message.frozen = frozen;
+  message.shares_device = shares_device;
   message.acknowledged = state_->acknowledged = state_->handled;
   for (const Request* request : requests) {
     if (const auto position = state_->cache.find(*request)) {

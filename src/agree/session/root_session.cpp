@@ -62,6 +62,7 @@ struct RootSession::State {
   Status note_frozen(int from, uint64_t begun);
   Status take_in(int from, const RequestMessage& message, int64_t now_ns);
   std::optional<Plan> leave_optimistic_order();
+  bool begins_turns() { return device_is_shared && !in_order && !std::exchange(takes_turns, true); }
 
   std::vector<std::string> rank_names;
   int size;
@@ -74,6 +75,10 @@ struct RootSession::State {
   uint64_t locked_by = 0;   // number of the last plan that locked the order
   uint64_t ended_by = 0;    // number of the last plan that ended an order whose rounds had all run
   bool order_ends = false;  // the next plan is such a one
+  // The first rank that shares its device makes the next plan that is made outside of a locked order take turns.
+  bool device_is_shared = false;
+  bool takes_turns = false;
+  bool in_order = false;  // on the root's own rank
   bool optimistic;
   bool in_optimistic_order = false;
   bool freeze_announced = false;
@@ -130,6 +135,7 @@ void RootSession::State::lock_order(PlanMessage& message, OrderTuner::Order orde
   message.plan.rounds = order.rounds;
   message.plan.cut = order.cut;
   locked_by = message.number;
+  in_order = true;
   negotiator.drop_pending();
   in_optimistic_order = optimistic;
   freeze_announced = false;
@@ -141,6 +147,7 @@ PlanMessage RootSession::State::end_order() {
   order_ends = false;
   PlanMessage message;
   message.plan.order_ended = true;
+  message.plan.takes_turns = begins_turns();
   cache.announce(message);
   ended_by = message.number;
   if (negotiator.all_take_part()) {
@@ -195,6 +202,7 @@ Status RootSession::State::take_in(int from, const RequestMessage& message, int6
   // A rank that froze an order that has ended does not know the plan yet that says so.
   const bool of_ended_order = order_ends || message.acknowledged < ended_by;
   if (message.frozen && !of_ended_order) FDL_RETURN_IF_ERROR(note_frozen(from, *message.frozen));
+  device_is_shared |= message.shares_device;
   if (message.acknowledged < locked_by) {  // the rank submits these requests to the locked order itself
     cache.acknowledge(from, message.acknowledged);
     return ok_status();
@@ -257,7 +265,12 @@ std::optional<std::vector<std::byte>> RootSession::decide(int64_t now_ns, std::s
     return encode(message);
   }
   message.plan = state.negotiator.decide(now_ns, backlog_bytes);
-  if (message.plan.empty()) return std::nullopt;
+  message.plan.takes_turns = state.begins_turns();
+  if (message.plan.empty()) {
+    if (!message.plan.takes_turns) return std::nullopt;
+    state.cache.announce(message);
+    return encode(message);
+  }
   mark_group_launches(message.plan.buckets, state.fusion_bytes,
                       [&state](const std::string& name) { return state.find(name); });
   state.cache.announce(message);
@@ -281,6 +294,7 @@ void RootSession::watch(std::function<void(int, const Request&)> on_request) {
 
 void RootSession::left_order(uint64_t rounds, bool completed) {
   State& state = *state_;
+  state.in_order = false;
   if (!completed) return state.repetitions.left(state.orders.leave(rounds));
   state.orders.complete(rounds);
   state.in_optimistic_order = false;

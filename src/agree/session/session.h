@@ -33,8 +33,10 @@ class MemberSession {
   // pending at the root, and any plan decoded later may complete them, in a bucket or in a bucket's error.
   std::vector<std::byte> encode_requests(const std::vector<Request>& requests);
   // `frozen`: this rank has frozen its optimistic order after it began so many positions; sent once for each order.
+  // `shares_device`: another group of this rank uses its device too; sent once, and then this rank leaves each locked
+  // order until a plan takes turns.
   std::vector<std::byte> encode_borrowed(std::span<const Request* const> requests,
-                                         std::optional<uint64_t> frozen = std::nullopt);
+                                         std::optional<uint64_t> frozen = std::nullopt, bool shares_device = false);
 
   // Decodes the next plan. After a failure the states of root and rank differ, and the group is lost.
   Result<Plan> decode_plan(ConstBytes bytes);

@@ -332,7 +332,7 @@ std::vector<std::byte> encode(const RequestMessage& message) {
   const auto cached = write_positions(builder, message.cached);
   const auto requests = write_requests(builder, message.requests);
   builder.Finish(wire::CreateRequestMessage(builder, message.acknowledged, cached, requests, message.frozen.has_value(),
-                                            message.frozen.value_or(0)),
+                                            message.frozen.value_or(0), message.shares_device),
                  kRequestsIdentifier);
   return bytes_from(builder);
 }
@@ -365,7 +365,7 @@ std::vector<std::byte> encode(const PlanMessage& message) {
   const auto cut = limits ? wire::CreateBucketCut(builder, limits->bucket_bytes, limits->alone_bytes) : 0;
   builder.Finish(
       wire::CreatePlanMessage(builder, message.number, buckets, positions, requests, locked, message.plan.freeze,
-                              frozen, message.plan.rounds, cut, message.plan.order_ended),
+                              frozen, message.plan.rounds, cut, message.plan.order_ended, message.plan.takes_turns),
       kPlanIdentifier);
   return bytes_from(builder);
 }
@@ -380,6 +380,7 @@ Result<RequestMessage> decode_requests(ConstBytes bytes) {
   FDL_RETURN_IF_ERROR(reader.read(from->cached(), message.cached));
   FDL_RETURN_IF_ERROR(reader.read(from->requests(), message.requests));
   if (from->frozen()) message.frozen = from->begun();
+  message.shares_device = from->shares_device();
   return message;
 }
 
@@ -407,6 +408,7 @@ Result<PlanMessage> decode_plan(ConstBytes bytes) {
   if (from->frozen() != nullptr) message.plan.frozen = {from->frozen()->least(), from->frozen()->greatest()};
   message.plan.rounds = from->rounds();
   message.plan.order_ended = from->order_ended();
+  message.plan.takes_turns = from->takes_turns();
   if (from->cut() != nullptr) message.plan.cut = {from->cut()->bucket_bytes(), from->cut()->alone_bytes()};
   if (message.plan.rounds > kMaxRounds) return malformed("a locked order has too many rounds");
   FDL_RETURN_IF_ERROR(reader.read(from->buckets(), message.plan.buckets, message.cached));

@@ -18,6 +18,7 @@ struct RequestMessage {
   std::vector<uint32_t> cached;  // positions in its cache as that plan left it, in the order of submission
   std::vector<Request> requests;
   std::optional<uint64_t> frozen;  // the rank has frozen its optimistic order after beginning so many positions
+  bool shares_device = false;      // another group of the rank uses its device too
 };
 
 // A message from a relay to its parent in the tree (session/relay_session.h): messages of the relay and of ranks below

@@ -222,24 +222,47 @@ Result<bool> DeviceCollectives::advance_scratch() {
   if (scratch_step_ == ScratchStep::emptying) {
     FDL_ASSIGN_OR_RETURN(const bool emptied, scratch_->emptied());
     if (!emptied) return false;
-    FDL_RETURN_IF_ERROR(scratch_->take(*scratch_bytes_));
-    exchange_scratch();
+    FDL_RETURN_IF_ERROR(call_in_background([this, bytes = *scratch_bytes_] { return scratch_->take(bytes); }));
   }
   for (;;) {
+    if (scratch_step_ == ScratchStep::taking) {
+      if (!background_has_ended()) return false;
+      FDL_RETURN_IF_ERROR(background_outcome_);
+      exchange_scratch();
+    }
     const bool moved = !host_outcome_.done && host_->progress();
     if (!host_outcome_.done) return moved;
     FDL_RETURN_IF_ERROR(host_outcome_.status.while_doing("exchanging the sizes of scratch buffers"));
     const std::size_t least = least_scratch();
     const auto has_more = [least](const ScratchReport& report) { return report.bytes > least; };
     if (std::none_of(all_scratch_reports_.begin(), all_scratch_reports_.end(), has_more)) break;
-    if (has_more(scratch_report_)) FDL_RETURN_IF_ERROR(scratch_->shrink(least));
-    exchange_scratch();
+    if (has_more(scratch_report_)) {
+      FDL_RETURN_IF_ERROR(call_in_background([this, least] { return scratch_->shrink(least); }));
+    } else {
+      exchange_scratch();
+    }
   }
   FDL_RETURN_IF_ERROR(keep_scratch());
   *scratch_bytes_ = scratch_->bytes();
   *scratch_memory_ = scratch_->memory();
   finish({});
   return true;
+}
+
+// Allocating and freeing memory of the library may wait for the device, and this thread may be the one that launches
+// what the device waits for. Without a library the memory is that of the driver's pool, which needs no wait.
+Status DeviceCollectives::call_in_background(std::function<Status()> call) {
+  scratch_step_ = ScratchStep::taking;
+  if (by_library_ == nullptr) {
+    background_outcome_ = call();
+    return {};
+  }
+  if (background_ == nullptr) {
+    FDL_ASSIGN_OR_RETURN(background_, BackgroundCall::make());
+    FDL_RETURN_IF_ERROR(poller_.add(background_->fd(), 3));
+  }
+  background_->begin([this, call = std::move(call)] { background_outcome_ = call(); });
+  return {};
 }
 
 void DeviceCollectives::exchange_scratch() {

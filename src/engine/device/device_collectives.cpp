@@ -48,6 +48,7 @@ DeviceCollectives::DeviceCollectives(Parts parts, Device& device, Poller poller)
 
 // The library must unregister the scratch buffer before its collectives end; the buffer itself ends after them.
 DeviceCollectives::~DeviceCollectives() {
+  background_.reset();
   if (scratch_ != nullptr) scratch_->leave(Deadline::after_seconds(parts_.config->suspect_after_s));
   one_shot_.reset();
   schedules_.reset();
@@ -154,7 +155,6 @@ void DeviceCollectives::finish(Status outcome) {
   scratch_step_ = ScratchStep::none;
   scratch_bytes_ = nullptr;
   symmetric_allocation_ = nullptr;
-  taken_.reset();
   std::exchange(completion_, nullptr)->finish(std::move(outcome));
 }
 
@@ -256,6 +256,8 @@ std::string DeviceCollectives::phase() const {
   if (scratch_step_ == ScratchStep::emptying && symmetric_allocation_ != nullptr)
     return "waiting until the memory that was freed is unused";
   if (scratch_step_ == ScratchStep::emptying) return "waiting until the scratch buffer is free";
+  if (scratch_step_ == ScratchStep::taking) return "allocating memory of the device";
+  if (scratch_step_ == ScratchStep::releasing) return "releasing memory of the device";
   if (host_ == nullptr) return {};
   const std::string_view what = is_negotiated()          ? "exchanging the sizes of scratch buffers"
                                 : stage_ == Stage::facts ? "exchanging facts about devices"
@@ -272,6 +274,9 @@ bool DeviceCollectives::prepare_to_sleep() {
   if (library_may_sleep_ && !joined_->prepare_to_sleep()) return false;
   // While the scratch buffer is being emptied, its notifier wakes the thread.
   if (scratch_step_ == ScratchStep::emptying) return scratch_->prepare_to_sleep();
+  if (scratch_step_ == ScratchStep::taking || scratch_step_ == ScratchStep::releasing) {
+    return background_ != nullptr && !background_->has_ended();
+  }
   if (running_ == nullptr || running_ == joined_.get()) return true;
   return running_->prepare_to_sleep();
 }

@@ -18,6 +18,7 @@
 #include "engine/device/one_shot/one_shot_collectives.h"
 #include "engine/device/staged_collectives.h"
 #include "engine/device/symmetric_memory.h"
+#include "system/background_call.h"
 #include "system/poller.h"
 
 namespace fdl {
@@ -179,11 +180,15 @@ class DeviceCollectives final : public Collectives {
   void begin_scratch();
   bool progress_scratch();
   Result<bool> advance_scratch();
+  Status call_in_background(std::function<Status()> call);
+  bool background_has_ended() const { return background_ == nullptr || background_->take_end(); }
   void exchange_scratch();
   std::size_t least_scratch() const;
   Status keep_scratch();
   void log_shortage() const;
   Status begin_registration();
+  Status begin_taking();
+  Status begin_releasing();
   void exchange_registration();
   void list_unused();
   DeviceLibrary* registering_library() const;  // the library that registers symmetric memory, or null
@@ -235,17 +240,21 @@ class DeviceCollectives final : public Collectives {
   bool library_may_sleep_ = false;
 
   // The scratch request in flight.
-  enum class ScratchStep : uint8_t { none, emptying, agreeing, exchanging, forgetting };
+  enum class ScratchStep : uint8_t { none, emptying, taking, agreeing, exchanging, forgetting, releasing };
   ScratchStep scratch_step_ = ScratchStep::none;
   std::size_t* scratch_bytes_ = nullptr;
   void** scratch_memory_ = nullptr;
   // The symmetric allocation in flight.
   SymmetricAllocation* symmetric_allocation_ = nullptr;
   std::shared_ptr<SymmetricMemory> taken_;
-  bool group_is_through_ = false;  // all work that was queued before the request has run
+  std::vector<std::shared_ptr<SymmetricMemory>> unused_;  // unregistered, to be released
+  bool group_is_through_ = false;                         // all work that was queued before the request has run
   RegistrationReport registration_report_;
   std::vector<RegistrationReport> all_registration_reports_;
   std::vector<int64_t> to_forget_;
+  // Allocates and releases memory of the library in the steps `taking` and `releasing`. Null before the first time.
+  std::unique_ptr<BackgroundCall> background_;
+  Status background_outcome_;
   Status ended_;  // not OK once the object has failed or was interrupted
   mutable std::set<std::string, std::less<>> names_;
 };

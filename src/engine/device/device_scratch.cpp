@@ -58,7 +58,6 @@ Result<bool> DeviceScratch::emptied() {
     FDL_ASSIGN_OR_RETURN(const bool forgotten, library_->dismiss(*joined_, memory_));
     if (!forgotten) return false;
   }
-  give_back();
   lack_ = {};
   librarys_lack_ = {};
   return true;

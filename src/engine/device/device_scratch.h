@@ -15,10 +15,14 @@ namespace fdl {
 // The buffer grows in four steps, between which the ranks exchange their results:
 //
 //   begin()     marks the work that is queued by now and still uses the old memory
-//   emptied()   once that work has run, unregisters the old memory and releases it
-//   take()      allocates as much new memory as there is, up to the size requested. The ranks exchange how much they
-//               have. A rank that has more than another shrinks to that size, and may end up with even less
+//   emptied()   once that work has run, unregisters the old memory
+//   take()      releases the old memory, and allocates as much new memory as there is, up to the size requested. The
+//               ranks exchange how much they have. A rank that has more than another shrinks to that size, and may end
+//               up with even less
 //   keep()      registers the memory with the library; a rank that has none takes pinned host memory
+//
+// take() and shrink() may wait for the device, which a collective of another group may keep busy. So a thread of their
+// own makes these calls; no other function is called meanwhile.
 //
 // The library's memory is preferred, then other device memory of the same size. Other memory at full size is better
 // than less of the library's: a rank that lacks one lacks the other too, or its library provides no memory of any size.

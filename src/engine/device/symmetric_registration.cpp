@@ -35,19 +35,25 @@ DeviceLibrary* DeviceCollectives::registering_library() const {
 Status DeviceCollectives::begin_registration() {
   const bool any_is_free =
       std::any_of(registered_.begin(), registered_.end(), [](const auto& each) { return each.second->is_released(); });
-  scratch_step_ = any_is_free ? ScratchStep::emptying : ScratchStep::exchanging;
   if (registering_library() != nullptr) FDL_RETURN_IF_ERROR(scratch_->note_other_use(spec_.stream));
-  if (!any_is_free) exchange_registration();
-  return {};
+  return any_is_free ? ok_status() : begin_taking();
 }
 
-// Allocates this rank's memory and exchanges the outcome, with the list of registrations that are unused here.
+// Allocates this rank's memory.
+Status DeviceCollectives::begin_taking() {
+  taken_.reset();
+  const auto take = [this, library = registering_library(), stream = symmetric_allocation_->stream,
+                     bytes = symmetric_allocation_->bytes]() -> Status {
+    FDL_ASSIGN_OR_RETURN(taken_, SymmetricMemory::take(device_, library, stream, bytes));
+    return {};
+  };
+  return call_in_background(take);
+}
+
+// Exchanges the outcome of the allocation, with the list of registrations that are unused here.
 void DeviceCollectives::exchange_registration() {
   scratch_step_ = ScratchStep::exchanging;
-  DeviceLibrary* const library = registering_library();
-  auto taken = SymmetricMemory::take(device_, library, symmetric_allocation_->stream, symmetric_allocation_->bytes);
-  registration_report_ = {.report = StatusReport::of(taken.status())};
-  if (taken.ok()) taken_ = taken.take();
+  registration_report_ = {.report = StatusReport::of(background_outcome_)};
   registration_report_.is_librarys = taken_ != nullptr && taken_->is_librarys() ? 1 : 0;
   list_unused();
   if (members().size() > 1) {
@@ -74,6 +80,10 @@ Result<bool> DeviceCollectives::advance_registration() {
   if (scratch_step_ == ScratchStep::emptying) {
     FDL_ASSIGN_OR_RETURN(group_is_through_, scratch_->is_through());
     if (!group_is_through_) return false;
+    FDL_RETURN_IF_ERROR(begin_taking());
+  }
+  if (scratch_step_ == ScratchStep::taking) {
+    if (!background_has_ended()) return false;
     exchange_registration();
     group_is_through_ = false;
   }
@@ -85,11 +95,28 @@ Result<bool> DeviceCollectives::advance_registration() {
     read_registrations();
     scratch_step_ = ScratchStep::forgetting;
   }
-  FDL_ASSIGN_OR_RETURN(const bool forgotten, forget_unused());
-  if (!forgotten) return false;
-  FDL_RETURN_IF_ERROR(keep_registration());
+  if (scratch_step_ == ScratchStep::forgetting) {
+    FDL_ASSIGN_OR_RETURN(const bool forgotten, forget_unused());
+    if (!forgotten) return false;
+    FDL_RETURN_IF_ERROR(keep_registration());
+    FDL_RETURN_IF_ERROR(begin_releasing());
+  }
+  if (!background_has_ended()) return false;
   finish({});
   return true;
+}
+
+// Releases what is registered nowhere any more. The memory ends with its last reference.
+Status DeviceCollectives::begin_releasing() {
+  scratch_step_ = ScratchStep::releasing;
+  if (unused_.empty()) return {};
+  FDL_RETURN_IF_ERROR(call_in_background([unused = std::move(unused_)]() mutable -> Status {
+    unused.clear();
+    return {};
+  }));
+  unused_.clear();
+  scratch_step_ = ScratchStep::releasing;
+  return {};
 }
 
 // Derives the same result on all ranks: the refusal by the first rank that failed, and the registrations to remove,
@@ -120,6 +147,7 @@ Result<bool> DeviceCollectives::forget_unused() {
     const auto unused = registered_.find(to_forget_.front());
     FDL_ASSIGN_OR_RETURN(const bool forgotten, library_->dismiss(*by_library_, unused->second->get()));
     if (!forgotten) return false;
+    unused_.push_back(std::move(unused->second));
     registered_.erase(unused);
     to_forget_.erase(to_forget_.begin());
   }
@@ -127,7 +155,10 @@ Result<bool> DeviceCollectives::forget_unused() {
 }
 
 Status DeviceCollectives::keep_registration() {
-  if (!symmetric_allocation_->refusal.ok()) return {};
+  if (!symmetric_allocation_->refusal.ok()) {
+    if (taken_ != nullptr) unused_.push_back(std::move(taken_));
+    return {};
+  }
   symmetric_allocation_->is_registered =
       std::all_of(all_registration_reports_.begin(), all_registration_reports_.end(),
                   [](const RegistrationReport& report) { return report.is_librarys != 0; });

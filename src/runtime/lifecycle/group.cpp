@@ -16,12 +16,13 @@ std::vector<std::string> rank_names(const std::vector<Member>& members, int rank
 }  // namespace
 
 Group::Group(std::string id, int rank, std::vector<Member> members, std::unique_ptr<Communicator> comm,
-             const Config& config, std::shared_ptr<HostMemory> memory, OrderTuning tuning)
+             const Config& config, std::shared_ptr<HostMemory> memory, OrderTuning tuning,
+             std::shared_ptr<LaunchTurns> turns)
     : id_(std::move(id)),
       rank_(rank),
       members_(std::move(members)),
       comm_(std::move(comm)),
-      named_(*comm_, config, rank_names(members_, rank_), std::move(memory), std::move(tuning)) {}
+      named_(*comm_, config, rank_names(members_, rank_), std::move(memory), std::move(tuning), std::move(turns)) {}
 
 int Group::rank_of(int world_rank) const {
   // In the group of all ranks, each has its place in the world.

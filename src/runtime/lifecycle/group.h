@@ -16,7 +16,7 @@ namespace fdl {
 class Group final : public Driven {
  public:
   Group(std::string id, int rank, std::vector<Member> members, std::unique_ptr<Communicator> comm, const Config& config,
-        std::shared_ptr<HostMemory> memory, OrderTuning tuning);
+        std::shared_ptr<HostMemory> memory, OrderTuning tuning, std::shared_ptr<LaunchTurns> turns = nullptr);
 
   const std::string& id() const { return id_; }
   int rank() const { return rank_; }

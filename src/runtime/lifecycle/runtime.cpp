@@ -147,7 +147,7 @@ Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world
   const bool is_world = members.size() == members_.size();
   OrderTuning tuning = order_tuning(config_, tuning_, connected.comm->shape(), is_world && mine == 0);
   auto group = std::make_shared<Group>(std::move(id), mine, std::move(members), std::move(connected.comm), config_,
-                                       memory_, std::move(tuning));
+                                       memory_, std::move(tuning), launch_turns_);
   Group* opened = group.get();
   opened->named().count_with(metrics_of(*opened));
   if (history_) opened->named().record_in(*history_, opened->id());

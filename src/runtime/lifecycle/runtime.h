@@ -314,6 +314,7 @@ class Runtime {
   RecoveryPoint recovery_;  // without a listener: this world cannot shrink
   FailureDecisions failure_decisions_;
   LaunchOrder launch_order_;
+  const std::shared_ptr<LaunchTurns> launch_turns_ = std::make_shared<LaunchTurns>();
   std::unique_ptr<ProgressThread> progress_thread_;
   std::unique_ptr<History> history_;  // null: operations are not recorded; communicators and groups record in it
   Group* all_ = nullptr;              // the group of all ranks, one of groups_

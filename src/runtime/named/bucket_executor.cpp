@@ -9,8 +9,8 @@
 namespace fdl {
 
 BucketExecutor::BucketExecutor(Communicator& comm, std::string rank_name, std::shared_ptr<HostMemory> memory,
-                               PendingBuckets& pending, OrderFollower& order, OperationsInFlight& operations,
-                               GroupFailure& failure)
+                               std::shared_ptr<LaunchTurns> turns, PendingBuckets& pending, OrderFollower& order,
+                               OperationsInFlight& operations, GroupFailure& failure)
     : comm_(comm),
       pending_(pending),
       order_(order),
@@ -18,10 +18,11 @@ BucketExecutor::BucketExecutor(Communicator& comm, std::string rank_name, std::s
       failure_(failure),
       fusion_(std::move(memory),
               [&comm](const std::shared_ptr<void>& grown, std::size_t bytes) { comm.keep(grown, bytes); }),
-      device_(comm, std::move(rank_name)) {}
+      device_(comm, std::move(rank_name)),
+      turn_(comm, std::move(turns)) {}
 
 bool BucketExecutor::progress() {
-  bool moved = false;
+  bool moved = finish_without_turns();
   while (failure_.none()) {
     if (!running_) {
       if (!begin_next()) return moved;
@@ -31,6 +32,8 @@ bool BucketExecutor::progress() {
     if (running_->done()) {
       const std::unique_ptr<BucketRun> finished = std::move(running_);
       finish(*finished);
+      if (launched_.empty()) turn_.leave();
+      (void)finish_without_turns();
       moved = true;
       continue;
     }
@@ -53,9 +56,37 @@ bool BucketExecutor::begin_next() {
     return true;
   }
   if (pending_.empty() && !order_.begin_optimistically()) return false;
+  if (!may_launch()) return false;
   if (pending_.front_begins_group()) return begin_group();
   running_ = start_next();
+  if (!running_) turn_.leave();
   return true;
+}
+
+void BucketExecutor::begin_turns() {
+  takes_turns_ = true;
+  without_turn_ = pending_.size();
+}
+
+// Other groups of this rank propose only once the launches that take no turn are queued. Returns whether they are now.
+bool BucketExecutor::finish_without_turns() {
+  if (!takes_turns_ || turn_.line().takes_turns() || without_turn_ > 0 || is_running() || group_launch_) return false;
+  turn_.line().take_turns();
+  return true;
+}
+
+// Whether the bucket at the front needs no turn at the device, or has it. What goes through the host occupies no
+// device: the ranks have agreed on that in an earlier bucket, or in none.
+bool BucketExecutor::may_launch() {
+  const Bucket& bucket = *pending_.front().bucket;
+  if (!takes_turns_ || without_turn_ > 0 || bucket.device < 0 || !bucket.error.empty()) return true;
+  const auto device = device_.work_for(pending_.front());
+  if (!device.ok()) return true;  // start_next() reports it
+  CollectiveSpec spec;
+  spec.count = 1;
+  spec.device = &(*device)->device();
+  awaits_turn_ = comm_.launches_on_device(spec) && !turn_.take();
+  return !awaits_turn_;
 }
 
 // Begins the group launch at the front. The scratch buffer has the same size on all ranks, so all ranks reach the same
@@ -90,6 +121,7 @@ bool BucketExecutor::begin_group() {
 // or the device cannot be used.
 std::unique_ptr<BucketRun> BucketExecutor::start_next(GroupLaunch* group_launch) {
   PlannedBucket planned = pending_.take_front();
+  if (without_turn_ > 0) --without_turn_;
   if (!planned.bucket->error.empty()) {
     operations_.complete(planned.entries, error_of(*planned.bucket));
     return nullptr;
@@ -142,10 +174,12 @@ Status BucketExecutor::error_of(const Bucket& bucket) const {
 
 void BucketExecutor::fail_all(const Status& why) {
   for (PlannedBucket& planned : pending_.take_all()) operations_.complete(planned.entries, why);
-  if (is_running() || group_launch_) {
+  without_turn_ = 0;
+  awaits_turn_ = false;
+  if (is_running() || group_launch_ || turn_.is_agreeing()) {
     // The communicator may still read and write the tensors. Their operations complete only after it has dropped them.
     comm_.interrupt(why);
-    while (group_launch_ && !group_launch_->is_ready()) comm_.progress();
+    while (turn_.is_agreeing() || (group_launch_ && !group_launch_->is_ready())) comm_.progress();
     group_launch_.reset();
     if (const std::unique_ptr<BucketRun> run = std::move(running_)) drain(*run, why);
     for (const auto& run : std::exchange(launched_, {})) drain(*run, why);
@@ -154,6 +188,7 @@ void BucketExecutor::fail_all(const Status& why) {
     comm_.interrupt(why);
     comm_.progress();
   }
+  turn_.line().end();
 }
 
 // Drives a run of an interrupted communicator to its end. Its entries complete with `why`, unless the run ends with a

@@ -18,14 +18,15 @@ constexpr double kNews_s = 1.5;
 }  // namespace
 
 NamedOperations::NamedOperations(Communicator& comm, const Config& config, const std::vector<std::string>& rank_names,
-                                 std::shared_ptr<HostMemory> memory, OrderTuning tuning)
+                                 std::shared_ptr<HostMemory> memory, OrderTuning tuning,
+                                 std::shared_ptr<LaunchTurns> turns)
     : comm_(comm),
       failure_(config, kNews_s),
       submissions_(comm.rank(), comm.size()),
       exchange_(comm, config, rank_names, std::move(tuning), operations_.telemetry(), *this),
       order_(comm, config, submissions_, exchange_, pending_, operations_),
-      executor_(comm, rank_names[static_cast<std::size_t>(comm.rank())], std::move(memory), pending_, order_,
-                operations_, failure_) {}
+      executor_(comm, rank_names[static_cast<std::size_t>(comm.rank())], std::move(memory),
+                turns ? std::move(turns) : std::make_shared<LaunchTurns>(), pending_, order_, operations_, failure_) {}
 
 NamedOperations::~NamedOperations() {
   prepare_to_leave();
@@ -42,6 +43,7 @@ void NamedOperations::submit(std::vector<Entry> entries) {
       continue;
     }
     operations_.begin(entry);
+    if (entry.request.device >= 0) executor_.turn().line().use_device();
     submissions_.submit(std::move(entry));
   }
   if (submissions_.has_refused()) complete_refused();
@@ -55,8 +57,10 @@ bool NamedOperations::progress() {
     return true;
   }
   if (stopped_) return false;
-  bool moved = exchange_.progress(submissions_, pending_.bytes());
+  bool moved = announce_shared_device();
+  moved |= exchange_.progress(submissions_, pending_.bytes());
   moved |= order_.follow();
+  moved |= begin_turns();
   moved |= apply_deferred();
   moved |= executor_.progress();
   if (submissions_.has_refused()) complete_refused();  // entries of an order that was left
@@ -107,8 +111,9 @@ void NamedOperations::describe(const std::string& group, int64_t still_ns, RankS
     state.add_operation({group, title_of(running->bucket()), flight.phase, flight.ranks, still_ns});
   }
   if (!pending_.empty()) {
-    state.add_operation(
-        {group, title_of(*pending_.front().bucket), "agreed on, waits for the operation before it", {}, still_ns});
+    const char* waits = awaits_turn() ? "agreed on, waits for its turn at the device among several groups"
+                                      : "agreed on, waits for the operation before it";
+    state.add_operation({group, title_of(*pending_.front().bucket), waits, {}, still_ns});
   }
   const auto add_entry = [&](const Entry& entry) {
     const int64_t age_ns = operations_.telemetry().age_ns(entry);
@@ -165,6 +170,10 @@ void NamedOperations::apply(Plan&& plan) {
     return fail_all(
         Status(Code::internal, "the group's root ended an order that this rank is not in; please report it"));
   }
+  if (plan.takes_turns) {
+    begins_turns_ = true;
+    begin_turns();
+  }
   if (plan.empty() && plan.locked.empty()) return;
   if (Trace* trace = operations_.telemetry().trace(); trace != nullptr) trace->cycle();
   for (Bucket& bucket : plan.buckets) {
@@ -177,6 +186,28 @@ void NamedOperations::apply(Plan&& plan) {
 
 void NamedOperations::complete_refused() {
   for (auto& [entry, bucket] : submissions_.take_refused()) operations_.complete(entry, executor_.error_of(*bucket));
+}
+
+// Before a launch of its second group on the device, a rank makes all ranks of both groups take turns. The root's plan
+// says from which bucket on. All ranks leave a locked order first, at the same position.
+bool NamedOperations::announce_shared_device() {
+  if (is_announced_ || !executor_.turn().line().is_shared()) return false;
+  is_announced_ = true;
+  if (!executor_.takes_turns() && !begins_turns_) {
+    exchange_.announce_shared_device();
+    order_.refuse_orders();
+  }
+  return true;
+}
+
+// The root has made the plan outside of an order. So an order that is in force here is the one before, whose buckets
+// take no turns on any rank.
+bool NamedOperations::begin_turns() {
+  if (!begins_turns_ || submissions_.order() != nullptr) return false;
+  begins_turns_ = false;
+  order_.take_orders();
+  executor_.begin_turns();
+  return true;
 }
 
 void NamedOperations::report_stall(const std::string& text) {

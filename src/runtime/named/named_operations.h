@@ -31,9 +31,11 @@ namespace fdl {
 class NamedOperations final : private PlanExchange::Receiver {
  public:
   // `memory` is memory that all ranks of the host map, for the fusion buffer, or null. `rank_names` are the names of
-  // the group's ranks in error texts. `comm` and `config` outlive this object.
+  // the group's ranks in error texts. `turns`: those at the device, of all groups of this rank; null: this is the only
+  // group that uses one. `comm` and `config` outlive this object.
   NamedOperations(Communicator& comm, const Config& config, const std::vector<std::string>& rank_names,
-                  std::shared_ptr<HostMemory> memory = nullptr, OrderTuning tuning = {});
+                  std::shared_ptr<HostMemory> memory = nullptr, OrderTuning tuning = {},
+                  std::shared_ptr<LaunchTurns> turns = nullptr);
   ~NamedOperations();
   NamedOperations(const NamedOperations&) = delete;
   NamedOperations& operator=(const NamedOperations&) = delete;
@@ -53,6 +55,8 @@ class NamedOperations final : private PlanExchange::Receiver {
   // Whether buckets that the ranks have agreed on are unfinished, or may still turn out to be agreed on. A rank that
   // leaves finishes them first, because the other ranks wait for it in them.
   bool running() const;
+  // Whether an agreed bucket waits for launches of other groups of this rank, which must be driven meanwhile.
+  bool awaits_turn() const { return executor_.awaits_turn(); }
   // Whether progress() has an order to end, or a plan to make: the next step then begins without delay.
   bool is_changing_order() const { return order_.may_end() || exchange_.has_input(); }
   // Call before this rank leaves the group: it leaves a locked order, so that it promises no further position.
@@ -106,6 +110,8 @@ class NamedOperations final : private PlanExchange::Receiver {
   bool apply_deferred();
   void apply(Plan&& plan);
   void complete_refused();
+  bool announce_shared_device();
+  bool begin_turns();
   void fail_exchange(const Status& why) override { fail_all(why); }
   void end_peer(int peer, const Status& why) override;
   void end_plans() override { failure_.plans_end(); }
@@ -119,6 +125,8 @@ class NamedOperations final : private PlanExchange::Receiver {
   Submissions<Entry> submissions_;
   PendingBuckets pending_;
   std::deque<Plan> deferred_;  // plans that wait for the end of the order in force
+  bool is_announced_ = false;  // that another group of this rank uses its device too
+  bool begins_turns_ = false;  // once the order in force has ended
   PlanExchange exchange_;
   OrderFollower order_;
   BucketExecutor executor_;

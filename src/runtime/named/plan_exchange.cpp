@@ -119,15 +119,16 @@ void PlanExchange::update_trace() {
   }
 }
 
-// One message carries all new requests, the frozen count and the acknowledgement of plans; nothing is sent if there is
-// none of them. The root takes its own message directly.
+// One message carries all new requests, the frozen count, the announcement of a shared device and the acknowledgement
+// of plans; nothing is sent if there is none of them. The root takes its own message directly.
 bool PlanExchange::send(Submissions<Entry>& submissions) {
   const bool unsent = submissions.has_unsent();
   const std::optional<uint64_t> frozen = submissions.take_frozen_count();
-  if (!unsent && !frozen && !member_.owes_acknowledgement()) return false;
+  const bool shares = std::exchange(announces_shared_device_, false);
+  if (!unsent && !frozen && !shares && !member_.owes_acknowledgement()) return false;
   std::vector<const Request*> requests;
   if (unsent) requests = submissions.take_unsent();
-  std::vector<std::byte> bytes = member_.encode_borrowed(requests, frozen);
+  std::vector<std::byte> bytes = member_.encode_borrowed(requests, frozen, shares);
   if (root_) {
     const Status taken = root_->receive(0, bytes, now_ns());
     FDL_CHECK(taken.ok());

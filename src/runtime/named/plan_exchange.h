@@ -68,6 +68,9 @@ class PlanExchange {
   bool is_root() const { return root_ != nullptr; }
   // Whether that rank of the group is the root or passes on its plans to this one.
   bool plans_come_through(int rank) const { return tree_.has_ancestor(rank); }
+  // Another group of this rank uses its device too: the next message says so to the root, which makes a plan that takes
+  // turns.
+  void announce_shared_device() { announces_shared_device_ = true; }
   // Whether the root has something to decide.
   bool has_input() const { return root_has_input_; }
   // Records each arriving request in the telemetry's trace, if there is one. Call after the trace has changed.
@@ -102,6 +105,7 @@ class PlanExchange {
   std::unique_ptr<RootSession> root_;  // null on the other ranks
   std::optional<RelaySession> relay_;  // of an inner rank of the tree
   TuningReport tuning_report_;
+  bool announces_shared_device_ = false;
   bool root_has_input_ = false;  // a message or a departure since the last plan may have made buckets ready
 };
 

@@ -37,12 +37,16 @@ thread_local const ProgressThread* driving_here = nullptr;
 // communicators; end() gives the token back.
 class ProgressThread::Turn {
  public:
-  explicit Turn(ProgressThread& driven) : progress_thread_(driven), before_(std::exchange(driving_here, &driven)) {
+  explicit Turn(ProgressThread& driven)
+      : progress_thread_(driven),
+        before_(std::exchange(driving_here, &driven)),
+        drove_(std::exchange(drives_progress, true)) {
     progress_thread_.driven_.finish_sleep();
   }
   // An exception ends a turn too: the token must not stay with a thread that has left.
   ~Turn() {
     driving_here = before_;
+    drives_progress = drove_;
     if (!ended_) end(true);
   }
   void end(bool undone) {
@@ -53,6 +57,7 @@ class ProgressThread::Turn {
  private:
   ProgressThread& progress_thread_;
   const ProgressThread* before_;
+  const bool drove_;
   bool ended_ = false;
 };
 
@@ -188,9 +193,14 @@ void ProgressThread::drain(Group& group, Deadline deadline) {
   while (named.failure().ok() && named.running() && !deadline.passed()) {
     bool moved = group.comm().progress();
     moved |= named.progress();
+    if (named.awaits_turn()) moved |= driven_.progress();
     coordinator_client_.progress();  // answers pings; its events wait until this call has ended
-    if (!moved && named.running())
+    if (moved || !named.running()) continue;
+    if (named.awaits_turn()) {
+      std::this_thread::yield();  // the descriptors of other groups do not end a sleep on this one
+    } else {
       group.comm().sleep_until_ready(deadline.earlier(Deadline::after_seconds(config_.suspect_after_s)));
+    }
   }
 }
 

@@ -29,6 +29,7 @@
 
 extern "C" {
 int cuCtxGetDevice(int* device);
+int cuCtxSynchronize(void);
 int cuDevicePrimaryCtxRetain(void** context, int device);
 int cuCtxPushCurrent_v2(void* context);
 int cuCtxPopCurrent_v2(void** context);
@@ -74,7 +75,7 @@ struct Settings {
         {"delay_us", number("FAKE_NCCL_DELAY_US", 0)},   {"hang_at_start", number("FAKE_NCCL_HANG_AT_START", 0)},
         {"error_at", number("FAKE_NCCL_ERROR_AT", 0)},   {"multi_rank_gpu", number("NCCL_MULTI_RANK_GPU_ENABLE", 0)},
         {"windows", number("NCCL_WIN_ENABLE", 1)},       {"kernels", number("FAKE_NCCL_KERNELS", 0)},
-        {"connects", number("FAKE_NCCL_CONNECTS", 0)}};
+        {"connects", number("FAKE_NCCL_CONNECTS", 0)},   {"memory_waits", 0}};
     calls.clear();
     plans.clear();
     groups = 0;
@@ -961,6 +962,7 @@ EXPORT Outcome ncclMemAlloc(void** memory, std::size_t bytes) {
   ENTER("MemAlloc", 21900);
   int device = 0;
   if (cuCtxGetDevice(&device) != 0) return refuse(Outcome::cuda_error, "no device is current");
+  if (setting("memory_waits") != 0) cuCtxSynchronize();
   *memory = fake_cuda_new(device, bytes);
   if (*memory == nullptr) return refuse(Outcome::cuda_error, "out of memory");
   count("memory", 1);
@@ -971,6 +973,7 @@ EXPORT Outcome ncclMemAlloc(void** memory, std::size_t bytes) {
 EXPORT Outcome ncclMemFree(void* memory) {
   ENTER("MemFree", 21900);
   look_for_users(memory);
+  if (setting("memory_waits") != 0) cuCtxSynchronize();
   {
     std::lock_guard lock(allocations().mutex);
     allocations().bytes.erase(memory);

@@ -30,7 +30,7 @@ extern "C" {
 #define FAKE_NCCL_EXPORT __attribute__((visibility("default")))
 
 // "version", "defer_us", "delay_us", "hang_at_start", "multi_rank_gpu", "windows", "kernels", "connects"; "error_at":
-// counted from now on.
+// counted from now on. "memory_waits": ncclMemAlloc and ncclMemFree wait until the device is idle.
 FAKE_NCCL_EXPORT void fake_nccl_set(const char* what, long value);
 // Makes the k-th call from now on of this function (1: the next; name without "nccl") fail with the code.
 FAKE_NCCL_EXPORT void fake_nccl_fail(const char* function, int k, int code);

@@ -20,7 +20,7 @@ FOLDER = os.path.join(ROOT, "bench", "gpu")
 def run(script, *words, **variables):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
     return subprocess.run([sys.executable, os.path.join(FOLDER, script), *words], env={**environment, **variables},
-                          stdin=subprocess.DEVNULL, capture_output=True, timeout=120)  # fmt: skip
+                          stdin=subprocess.DEVNULL, capture_output=True, timeout=240)  # fmt: skip
 
 
 # ---- ddp_bench
@@ -44,6 +44,16 @@ def test_overlap_is_measured_against_a_step_that_computes(tmp_path):
     assert done.returncode == 0, done.stderr.decode()
     assert [row["what"] for row in map(json.loads, rows.read_text().splitlines())] == [
         "DDP, gloo", "DDP, farandole", "DistributedOptimizer"]  # fmt: skip
+
+
+# ---- device_check
+
+
+@pytest.mark.parametrize("job", ["killed before a first call", "stopped"])
+def test_a_rank_is_lost_or_stopped_and_the_other_one_goes_on(job):
+    done = run("device_check.py", "--device", "cpu", "--only", job)
+    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+    assert f"passed: {job}" in done.stdout.decode()
 
 
 # ---- pack.sh and dry_run.sh
@@ -87,6 +97,13 @@ def test_a_packed_folder_needs_nothing_else(packed):
     assert done.stdout.count("checks on each against the CPU's kernels, 0 wrong") == 4
     assert re.search(r"^farandole \S+ /\S+/package/farandole/__init__.py$", done.stdout, re.MULTILINE), done.stdout
     assert done.stdout.endswith("2 ranks on cpu: all gradients are right\n")
+
+
+def test_a_version_of_python_that_is_not_there_is_named(packed):
+    folder, _ = packed
+    done = dry_run(folder, "--python", "3.999")
+    assert done.returncode == 3
+    assert "there is no python3.999: install it" in done.stderr
 
 
 def test_what_a_machine_lacks_is_named_and_left_out(packed):

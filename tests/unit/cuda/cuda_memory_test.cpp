@@ -90,6 +90,17 @@ TEST_F(DeviceAllocations, OfTheLibrarysThreadsDoNotWaitForTheDevice) {
   device_->release(*device_->allocate(70'000));
 }
 
+// A thread of the program drives while it waits.
+TEST_F(DeviceAllocations, OfThreadsThatDriveDoNotWaitForTheDevice) {
+  keep_busy();
+  auto driven = std::async(std::launch::async, [this] {
+    drives_progress = true;
+    device_->release(*device_->allocate(5000));
+  });
+  EXPECT_EQ(driven.wait_for(kLong), std::future_status::ready);
+  fake_cuda_go_on();
+}
+
 // The program's thread may wait in the driver while the device waits for work of a thread of the library.
 TEST_F(DeviceAllocations, OfTheProgramDoNotStopThoseOfTheLibrary) {
   keep_busy();

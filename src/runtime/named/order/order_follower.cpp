@@ -6,6 +6,11 @@
 #include "base/log.h"
 
 namespace fdl {
+namespace {
+
+constexpr std::string_view kSharedDevice = "another group of this rank uses its device too";
+
+}  // namespace
 
 OrderFollower::OrderFollower(Communicator& comm, const Config& config, Submissions<Entry>& submissions,
                              PlanExchange& exchange, PendingBuckets& pending, OperationsInFlight& operations)
@@ -30,6 +35,7 @@ void OrderFollower::lock(Plan&& plan) {
       !readiness_.available(), plan.rounds);
   if (Trace* trace = operations_.telemetry().trace(); trace != nullptr) trace->locked(*submissions_.order());
   if (leaving_group_) submissions_.leave("this rank leaves the group");
+  if (refuses_orders_) submissions_.leave(kSharedDevice);
   publish();
 }
 
@@ -56,6 +62,11 @@ bool OrderFollower::follow() {
 void OrderFollower::prepare_to_leave() {
   leaving_group_ = true;
   leave("this rank leaves the group");
+}
+
+void OrderFollower::refuse_orders() {
+  refuses_orders_ = true;
+  leave(kSharedDevice);
 }
 
 // In an optimistic order other ranks may wait for this rank until the root has sent the final counts.

@@ -39,6 +39,9 @@ class OrderFollower {
   // Call before this rank leaves the group: it leaves this order and all later ones at once, so that it promises no
   // further position.
   void prepare_to_leave();
+  // Leaves this order and all later ones at once, until take_orders(): how the ranks launch is about to change.
+  void refuse_orders();
+  void take_orders() { refuses_orders_ = false; }
   // Whether follow() would end the order.
   bool may_end() const {
     const LockedOrder* order = submissions_.order();
@@ -82,6 +85,7 @@ class OrderFollower {
   PublishedReadiness readiness_;
   OrderTimeout timeout_;
   bool leaving_group_ = false;
+  bool refuses_orders_ = false;
   uint64_t epochs_ = 0;
   uint64_t rounds_of_left_ = 0;  // of orders that were left
 };
