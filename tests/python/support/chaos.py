@@ -173,9 +173,9 @@ class Job:
         self.signalled = None
         command = [sys.executable, os.path.abspath(__file__), "--rank", trial.phase, "--mark", self.mark]
         variables = {**variables_without_settings(), "FARANDOLE_TRANSPORT": trial.transport,
-                     "FARANDOLE_LOST_AFTER_S": str(LOST_AFTER_S), "FARANDOLE_START_TIMEOUT_S": str(self.start_timeout_s),
-                     "OMP_NUM_THREADS": "1", "CHAOS_END": self.end_file, "CHAOS_VICTIM": str(trial.victim),
-                     "PYTHONUNBUFFERED": "1"}  # fmt: skip
+                     "FARANDOLE_LOST_AFTER_S": str(LOST_AFTER_S), "CHAOS_VICTIM": str(trial.victim),
+                     "FARANDOLE_START_TIMEOUT_S": str(self.start_timeout_s), "CHAOS_END": self.end_file,
+                     "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # fmt: skip
         if trial.how == "exit":
             variables["CHAOS_EXIT_AFTER_S"] = str(trial.delay_s)
         self.processes = []

@@ -517,8 +517,8 @@ TEST(SlurmLists, BeginWithAHost) {
   EXPECT_EQ(*first_slurm_host("r[1-2]n[03-04]-ib,q"), "r1n03-ib");
   EXPECT_EQ(*first_slurm_host("[5]"), "5");
   EXPECT_EQ(*first_slurm_host("one,two[1]"), "one");
-  for (const char* text : {"", "a,", ",a", "a[", "a[1", "a[]", "a[x]", "a[1,]", "a[-1]", "a[3-1]", "a[1-2-3]", "a]", "a]b[1]",
-                           "a[1]]", "a[[1]]", "a[1-99999999]", "a[99999999999999999999]", "a,b[x]"}) {
+  for (const char* text : {"", "a,", ",a", "a[", "a[1", "a[]", "a[x]", "a[1,]", "a[-1]", "a[3-1]", "a[1-2-3]", "a]",
+                           "a]b[1]", "a[1]]", "a[[1]]", "a[1-99999999]", "a[99999999999999999999]", "a,b[x]"}) {
     EXPECT_FALSE(first_slurm_host(text).ok()) << text;
   }
 }
@@ -527,7 +527,8 @@ TEST(SlurmLists, HaveACountForEachNode) {
   std::vector<std::optional<int>> found;
   for (const int node : {-1, 0, 2, 3, 4, 5}) found.push_back(*slurm_tasks_of_node("2(x3),1,0", node));
   EXPECT_THAT(found, ElementsAre(std::nullopt, 2, 2, 1, 0, std::nullopt));
-  for (const char* text : {"", "x", "1,", "2(3)", "2(x3", "2(x)", "2(x0)", "2(x-1)", "-1", "1000001", "1(x99999999)", "1,x"}) {
+  for (const char* text :
+       {"", "x", "1,", "2(3)", "2(x3", "2(x)", "2(x0)", "2(x-1)", "-1", "1000001", "1(x99999999)", "1,x"}) {
     EXPECT_FALSE(slurm_tasks_of_node(text, 0).ok()) << text;
   }
 }
