@@ -35,6 +35,8 @@ inline std::optional<std::string> nearest(std::string_view word, const std::vect
   std::optional<std::string> best;
   std::size_t least = kLimit + 1;
   for (const std::string& candidate : candidates) {
+    // Each change alters the length by at most one.
+    if (std::max(word.size(), candidate.size()) - std::min(word.size(), candidate.size()) >= least) continue;
     const std::size_t changes = distance(word, candidate);
     if (changes >= least) continue;
     least = changes;

@@ -30,10 +30,8 @@ bool is_flux_task(const Variables& variables) { return variables.has("FLUX_JOB_S
 Status add_local_size_of_slurm(const Variables& variables, Identity& identity) {
   const auto list = variables.get("SLURM_STEP_TASKS_PER_NODE");
   if (!list || identity.node_rank < 0) return {};
-  FDL_ASSIGN_OR_RETURN(const auto counts, expand_counts(*list));
-  if (static_cast<std::size_t>(identity.node_rank) < counts.size()) {
-    identity.local_size = counts[static_cast<std::size_t>(identity.node_rank)];
-  }
+  FDL_ASSIGN_OR_RETURN(const auto tasks, slurm_tasks_of_node(*list, identity.node_rank));
+  identity.local_size = tasks.value_or(identity.local_size);
   return {};
 }
 

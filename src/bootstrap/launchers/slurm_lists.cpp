@@ -4,18 +4,15 @@
 #include <fmt/core.h>
 
 #include <charconv>
-#include <optional>
-
-#include "base/bytes.h"
+#include <cstdint>
+#include <utility>
+#include <vector>
 
 namespace fdl {
 namespace {
 
-// A longer list is taken to be a mistake, and so are longer numbers and names with more brackets.
-constexpr std::size_t kMostEntries = 1 << 20;
-constexpr std::size_t kMostBytes = 64_MiB;
-constexpr std::size_t kMostDigits = 20;
-constexpr int kMostBrackets = 8;
+constexpr int64_t kMostEntries = 1 << 20;  // a longer range is taken to be a mistake
+constexpr int64_t kMostTasks = 1'000'000;  // of a node
 
 std::optional<int64_t> parse_whole(std::string_view text) {
   int64_t number = 0;
@@ -39,69 +36,81 @@ std::vector<std::string_view> split(std::string_view text) {
   return parts;
 }
 
-// "1-3,07" -> 1 2 3 07
-bool expand_numbers(std::string_view ranges, std::vector<std::string>& numbers) {
-  for (std::string_view range : split(ranges)) {
+// Returns the first number of "07-09,11" as it is written, or nothing if one of the ranges is malformed.
+std::optional<std::string_view> first_number(std::string_view ranges) {
+  const std::vector<std::string_view> parts = split(ranges);
+  for (std::string_view range : parts) {
     const auto dash = range.find('-');
-    const std::string_view low_text = range.substr(0, dash);
-    const auto low = parse_whole(low_text);
+    const auto low = parse_whole(range.substr(0, dash));
     const auto high = dash == std::string_view::npos ? low : parse_whole(range.substr(dash + 1));
-    if (!low || !high || *high < *low || low_text.size() > kMostDigits) return false;
-    if (static_cast<std::size_t>(*high - *low) >= kMostEntries - numbers.size()) return false;
-    for (int64_t number = *low; number <= *high; ++number) {
-      numbers.push_back(fmt::format("{:0{}}", number, low_text.size()));
-    }
+    if (!low || !high || *high < *low || *high - *low >= kMostEntries) return std::nullopt;
   }
-  return true;
+  return parts.front().substr(0, parts.front().find('-'));
 }
 
-bool expand_name(std::string_view name, std::vector<std::string>& hosts, int brackets = 0) {
-  const auto open = name.find('[');
-  if (open == std::string_view::npos) {
-    if (name.empty() || name.find(']') != std::string_view::npos) return false;
-    if (hosts.size() >= kMostEntries || hosts.size() >= kMostBytes / name.size()) return false;
-    hosts.emplace_back(name);
-    return true;
+// Returns the first host of a name such as "rack[1-2]node[01-03]", or nothing if the name is malformed.
+std::optional<std::string> first_of_name(std::string_view name) {
+  std::string first;
+  while (true) {
+    const auto open = name.find('[');
+    const std::string_view plain = name.substr(0, open);
+    if (plain.find(']') != std::string_view::npos) return std::nullopt;
+    first += plain;
+    if (open == std::string_view::npos) break;
+    const auto close = name.find(']', open);
+    if (close == std::string_view::npos) return std::nullopt;
+    const auto number = first_number(name.substr(open + 1, close - open - 1));
+    if (!number) return std::nullopt;
+    first += *number;
+    name.remove_prefix(close + 1);
   }
-  const auto close = name.find(']', open);
-  if (close == std::string_view::npos || brackets == kMostBrackets) return false;
-  std::vector<std::string> numbers;
-  if (!expand_numbers(name.substr(open + 1, close - open - 1), numbers)) return false;
-  for (const std::string& number : numbers) {
-    const std::string one = std::string(name.substr(0, open)) + number + std::string(name.substr(close + 1));
-    if (!expand_name(one, hosts, brackets + 1)) return false;
-  }
-  return true;
+  if (first.empty()) return std::nullopt;
+  return first;
+}
+
+struct Counts {
+  int64_t tasks = 0;
+  int64_t nodes = 0;
+};
+
+// Parses "2(x3)": three nodes of two tasks each.
+std::optional<Counts> parse_counts(std::string_view part) {
+  const auto open = part.find("(x");
+  const auto tasks = parse_whole(part.substr(0, open));
+  if (!tasks || *tasks > kMostTasks) return std::nullopt;
+  if (open == std::string_view::npos) return Counts{*tasks, 1};
+  if (!part.ends_with(')')) return std::nullopt;
+  const auto nodes = parse_whole(part.substr(open + 2, part.size() - open - 3));
+  if (!nodes || *nodes < 1 || *nodes > kMostEntries) return std::nullopt;
+  return Counts{*tasks, *nodes};
 }
 
 }  // namespace
 
-Result<std::vector<std::string>> expand_hosts(std::string_view list) {
-  std::vector<std::string> hosts;
+Result<std::string> first_slurm_host(std::string_view list) {
+  std::optional<std::string> first;
   for (std::string_view name : split(list)) {
-    if (!expand_name(name, hosts)) {
+    auto host = first_of_name(name);
+    if (!host) {
       return Status(Code::invalid_argument, fmt::format("'{}' is not a list of hosts such as a[1-3,7],b", list));
     }
+    if (!first) first = std::move(host);
   }
-  return hosts;
+  return *std::move(first);
 }
 
-Result<std::vector<int>> expand_counts(std::string_view list) {
-  std::vector<int> counts;
+Result<std::optional<int>> slurm_tasks_of_node(std::string_view list, int node) {
+  std::optional<int> tasks;
+  int64_t before = 0;
   for (std::string_view part : split(list)) {
-    const auto open = part.find("(x");
-    int64_t repeat = 1;
-    if (open != std::string_view::npos) {
-      repeat = part.ends_with(')') ? parse_whole(part.substr(open + 2, part.size() - open - 3)).value_or(0) : 0;
-    }
-    const int64_t count = parse_whole(part.substr(0, open)).value_or(-1);
-    if (count < 0 || count > 1'000'000 || repeat < 1 ||
-        static_cast<std::size_t>(repeat) > kMostEntries - counts.size()) {
+    const auto counts = parse_counts(part);
+    if (!counts) {
       return Status(Code::invalid_argument, fmt::format("'{}' is not a list of counts such as 2(x3),1", list));
     }
-    counts.insert(counts.end(), static_cast<std::size_t>(repeat), static_cast<int>(count));
+    if (node >= before && node < before + counts->nodes) tasks = static_cast<int>(counts->tasks);
+    before += counts->nodes;
   }
-  return counts;
+  return tasks;
 }
 
 }  // namespace fdl

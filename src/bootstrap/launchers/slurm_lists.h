@@ -1,17 +1,18 @@
-// These functions expand Slurm's compressed lists.
+// These functions look up entries of Slurm's compressed lists. They check the whole list in time linear in its length:
+// a short text may stand for millions of hosts.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/status.h"
 
 namespace fdl {
 
-// "a[1-2,07],b" -> a1 a2 a07 b. Several brackets in one name multiply.
-Result<std::vector<std::string>> expand_hosts(std::string_view list);
-// "2(x3),1" -> 2 2 2 1
-Result<std::vector<int>> expand_counts(std::string_view list);
+// "a[1-2,07],b" -> a1
+Result<std::string> first_slurm_host(std::string_view list);
+// The tasks of a node, counted from 0, in a list such as "2(x3),1". Nothing if the list has fewer nodes.
+Result<std::optional<int>> slurm_tasks_of_node(std::string_view list, int node);
 
 }  // namespace fdl

@@ -161,11 +161,11 @@ Result<std::string> slurm_place(const Variables& variables, const Identity& iden
   if (is_on_one_host(identity)) return place_on_this_host(slurm_facts(variables));
   const auto list = variables.get("SLURM_STEP_NODELIST");
   if (!list) return several_hosts_need_an_address("Slurm without SLURM_STEP_NODELIST");
-  FDL_ASSIGN_OR_RETURN(const auto hosts, expand_hosts(*list));
+  FDL_ASSIGN_OR_RETURN(const std::string first, first_slurm_host(*list));
   // The ports are below the system's ephemeral ports and differ between jobs and steps.
   const Digest digest = hmac_sha256("farandole port", slurm_facts(variables));
   const int slot = (digest[0] << 8 | digest[1]) % 700;
-  return place_beside(hosts.front(), 20000 + slot * (kPorts + 1));
+  return place_beside(first, 20000 + slot * (kPorts + 1));
 }
 
 std::string derive_key(std::string_view facts) {

@@ -246,6 +246,10 @@ int tune_rank(const TuneOptions& options, int rank) {
   }
   const TuningTable::Place place{
       .transport = facts.transports, .hosts = facts.cross_size, .ranks_per_host = facts.local_size};
+  if (facts.rank == 0 && options.launched && options.output != "-") {
+    const Status writable = check_tuning_file(options.output);
+    if (!writable.ok()) return fail(0, writable.text(), kExitBadEnvironment);
+  }
   TuningTable table;
   if (!Tuner(options, opened.comm, place).run(table)) return fail(facts.rank);
   return facts.rank == 0 ? finish(options, table, facts.rank) : static_cast<int>(kExitOk);

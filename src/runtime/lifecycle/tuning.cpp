@@ -32,6 +32,26 @@ Result<std::optional<TuningTable>> read_table(const std::string& file) {
   return std::optional(std::move(table));
 }
 
+Status not_written(const std::string& file, const std::string& what) {
+  return Status(Code::invalid_argument, file + " cannot be written: " + what + "; choose another with --output");
+}
+
+// Tables are written beside the file and renamed over it, so that a reader sees either the old table or the new one.
+std::string beside(const std::string& file) { return file + "." + std::to_string(::getpid()) + ".new"; }
+
+Status write_beside(const std::string& file, const std::string& text) {
+  const std::filesystem::path path(file);
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return not_written(file, "it is a folder");
+  error.clear();
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
+  if (error) return not_written(file, error.message());
+  std::ofstream stream(beside(file), std::ios::binary | std::ios::trunc);
+  stream << text;
+  stream.close();
+  return stream ? Status() : not_written(file, std::strerror(errno));
+}
+
 }  // namespace
 
 std::string own_tuning_file(const Environment& environment) {
@@ -91,31 +111,26 @@ OrderTuning order_tuning(const Config& config, const Tuning& tuning, const Group
   return order;
 }
 
+Status check_tuning_file(const std::string& file) {
+  FDL_RETURN_IF_ERROR(read_table(file).status());
+  Status written = write_beside(file, "");
+  std::error_code ignored;
+  std::filesystem::remove(beside(file), ignored);
+  return written;
+}
+
 Status save_tuning(const std::string& file, const TuningTable& newer) {
-  const auto fail = [&](const std::string& what) {
-    return Status(Code::invalid_argument, file + " cannot be written: " + what + "; choose another with --output");
-  };
   TuningTable all;
   FDL_ASSIGN_OR_RETURN(auto there, read_table(file));
   if (there) all = std::move(*there);
   all.merge(newer);
-  const std::filesystem::path path(file);
+  FDL_RETURN_IF_ERROR(write_beside(file, all.text()));
   std::error_code error;
-  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
-  if (error) return fail(error.message());
-  // Written beside the file and renamed over it, so that a reader sees either the old table or the new one.
-  const std::string beside = file + "." + std::to_string(::getpid()) + ".new";
-  {
-    std::ofstream stream(beside, std::ios::binary | std::ios::trunc);
-    stream << all.text();
-    stream.close();
-    if (!stream) return fail(std::strerror(errno));
-  }
-  std::filesystem::rename(beside, path, error);
+  std::filesystem::rename(beside(file), file, error);
   if (!error) return {};
   std::error_code ignored;
-  std::filesystem::remove(beside, ignored);
-  return fail(error.message());
+  std::filesystem::remove(beside(file), ignored);
+  return not_written(file, error.message());
 }
 
 }  // namespace fdl

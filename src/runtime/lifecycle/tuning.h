@@ -31,5 +31,8 @@ std::string own_tuning_file(const Environment& environment);
 
 // Merges the rows of `newer` into the file, atomically: another process reads the old or the new table.
 Status save_tuning(const std::string& file, const TuningTable& newer);
+// Returns the error that save_tuning() would return now, and changes no table. Call it before measurements that take
+// minutes.
+Status check_tuning_file(const std::string& file);
 
 }  // namespace fdl

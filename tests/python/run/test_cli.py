@@ -529,6 +529,11 @@ def test_tune_rejects_invalid_options(tmp_path):
     assert done.returncode == 78, done.stderr
     assert "letter.txt, line 1" in done.stderr, done.stderr
     assert letter.read_text() == "Dear reader"
+    # The time limit of the measurements is longer than that of the command.
+    slowly = ["tune", "--ranks", "2", "--transports", "shm", "--seconds", "10000", "--output"]
+    for output, words in [(letter, "letter.txt, line 1"), (letter / "below", "below cannot be written")]:
+        done = farandole(*slowly, str(output))
+        assert done.returncode == 78 and words in done.stderr, done.stderr
 
 
 # ---- explain ---------------------------------------------------------------------------------------------------------

@@ -164,6 +164,8 @@ def kill(pid):
 
 
 class Job:
+    start_timeout_s = START_TIMEOUT_S
+
     def __init__(self, trial, folder, program):
         self.trial, self.folder = trial, folder
         self.mark = f"farandole-chaos-{secrets.token_hex(8)}"
@@ -171,9 +173,9 @@ class Job:
         self.signalled = None
         command = [sys.executable, os.path.abspath(__file__), "--rank", trial.phase, "--mark", self.mark]
         variables = {**variables_without_settings(), "FARANDOLE_TRANSPORT": trial.transport,
-                     "FARANDOLE_LOST_AFTER_S": str(LOST_AFTER_S), "FARANDOLE_START_TIMEOUT_S": str(START_TIMEOUT_S),
-                     "OMP_NUM_THREADS": "1", "CHAOS_END": self.end_file, "CHAOS_VICTIM": str(trial.victim),
-                     "PYTHONUNBUFFERED": "1"}  # fmt: skip
+                     "FARANDOLE_LOST_AFTER_S": str(LOST_AFTER_S), "CHAOS_VICTIM": str(trial.victim),
+                     "FARANDOLE_START_TIMEOUT_S": str(self.start_timeout_s), "CHAOS_END": self.end_file,
+                     "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # fmt: skip
         if trial.how == "exit":
             variables["CHAOS_EXIT_AFTER_S"] = str(trial.delay_s)
         self.processes = []
@@ -438,12 +440,15 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="of the first trial; the others follow")
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time; most of them wait")
     parser.add_argument("--each", action="store_true", help="prints a line for each trial, not only for wrong ones")
+    parser.add_argument("--start-timeout-s", type=float, default=START_TIMEOUT_S,
+                        help="within which all ranks arrive; more where the machine is loaded by others")  # fmt: skip
     parser.add_argument("--program", default=os.path.join(HERE, "../../../build/bin/farandole"))
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     parser.add_argument("--mark", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank:
         return run_rank(options.rank)
+    Job.start_timeout_s = options.start_timeout_s
     trials = [Trial.of(seed) for seed in range(options.seed, options.seed + options.trials)]
     wrong = chaos_trials.run_all(trials, lambda trial: run(trial, options.program), options.jobs, options.each)
     return 1 if wrong else 0

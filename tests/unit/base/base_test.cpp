@@ -179,6 +179,16 @@ TEST(Distance, CountsInsertionsRemovalsReplacementsAndExchanges) {
   EXPECT_EQ(distance("kitten", "sitting"), 3u);
 }
 
+TEST(Nearest, IsTheFirstOfTheClosestNamesThatTwoChangesReach) {
+  EXPECT_EQ(nearest("port", {"sport", "part", "port_count"}), "sport");
+  EXPECT_EQ(nearest("part", {"sport", "part"}), "part");
+  EXPECT_EQ(nearest("ab", {"abcde", "abcd"}), "abcd");
+  EXPECT_EQ(nearest("abcd", {"a", "ab"}), "ab");
+  EXPECT_EQ(nearest("", {"abc", "ab"}), "ab");
+  EXPECT_EQ(nearest("ab", {"abcde", "xyz"}), std::nullopt);
+  EXPECT_EQ(nearest(std::string(100'000, 'a'), {"a", "aa"}), std::nullopt);
+}
+
 TEST(ConfigTest, ReadsEveryType) {
   auto config = Config::read(environment({{"FARANDOLE_DETERMINISTIC", "Yes"},
                                           {"FARANDOLE_SPIN_US", "7"},

@@ -512,16 +512,37 @@ TEST(RendezvousText, InvalidTextIsQuoted) {
   }
 }
 
-TEST(SlurmLists, AreExpanded) {
-  EXPECT_THAT(*expand_hosts("n[07-09,11],m"), ElementsAre("n07", "n08", "n09", "n11", "m"));
-  EXPECT_THAT(*expand_hosts("r[1-2]n[3-4]"), ElementsAre("r1n3", "r1n4", "r2n3", "r2n4"));
-  EXPECT_THAT(*expand_hosts("one"), ElementsAre("one"));
-  EXPECT_THAT(*expand_counts("2(x3),1"), ElementsAre(2, 2, 2, 1));
-  for (const char* text : {"", "a,", "a[", "a[1", "a[x]", "a[3-1]", "a]", "a[1-99999999]"}) {
-    EXPECT_FALSE(expand_hosts(text).ok()) << text;
+TEST(SlurmLists, BeginWithAHost) {
+  EXPECT_EQ(*first_slurm_host("n[07-09,11],m"), "n07");
+  EXPECT_EQ(*first_slurm_host("r[1-2]n[03-04]-ib,q"), "r1n03-ib");
+  EXPECT_EQ(*first_slurm_host("[5]"), "5");
+  EXPECT_EQ(*first_slurm_host("one,two[1]"), "one");
+  for (const char* text : {"", "a,", ",a", "a[", "a[1", "a[]", "a[x]", "a[1,]", "a[-1]", "a[3-1]", "a[1-2-3]", "a]",
+                           "a]b[1]", "a[1]]", "a[[1]]", "a[1-99999999]", "a[99999999999999999999]", "a,b[x]"}) {
+    EXPECT_FALSE(first_slurm_host(text).ok()) << text;
   }
-  for (const char* text : {"", "x", "2(3)", "2(x3", "-1", "1(x99999999)"})
-    EXPECT_FALSE(expand_counts(text).ok()) << text;
+}
+
+TEST(SlurmLists, HaveACountForEachNode) {
+  std::vector<std::optional<int>> found;
+  for (const int node : {-1, 0, 2, 3, 4, 5}) found.push_back(*slurm_tasks_of_node("2(x3),1,0", node));
+  EXPECT_THAT(found, ElementsAre(std::nullopt, 2, 2, 1, 0, std::nullopt));
+  for (const char* text :
+       {"", "x", "1,", "2(3)", "2(x3", "2(x)", "2(x0)", "2(x-1)", "-1", "1000001", "1(x99999999)", "1,x"}) {
+    EXPECT_FALSE(slurm_tasks_of_node(text, 0).ok()) << text;
+  }
+}
+
+// Each of these texts stood for a million hosts or more, which were made one by one.
+TEST(SlurmLists, AreNotExpanded) {
+  EXPECT_EQ(*first_slurm_host("a[0-1048575]"), "a0");
+  std::string many = "a";
+  for (int i = 0; i < 1000; ++i) many += "[0-1048575]";
+  EXPECT_EQ(*first_slurm_host(many), "a" + std::string(1000, '0'));
+  EXPECT_FALSE(first_slurm_host(many + "]").ok());
+  std::string counts = "3(x1048576)";
+  for (int i = 0; i < 1000; ++i) counts += ",2(x1048576)";
+  EXPECT_EQ(*slurm_tasks_of_node(counts, 1'048'576), std::optional<int>(2));
 }
 
 // ---- This machine ----

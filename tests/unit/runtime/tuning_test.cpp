@@ -308,6 +308,20 @@ TEST_F(TuningFiles, ErrorsNameMissingOrInvalidFiles) {
   EXPECT_THAT(save_tuning(path("letter.txt"), read(row_)).text(), HasSubstr("letter.txt, line 1"));
   write("folder/file", "");
   EXPECT_THAT(save_tuning(path("folder/file/tuning.txt"), read(row_)).text(), HasSubstr("cannot be written"));
+  EXPECT_THAT(save_tuning(path("folder"), read(row_)).text(), HasSubstr("cannot be written: it is a folder"));
+}
+
+TEST_F(TuningFiles, AreCheckedBeforeThereIsATableToSave) {
+  write("letter.txt", "Dear reader");
+  EXPECT_THAT(check_tuning_file(path("letter.txt")).text(), HasSubstr("letter.txt, line 1"));
+  write("folder/file", "");
+  EXPECT_THAT(check_tuning_file(path("folder/file/tuning.txt")).text(), HasSubstr("cannot be written"));
+  EXPECT_THAT(check_tuning_file(path("folder")).text(), HasSubstr("cannot be written: it is a folder"));
+  EXPECT_TRUE(check_tuning_file(path("new/tuning.txt")).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(path("new")));
+  ASSERT_TRUE(save_tuning(path("mine.txt"), read(row_)).ok());
+  EXPECT_TRUE(check_tuning_file(path("mine.txt")).ok());
+  EXPECT_EQ(load(path("mine.txt"))->table.text(), read(row_).text());
 }
 
 // ---- settings that ranks must have alike ---- ----
