@@ -137,8 +137,8 @@ echo "image.sh: Dockerfile.cuda: $(grep -F "NCCL's plugin" <<<"$output")"
 play() {
   local folder
   folder=$(mktemp -d)
-  output=$(unshare --net --mount .venv/bin/python tests/kubernetes/simulator/run_in_podman.py "examples/kubernetes/k8s/$1" localhost/farandole:test \
-    "$folder" --root "$place/storage" --runroot "$place/run" 2>&1) || { echo "$output" >&2; rm -rf "$folder"; exit 1; }
+  output=$(unshare --net --mount "$python" tests/kubernetes/simulator/run_in_podman.py "examples/kubernetes/k8s/$1" \
+    localhost/farandole:test "$folder" --root "$place/storage" --runroot "$place/run" 2>&1) || { echo "$output" >&2; rm -rf "$folder"; exit 1; }
   rm -rf "$folder"
   grep -qF "$2" <<<"$output" || { printf '%s\nimage.sh: %s: no pod printed "%s"\n' "$output" "$1" "$2" >&2; exit 1; }
   echo "image.sh: $1: $2"
