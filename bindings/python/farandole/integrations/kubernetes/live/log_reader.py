@@ -10,6 +10,7 @@ from .kubectl import ApiError, error_of
 STREAM_S = 600  # each connection is opened again after this time, so that one that hangs is noticed
 _PAUSE_S = 0.5
 _END_S = 5  # for kubectl to end after its output
+GONE = float("inf")  # as the number of restarts: another pod has this name, and the log is deleted
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d) ?")
 
 
@@ -19,7 +20,8 @@ class LogReader:
 
     The server adds a time to each line. A resumed stream begins with the second of the last line: lines that were
     read before are recognized by their time and, where several have the same time, by their number. `has_ended()`
-    returns whether the container has ended, `restarts()` how often it has been started again since this one began.
+    returns whether the container has ended, `restarts()` how often it has been started again since this one began, or
+    GONE.
     """
 
     def __init__(self, kubectl, pod, container, line, lost, has_ended, restarts, tail=None):
