@@ -84,7 +84,7 @@ for tag in farandole:test farandole:again; do make_image "$tag" Dockerfile; done
 compare_builds farandole
 
 output=$(in_image farandole:test '
-  id -u && farandole run -np 2 -- python /app/train_numpy.py --steps 30 &&
+  id -u && FARANDOLE_START_TIMEOUT_S=600 farandole run -np 2 -- python /app/train_numpy.py --steps 30 &&  # qemu is slow
   mkdir -p ~/.ssh && ssh-keygen -q -t rsa -N "" -f ~/.ssh/id_rsa && /usr/sbin/sshd -t -f ~/sshd_config && echo sshd: ok
   ls /etc/ssh/ssh_host_* 2>/dev/null || echo "host keys: none"
   farandole doctor >/tmp/doctor; echo "doctor: $? with $(grep -c "^good" /tmp/doctor) good, bad: $(grep "^bad" /tmp/doctor)"

@@ -256,6 +256,14 @@ class Follower:
             now = self.pods[name]
             return restarted() > 0 or name not in self._present or pod_state.exit_code(now) is not None
 
+        def is_same():
+            try:
+                return pod_state.uid(self.kubectl.get(f"{self.kubectl.path('pods')}/{name}")) == uid
+            except ApiError as error:
+                if error.reason != "Forbidden":  # a role may allow lists and watches alone; then the watch tells
+                    raise
+                return True
+
         reader = LogReader(
             self.kubectl,
             name,
@@ -264,6 +272,7 @@ class Follower:
             lambda: self._messages.put(lambda: self._lines_are_lost(name, short)),
             has_ended,
             restarted,
+            is_same,
             self.o.tail,
         )
         self._readers[(uid, count)] = reader
