@@ -7,7 +7,8 @@
 #                                                         MIRROR: of Debian; default: debootstrap's own
 # WHEELS names a folder with wheels of farandole, numpy and PyYAML; without it they are built and downloaded. SUITE=trixie takes
 # Debian 13, and needs wheels of packaging/wheels.sh there. ARCHITECTURE=arm64 builds and runs under qemu (qemu-user-static),
-# where no manifest is played; CC must be a compiler for it, such as build/packaging/aarch64/bin/cc.
+# where no manifest is played; CC must be a compiler for it, such as build/packaging/aarch64/bin/cc. CUDA_WHEELS names a folder with
+# the wheels of Dockerfile.cuda's PyTorch and of all that it requires; without it the image for CUDA has no PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 source packaging/emulation.sh
@@ -67,14 +68,23 @@ expect() {
   grep -qF -- "$1" <<<"$output" || { printf '%s\nimage.sh: it did not print "%s"\n' "$output" "$1" >&2; exit 1; }
 }
 
+# compare_builds NAME: of the images NAME:test and NAME:again.
+compare_builds() {
+  local digests sizes tag
+  digests=$(for tag in test again; do
+    build inspect --type image --format '{{.FromImageDigest}}' "localhost/$1:$tag"
+    echo
+  done | sort -u)
+  [ "$(wc -l <<<"$digests")" = 1 ] || { printf '%s\nimage.sh: two builds of %s differ\n' "$digests" "$1" >&2; exit 1; }
+  sizes=$(build images --format '{{.Name}} {{.Size}}' | sort -u | tr '\n' ';')
+  echo "image.sh: two builds of $1 are $digests; sizes: $sizes"
+}
+
 for tag in farandole:test farandole:again; do make_image "$tag" Dockerfile; done
-digests=$(for tag in test again; do build inspect --type image --format '{{.FromImageDigest}}' "localhost/farandole:$tag"; echo; done | sort -u)
-[ "$(wc -l <<<"$digests")" = 1 ] || { printf '%s\nimage.sh: two builds differ\n' "$digests" >&2; exit 1; }
-sizes=$(build images --format '{{.Name}} {{.Size}}' | sort -u | tr '\n' ';')
-echo "image.sh: two builds are $digests; sizes: $sizes"
+compare_builds farandole
 
 output=$(in_image farandole:test '
-  id -u && farandole run -np 2 -- python /app/train_numpy.py --steps 30 &&
+  id -u && FARANDOLE_START_TIMEOUT_S=600 farandole run -np 2 -- python /app/train_numpy.py --steps 30 &&  # qemu is slow
   mkdir -p ~/.ssh && ssh-keygen -q -t rsa -N "" -f ~/.ssh/id_rsa && /usr/sbin/sshd -t -f ~/sshd_config && echo sshd: ok
   ls /etc/ssh/ssh_host_* 2>/dev/null || echo "host keys: none"
   farandole doctor >/tmp/doctor; echo "doctor: $? with $(grep -c "^good" /tmp/doctor) good, bad: $(grep "^bad" /tmp/doctor)"
@@ -97,23 +107,38 @@ INSTALLER
 echo 'int ncclNetPlugin_v8;' | "${CC:-gcc}" -shared -o "$place/efa/aws-efa-installer/libnccl-net.so" -xc -
 chmod +x "$place/efa/aws-efa-installer/efa_installer.sh"
 tar -C "$place/efa" -czf "$place/efa/aws-efa-installer-0.0.tar.gz" aws-efa-installer
-make_image farandole-cuda:test Dockerfile.cuda --volume "$place/efa:/efa:ro" --build-arg EFA_SOURCE=file:///efa \
-  --build-arg EFA_INSTALLER=0.0
+# make_cuda_image TAG
+make_cuda_image() {
+  local torch=(--build-arg TORCH=)
+  [ -z "${CUDA_WHEELS:-}" ] || torch=(--volume "$(realpath "$CUDA_WHEELS"):/wheels:ro" --build-arg WHEELS="dist /wheels")
+  make_image "$1" Dockerfile.cuda --volume "$place/efa:/efa:ro" --build-arg EFA_SOURCE=file:///efa \
+    --build-arg EFA_INSTALLER=0.0 "${torch[@]}"
+}
+for tag in farandole-cuda:test farandole-cuda:again; do make_cuda_image $tag; done
+compare_builds farandole-cuda
 rm -rf "$place/tree"
 mkdir "$place/tree"
 PYTHONPATH=tests/python/support "$python" -c "import sys, efa_devices, pathlib; efa_devices.make_tree(pathlib.Path(sys.argv[1]), 1)" \
   "$place/tree"
-output=$(in_image farandole-cuda:test 'id -u; FARANDOLE_SYSFS_ROOT=/tree farandole doctor || true' --volume "$place/tree:/tree:ro")
+output=$(in_image farandole-cuda:test 'id -u; FARANDOLE_SYSFS_ROOT=/tree farandole doctor || true
+  python /tests/check_sbom.py; python /tests/check_elf.py
+  [ -z "$CUDA_WHEELS" ] || { python -c "import torch; print(\"torch\", torch.__version__, \"CUDA\", torch.version.cuda)"
+    farandole run -np 2 -- python /app/train_torch.py --epochs 1; }' --env CUDA_WHEELS="${CUDA_WHEELS:-}" \
+  --volume "$place/tree:/tree:ro" --volume "$PWD/tests/kubernetes/support:/tests:ro")
+echo "$output"
 expect 1000
+expect "missing: []"
+expect "of ${machines[$architecture]} alone"
 expect "/opt/nccl-plugin/libnccl-net.so"
+[ -z "${CUDA_WHEELS:-}" ] || expect "CUDA 13.0"
 echo "image.sh: Dockerfile.cuda: $(grep -F "NCCL's plugin" <<<"$output")"
 
 # play MANIFEST LINE: runs its pods as containers of the image until they end, and expects LINE in their output.
 play() {
   local folder
   folder=$(mktemp -d)
-  output=$(unshare --net --mount .venv/bin/python tests/kubernetes/simulator/run_in_podman.py "examples/kubernetes/k8s/$1" localhost/farandole:test \
-    "$folder" --root "$place/storage" --runroot "$place/run" 2>&1) || { echo "$output" >&2; rm -rf "$folder"; exit 1; }
+  output=$(unshare --net --mount "$python" tests/kubernetes/simulator/run_in_podman.py "examples/kubernetes/k8s/$1" \
+    localhost/farandole:test "$folder" --root "$place/storage" --runroot "$place/run" 2>&1) || { echo "$output" >&2; rm -rf "$folder"; exit 1; }
   rm -rf "$folder"
   grep -qF "$2" <<<"$output" || { printf '%s\nimage.sh: %s: no pod printed "%s"\n' "$output" "$1" "$2" >&2; exit 1; }
   echo "image.sh: $1: $2"

@@ -57,6 +57,30 @@ def test_shared_memory_grows_with_the_ranks_and_the_node():
     assert size("job --instance-type g5.8xlarge --nproc-per-node gpu --shm 3Gi") == "3Gi"
 
 
+@pytest.mark.parametrize(
+    "line, shm, memory",
+    [
+        ("--instance-type m5.xlarge --nproc-per-node 16", "6Gi", "12Gi"),
+        ("--nproc-per-node 8 --memory 4Gi", "2Gi", "4Gi"),
+        ("--nproc-per-node 2 --memory 3500Mi", "1750Mi", "3500Mi"),
+        ("--nproc-per-node 4 --memory 8Gi", "4Gi", "8Gi"),
+    ],
+)
+def test_shared_memory_that_was_not_given_takes_half_of_the_memory_at_most(line, shm, memory):
+    words = generate(f"job {line} {AFTER}".split())
+    (pod,) = pods_of(generated(f"job {line} {AFTER}"))
+    assert pod["spec"]["volumes"][0]["emptyDir"]["sizeLimit"] == shm
+    assert pod["spec"]["containers"][0]["resources"]["limits"]["memory"] == memory
+    halved = "Half of the memory, because 1 GiB a rank would be more." in " ".join(words.replace("#", "").split())
+    assert halved == (shm != "4Gi")
+
+
+def test_counts_of_one_are_in_the_singular():
+    assert "(4 vCPUs, 16 GiB, 1 network card, 1 NUMA node)" in " ".join(
+        generate(f"job --instance-type m5.xlarge {AFTER}".split()).replace("#", "").split()
+    )
+
+
 @pytest.mark.parametrize("base", BASES)
 def test_each_default_stands_beside_its_reason_in_every_kind(base):
     text = " ".join(generate(f"{BASES[base]} --instance-type p4d.24xlarge {AFTER}".split()).replace("#", "").split())

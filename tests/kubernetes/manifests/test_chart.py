@@ -200,6 +200,17 @@ def test_helm_renders_what_gen_prints_for_each_value_and_for_many_together(chart
     assert compared >= 5
 
 
+@pytest.mark.parametrize(
+    "ranks, memory", [(4, "1Gi"), (2, "3500Mi"), (3, "1.5G"), (8, 4294967296), (63, "1Ti"), (5, "9Gi")]
+)
+def test_shared_memory_that_is_null_is_what_gen_computes_from_the_memory(chart, ranks, memory):
+    shown = rendered(chart("job"), {"nprocPerNode": ranks, "memory": memory})["Job", "train"]
+    line = f"job --nproc-per-node {ranks} --memory {memory} {COMMAND}"
+    ((_, wanted),) = [one for one in by_name(generated(line)).items() if one[0][0] == "Job"]
+    (volume,) = shown["spec"]["template"]["spec"]["volumes"]
+    assert [volume] == wanted["spec"]["template"]["spec"]["volumes"]
+
+
 def test_the_shipped_chart_is_what_its_command_writes_and_helm_finds_no_fault(tmp_path):
     folder = KUBERNETES / "helm" / "farandole-job"
     line = (folder / "templates" / "manifest.yaml").read_text().splitlines()[1].removeprefix("#").split()
@@ -228,6 +239,9 @@ def test_the_shipped_chart_is_what_its_command_writes_and_helm_finds_no_fault(tm
         ({"efa": 1, "env": {"FARANDOLE_TRANSPORT": "auto"}}, "env.FARANDOLE_TRANSPORT with efa: set tcpFallback"),
         ({"requiredTopology": "rack"}, "requiredTopology without queue: Kueue reads it"),
         ({"networkPolicy": True, "hostNetwork": True}, "networkPolicy with hostNetwork"),
+        ({"memory": "4Gi", "shm": "4096Mi"}, "shm leaves nothing of memory"),
+        ({"shm": "2Gi"}, "shm leaves nothing of memory"),
+        ({"labels": {"app.kubernetes.io/instance": "x"}}, "labels"),
     ],
 )
 def test_wrong_values_are_refused_by_name(values, why):

@@ -237,6 +237,16 @@ def test_h6_an_image_for_nodes_of_another_architecture_is_asked_for(stubs):
     assert "docker build --platform linux/arm64 -t" in _script("push.sh", path=path, cwd=cwd, **values).stdout
 
 
+def test_h6_the_image_for_gpus_has_a_name_of_its_own(stubs):
+    path, cwd = stubs
+    values = {"ACCOUNT": "111122223333", "REGION": "us-west-2", "DRY_RUN": "1"}
+    printed = _script("push.sh", path=path, cwd=cwd, DOCKERFILE="Dockerfile.cuda", **values).stdout
+    image = "111122223333.dkr.ecr.us-west-2.amazonaws.com/farandole-cuda:0.1.0"
+    assert f"-t {image} -f {KUBERNETES}/docker/Dockerfile.cuda {ROOT}" in printed and f"push {image}" in printed
+    done = _script("push.sh", path=path, cwd=cwd, DOCKERFILE="Dockerfile.gpu", **values)
+    assert done.returncode == 64 and "DOCKERFILE must be one such as Dockerfile.cuda" in done.stderr
+
+
 def test_h6_another_image_and_a_wrong_account(stubs):
     path, cwd = stubs
     done = _script(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 from farandole.integrations.kubernetes import generate
 from farandole.integrations.kubernetes.__main__ import main
 from kinds_of_jobs import AFTER, KINDS, everything
@@ -62,6 +63,42 @@ def test_h8_set_overrides_generated_values():
     made = only(documents, "Job")
     assert made["spec"]["backoffLimit"] == 0 and made["metadata"]["annotations"] == {"a.b/c": "d"}
     assert pod_of(made)["spec"]["containers"][0]["imagePullPolicy"] == "Always"
+
+
+WORDS = [
+    "", "on", "1e3", "null", "~", "- a", "a: b", "a #b", " lead", "trail ", "new\nline", "two\n", "tab\t", "\x7f",
+    "\x1b[0m", "\u2028", "\x85", "\ufeff", "\xe9", "'q'", '"q"', "{a: 1}", "2024-01-01", "12:30", "\U0001f389", "\\",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("word", WORDS, ids=ascii)
+def test_every_text_of_the_command_line_reaches_the_manifest_unchanged(word):
+    given = ["--env", f"A={word}", "--annotation", f"a.b/c={word}"]
+    text = generate(["job", "--image", "i", *given, "--", "python", word])
+    pod = pod_of(only(list(yaml.safe_load_all(text)), "Job"))
+    box = pod["spec"]["containers"][0]
+    assert box["args"][-2:] == ["python", word]
+    assert {"name": "A", "value": word} in box["env"] and pod["metadata"]["annotations"]["a.b/c"] == word
+
+
+def test_set_gives_numbers_dates_and_nothing():
+    words = " ".join(f"--set Job.spec.{word}" for word in ("a=1.5", "b=2024-01-01", "c=", "d=false", "e=[1,x]"))
+    made = only(generated(f"job {words} {AFTER}"), "Job")["spec"]
+    assert [made[key] for key in "abcde"] == [1.5, "2024-01-01", None, False, [1, "x"]]
+
+
+def test_a_discrete_or_categorical_parameter_has_a_list():
+    words = "--parameter batch:discrete:16,32 --parameter opt:categorical:sgd,adam --parameter lr:double:0.1:1"
+    documents = generated(f"katib {words} {AFTER}")
+    assert faults(documents, SCHEMAS.is_dir()) == []
+    made = only(documents, "Experiment")["spec"]
+    assert made["parameters"] == [
+        {"name": "batch", "parameterType": "discrete", "feasibleSpace": {"list": ["16", "32"]}},
+        {"name": "opt", "parameterType": "categorical", "feasibleSpace": {"list": ["sgd", "adam"]}},
+        {"name": "lr", "parameterType": "double", "feasibleSpace": {"min": "0.1", "max": "1"}},
+    ]
+    args = pod_of(made["trialTemplate"]["trialSpec"])["spec"]["containers"][0]["args"]
+    assert args[-3:] == [f"--{name}=${{trialParameters.{name}}}" for name in ("batch", "opt", "lr")]
 
 
 def _shown():

@@ -240,6 +240,37 @@ def test_a_container_that_is_started_again_in_its_pod_is_followed(api, begin):
     assert sorted(command.out) == ["0| its last words", "0| once", "0| twice"]
 
 
+@pytest.mark.parametrize("seen", [True, False], ids=["while the pod is away", "after it has come back"])
+def test_h8_a_successor_of_the_same_name_is_followed_and_no_line_comes_twice(api, begin, seen):
+    """Such as of a StatefulSet or a PyTorchJob. The watch may show the end of the old pod and the new one at once."""
+    api.put_job()
+
+    def put(uid, **more):
+        one = pod(0, name="train-0", **more)
+        one["metadata"]["uid"] = uid
+        api.put_pod(one)
+
+    put("old")
+    api.write("train-0", "old")
+    command = begin("logs", "train", "--follow")
+    command.until(lambda: "0| old" in command.out)
+    with api.changed:
+        api.delete("pods", "train-0")
+        if seen:
+            api.changed.wait(1)
+            time.sleep(0.3)
+        put("new")
+        api.write("train-0", "new")
+    command.until(lambda: "0| new" in command.out)
+    time.sleep(1.5)  # longer than a reader pauses before it asks again
+    api.write("train-0", "newer")
+    put("new", code=0)
+    api.put_job("Complete")
+    assert command.code() == 0
+    assert command.out == ["0| old", "0| new", "0| newer"], command.err
+    assert "farandole kubernetes: a new train-0 takes the place of the old one" in command.err
+
+
 @pytest.mark.parametrize("fault", ["cut", "torn", "gone", "refused"])
 def test_a_broken_connection_is_resumed_without_lost_or_doubled_lines(api, begin, fault):
     """Lines of which several have the same time, and others the same second; the connections break in between."""

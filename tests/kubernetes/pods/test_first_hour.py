@@ -8,6 +8,7 @@ import time
 
 import pytest
 from cluster_of_pods import Cluster, path_for
+from live_commands import Limit, code_within
 from manifest_checks import KUBERNETES, ROOT, kubectl
 
 PAGE = ROOT / "docs" / "kubernetes" / "first-hour.md"
@@ -70,7 +71,7 @@ class Shell:
 
     def run(self, command):
         output = self.cluster.folder / "output"
-        code = self.begin(self.with_names(command), output).wait(60)
+        code = code_within(self.begin(self.with_names(command), output), 60)
         printed = output.read_text().replace(f"{self.cluster.folder}/bin", "/usr/bin")
         return code, printed.replace(str(self.cluster.folder), FOLDER)
 
@@ -87,13 +88,13 @@ class Follower:
         self.process = shell.begin(command, self.output)
 
     def until(self, text):
-        end = time.monotonic() + 40
+        limit = Limit(40)
         while text not in self.output.read_text():
-            assert time.monotonic() < end and self.process.poll() is None, self.output.read_text()
+            assert not limit.is_over() and self.process.poll() is None, self.output.read_text()
             time.sleep(0.05)
 
     def check_end(self):
-        assert self.process.wait(90) == 0
+        assert code_within(self.process, 90) == 0
         printed = self.output.read_text()
         assert settled(printed) == settled(self.expected), printed
 

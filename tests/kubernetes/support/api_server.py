@@ -64,6 +64,8 @@ class ApiServer:
     def delete(self, collection, name):
         with self.changed:
             self._record("DELETED", collection, self.objects.pop((collection, name)))
+            if collection == "pods":
+                self.logs = {key: log for key, log in self.logs.items() if key[0] != name}
 
     def put_pod(self, pod):
         pod["metadata"].setdefault("uid", "uid-" + pod["metadata"]["name"])
@@ -93,7 +95,7 @@ class ApiServer:
 
     def container_of(self, pod):
         found = self.objects.get(("pods", pod))
-        return found["status"]["containerStatuses"][0] if found else None
+        return {**found["status"]["containerStatuses"][0], "uid": found["metadata"]["uid"]} if found else None
 
     # ---- Faults ----
 
@@ -232,7 +234,8 @@ class _Handler(BaseHTTPRequestHandler):
         while self.connection in self.api.connections:
             with self.api.changed:
                 now = self.api.container_of(pod)
-                over = now is None or "terminated" in now["state"] or now.get("restartCount", 0) != start
+                over = now is None or now["uid"] != container["uid"] or "terminated" in now["state"]
+                over = over or now.get("restartCount", 0) != start
                 news, sent = log[sent:], len(log)
                 if not news and not over:
                     self.api.changed.wait(0.5)

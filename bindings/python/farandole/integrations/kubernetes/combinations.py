@@ -2,6 +2,7 @@
 
 from . import values
 from .errors import WrongCombination
+from .names import RESERVED
 from .options import PORTS
 
 
@@ -29,13 +30,14 @@ def _check_sizes(o):
     for option, low, high in (
         ("grace", 1, 86400),
         ("max_restarts", 0, 1000),
+        ("ttl", 0, 2**31 - 1),
         ("run_as", 1, 2**31 - 1),
         ("port_base", 1024, 65536 - PORTS),
         ("metrics_port", 1024, 65535),
         ("trials", 1, 10000),
         ("parallel_trials", 1, 10000),
     ):
-        if not low <= getattr(o, option) <= high:
+        if getattr(o, option) is not None and not low <= getattr(o, option) <= high:
             why = "; no part of a job needs root" if option == "run_as" else ""
             raise WrongCombination(
                 f"--{option.replace('_', '-')} {getattr(o, option)} is not within {low} to {high}{why}"
@@ -77,6 +79,13 @@ def _check_kind(o):
         raise WrongCombination(f"--name '{o.name}' {fault}: it becomes the host name of the pods ({o.name}{longest})")
     if o.namespace and values.fault_of_name(o.namespace):
         raise WrongCombination(f"--namespace '{o.namespace}' {values.fault_of_name(o.namespace)}")
+    for option in ("service_account", "job_key_secret", "priority_class", "scheduler_name", "storage_class", "queue"):
+        fault = values.fault_of_name((getattr(o, option) or "x").replace(".", "-"), 253)
+        if fault:
+            raise WrongCombination(f"--{option.replace('_', '-')} '{getattr(o, option)}' {fault}, or has dots between")
+    for word in o.label:
+        if word.partition("=")[0] in RESERVED:
+            raise WrongCombination(f"--label {word}: the job's objects find its pods by this label; use --name")
     if o.system_selector and not {"mpijob", "rayjob"} & {o.kind, o.trial if o.kind == "katib" else None}:
         raise WrongCombination(
             f"--system-selector with {o.kind}: all of its pods are ranks; use --node-selector, or "

@@ -13,6 +13,20 @@ _PLAIN = re.compile(r"((--?)?[A-Za-z/$][A-Za-z0-9_./$()-]*(:[A-Za-z0-9_./$()-]+)
 _WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"}
 
 
+# What YAML does not allow in a text, and the line breaks that only some of its readers know.
+_UNPRINTABLE = re.compile(
+    "[^\\t\\n -~\\xa0-\\u2027\\u202a-\\ud7ff\\ue000-\\ufefe\\uff00-\\ufffd\\U00010000-\\U0010ffff]"
+)
+
+
+def _escaped(text):
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+
+
+def _quoted(text):
+    return _escaped(json.dumps(text, ensure_ascii=False))
+
+
 class Map(dict):
     """A mapping in its written order. `note(key, why)` adds a comment above the entry."""
 
@@ -46,17 +60,19 @@ class Item(Map):
 def scalar(value):
     if value is True or value is False:
         return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
+    if value is None:
+        return "null"
+    if isinstance(value, (int, float)):
+        return json.dumps(value)
     if _PLAIN.match(value) and value.lower() not in _WORDS:
         return value
-    return json.dumps(value, ensure_ascii=False)
+    return _quoted(value)
 
 
 def comment(text, indent):
     prefix = " " * indent + "# "
     lines = []
-    for paragraph in text.split("\n"):
+    for paragraph in _escaped(text).split("\n"):
         # Commands stay on one line, so that they can be copied.
         copied = paragraph.startswith("  ")
         lines += (
@@ -90,8 +106,9 @@ def _entry(key, value, indent):
             return [f"{start} {_flow(value)}"]
         return [start, *_sequence(value, indent + 2)]
     if isinstance(value, str) and "\n" in value:
-        if not value.endswith("\n") or value.endswith("\n\n") or value[0] in " \n" or "\t" in value:
-            return [f"{start} {json.dumps(value, ensure_ascii=False)}"]
+        ends_once = value.endswith("\n") and not value.endswith("\n\n")
+        if not ends_once or value[0] in " \n" or "\t" in value or _UNPRINTABLE.search(value):
+            return [f"{start} {_quoted(value)}"]
         body = [(" " * (indent + 2) + line).rstrip() for line in value[:-1].split("\n")]
         return [start + " |", *body]
     return [f"{start} {scalar(value)}"]
@@ -162,6 +179,11 @@ def load(text):
     for document in yaml.load_all(text, Loader):
         if document is not None:
             yield document
+
+
+def yaml_error():
+    """The error that load() raises for a text that is no YAML."""
+    return _yaml().YAMLError
 
 
 def _yaml():

@@ -1,7 +1,9 @@
 """From options to the text of a manifest: built, overridden, checked, and written."""
 
+import datetime
+
 from . import checks, katib, operators, plain_kinds, ray_kind, reading, versions
-from .document import Map, load, render
+from .document import Map, load, render, yaml_error
 from .errors import WrongCombination
 from .pods import has_controller_uid, key_secret
 
@@ -28,6 +30,15 @@ def _step(place, part, path):
     raise WrongCombination(f"--set {path}: there is no '{part}' to enter")
 
 
+def _value_of(path, text):
+    """The value of a text of YAML. A date stays the text that it is: Kubernetes has no other."""
+    try:
+        value = next(iter(load(text)), None)
+    except yaml_error() as error:
+        raise WrongCombination(f"--set {path}: '{text}' is no YAML: {' '.join(str(error).split())}") from None
+    return text if isinstance(value, datetime.date) else value
+
+
 def override(documents, path, text):
     """--set Job.spec.backoffLimit=0: the first word is the kind, a number indexes a list, '\\.' is a dot in a name."""
     parts = [part.replace("\0", ".") for part in path.replace("\\.", "\0").split(".")]
@@ -37,7 +48,7 @@ def override(documents, path, text):
         raise WrongCombination(
             f"--set {path}: begin with one of the kinds {kinds}, such as {documents[0]['kind']}.metadata..."
         )
-    value = next(iter(load(text)), None)
+    value = _value_of(path, text)
     for document in chosen:
         place = document
         for part in parts[1:-1]:
@@ -71,7 +82,15 @@ def documents_of(o):
     documents = _BUILDERS[o.kind](o)
     for path, text in o.set:
         override(documents, path, text)
-    faults = checks.faults(documents)
+    try:
+        faults = checks.faults(documents)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if not o.set:
+            raise
+        paths = ", ".join(path for path, _ in o.set)
+        raise WrongCombination(
+            f"--set {paths}: the manifest would have a value of another type than Kubernetes expects there ({error})"
+        ) from None
     if faults:
         raise WrongCombination("the manifest would not be valid:\n  " + "\n  ".join(faults))
     return documents

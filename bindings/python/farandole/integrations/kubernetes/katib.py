@@ -51,8 +51,9 @@ def _operator_trial(o):
     return made, "pytorch", {"training.kubeflow.org/replica-type": "master"}
 
 
-def _parameter(name, kind, low, high):
-    return Item(name=name, parameterType=kind, feasibleSpace=Map(min=low, max=high))
+def _parameter(name, kind, *space):
+    bounds = Map(min=space[0], max=space[1]) if len(space) == 2 else Map(list=space[0])
+    return Item(name=name, parameterType=kind, feasibleSpace=bounds)
 
 
 def _trial_template(o):

@@ -5,6 +5,7 @@ from .document import Map
 NAME = "app.kubernetes.io/name"
 INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"  # in a job of Deployments: leader or worker
+RESERVED = (INSTANCE, COMPONENT)  # selectors name them
 
 
 def labels(o, **more):

@@ -68,6 +68,7 @@ def _launcher(o):
         )
     box = container(o, "launcher", _mpirun(o), env, ports=[], with_devices=False)
     box["resources"] = Map(requests=Map(cpu="500m", memory="512Mi"), limits=Map(memory="512Mi"))
+    box["resources"].note("requests", "For mpirun and an ssh connection to each worker; no rank runs here.")
     del box["volumeMounts"]
     spec = pod_spec(o, [box], restart=None, placed=False)
     for key in ("volumes", "nodeSelector", "tolerations"):

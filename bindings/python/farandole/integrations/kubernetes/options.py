@@ -78,7 +78,7 @@ def _add_hardware(group):
         "--shm",
         default=None,
         metavar="SIZE",
-        help="/dev/shm (1Gi a rank, up to 8Gi on a large node; Kubernetes gives 64Mi)",
+        help="/dev/shm (1Gi a rank, up to 8Gi on a large node, at most half of the memory; Kubernetes gives 64Mi)",
     )
     group.add_argument("--host-network", action="store_true", help="the node's own network")
 
@@ -149,7 +149,12 @@ def _add_details(group):
     )
     group.add_argument("--ray-version", default="2.60.0", metavar="VERSION", help="rayjob: Ray's version in the image")
     group.add_argument("--trial", choices=TRIALS, default="job", help="katib: the kind of each trial")
-    _list(group, "--parameter", "NAME:TYPE:MIN:MAX", "katib: lr:double:0.001:0.1, given to the command as --lr=...")
+    _list(
+        group,
+        "--parameter",
+        "NAME:TYPE:MIN:MAX",
+        "katib: lr:double:0.001:0.1, batch:discrete:16,32 or opt:categorical:sgd,adam; the command gets --lr=...",
+    )
     group.add_argument("--metric", default="loss", metavar="NAME", help="katib: printed by rank 0 as `loss=0.25`")
     group.add_argument("--maximize", action="store_true", help="katib: the metric is to be large")
     group.add_argument("--trials", type=int, default=12, metavar="N", help="katib: how many in all")

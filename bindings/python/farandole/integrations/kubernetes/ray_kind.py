@@ -94,6 +94,7 @@ def _cluster(o):
             idleTimeoutSeconds=60,
             securityContext=Map(allowPrivilegeEscalation=False, capabilities=Map(drop=["ALL"])),
         )
+        made["autoscalerOptions"].note("idleTimeoutSeconds", "A worker without a rank for so long is removed.")
     made["headGroupSpec"] = Map(rayStartParams=head_params, template=_head(o))
     made["workerGroupSpecs"] = [worker]
     return made

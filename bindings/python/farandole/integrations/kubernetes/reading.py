@@ -139,8 +139,9 @@ def _read_amounts(o):
         allocatable = row.allocatable
         part = f"{o.gpus} of {row.accelerators} accelerators of" if o.gpus and o.gpus < row.accelerators else "all of"
         o.why["cpu"] = (
-            f"{part} a {o.instance_type} ({row.vcpus} vCPUs, {row.memory_gib} GiB, {row.network_cards} network cards"
-            + (f", {row.numa_nodes} NUMA nodes" if row.numa_nodes else "")
+            f"{part} a {o.instance_type} ({row.vcpus} vCPUs, {row.memory_gib} GiB, "
+            + _count(row.network_cards, "network card")
+            + (f", {_count(row.numa_nodes, 'NUMA node')}" if row.numa_nodes else "")
             + f"): the kubelet leaves {allocatable[0]:.2f} CPUs and {allocatable[1] // 1024} GiB, of which 1 CPU and 1 "
             "GiB stay for DaemonSets."
         )
@@ -153,10 +154,24 @@ def _read_amounts(o):
     o.cpus = o.cpus or (str(cpus) if row else str(o.processes))
     o.memory = o.memory or (f"{memory}Gi" if row else f"{_gib_a_rank(o) * o.processes}Gi")
     if not o.shm:
-        each = max(1, min(8, int(values.quantity(o.memory) / 2**33 / o.processes))) if row else 1
-        o.shm = f"{each * o.processes}Gi"
-        o.why["shm"] = f"{each} GiB a rank" + (", an eighth of its memory and at most 8 GiB." if row else ".")
+        o.shm, o.why["shm"] = _default_shm(o, row)
     _warn_of_memory(o)
+
+
+def _default_shm(o, row):
+    """(/dev/shm of a pod, the reason)"""
+    memory = values.quantity(o.memory)
+    each = max(1, min(8, int(memory / 2**33 / o.processes))) if row else 1
+    if each * o.processes * 2**31 > memory:
+        mib = int(memory / 2**21)
+        size = f"{mib}Mi" if mib % 1024 else f"{mib // 1024}Gi"
+        return size, "Half of the memory, because 1 GiB a rank would be more."
+    why = f"{each} GiB a rank" + (", an eighth of its memory and at most 8 GiB." if row else ".")
+    return f"{each * o.processes}Gi", why
+
+
+def _count(number, noun):
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _gib_a_rank(o):
@@ -182,23 +197,49 @@ def _warn_of_memory(o):
     each = float(values.quantity(o.memory) / 2**30 / o.processes)
     if each < least:
         o.warnings.append(
-            f"{o.memory} of memory are {each:.2g} GiB for each of {o.processes} ranks; a rank with PyTorch"
+            f"{o.memory} of memory are {each:.2g} GiB for each of {_count(o.processes, 'rank')}; a rank with PyTorch"
             f"{' and a GPU' if o.gpus else ''} needs about {least} GiB before it loads data. Give more --memory, or "
             "the pods may be killed with 137."
         )
+
+
+def _is_parameter(name):
+    return re.match(r"[A-Za-z]\w*\Z", name)
+
+
+def _number(word, text):
+    try:
+        return float(text)
+    except ValueError:
+        raise WrongCombination(f"--parameter {word}: '{text}' is no number") from None
+
+
+def _choices(word, kind, text):
+    """The values of a discrete or categorical parameter, each once."""
+    choices = text.split(",")
+    if "" in choices or len(set(choices)) < max(2, len(choices)):
+        raise WrongCombination(f"--parameter {word}: give at least two values, each once, with commas between them")
+    if kind == "discrete":
+        for choice in choices:
+            _number(word, choice)
+    return choices
 
 
 def _read_parameters(words):
     parameters = []
     for word in words:
         parts = word.split(":")
-        if len(parts) != 4 or parts[1] not in ("double", "int") or not re.match(r"[A-Za-z]\w*\Z", parts[0]):
-            raise WrongCombination(f"--parameter '{word}' is not NAME:double:MIN:MAX or NAME:int:MIN:MAX")
-        try:
-            if not float(parts[2]) < float(parts[3]):
-                raise WrongCombination(f"--parameter {word}: {parts[2]} is not below {parts[3]}")
-        except ValueError as error:
-            raise WrongCombination(f"--parameter {word}: {error}") from None
+        if len(parts) == 3 and parts[1] in ("categorical", "discrete") and _is_parameter(parts[0]):
+            parameters.append([*parts[:2], _choices(word, *parts[1:])])
+            continue
+        if len(parts) != 4 or parts[1] not in ("double", "int") or not _is_parameter(parts[0]):
+            raise WrongCombination(
+                f"--parameter '{word}' is not NAME:double:MIN:MAX, NAME:int:MIN:MAX, NAME:discrete:1,2,4 or "
+                "NAME:categorical:A,B"
+            )
+        low, high = (_number(word, text) for text in parts[2:])
+        if not low < high:
+            raise WrongCombination(f"--parameter {word}: {parts[2]} is not below {parts[3]}")
         parameters.append(parts)
     return parameters
 
@@ -214,6 +255,19 @@ def split(words):
     return words[:at], words[at + 1 :]
 
 
+def _check_texts(o, given):
+    """WrongCombination for an option without a text, such as an unset variable of the shell: it is not ignored."""
+    for name in given:
+        value = getattr(o, name)
+        if value == "" or (isinstance(value, list) and "" in value):
+            raise WrongCombination(f"--{name.replace('_', '-')} has no value; give one, or leave the option out")
+    if re.search(r"\s", o.image):
+        raise WrongCombination(f"--image '{o.image}' contains a space, which no name of an image has")
+    for word in [*o.command, *o.env]:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise WrongCombination(f"{ascii(word)} is not UTF-8, and a manifest can have nothing else")
+
+
 def read(words):
     """The options of one manifest, checked and completed."""
     options, command = split(words)
@@ -224,7 +278,9 @@ def read(words):
     o.line = shlex.join(["farandole", "kubernetes", "gen", *words])
     o.min_nodes, o.max_nodes, o.elastic = _read_nodes(o.nnodes, o.kind)
     _read_hardware(o)
-    belonging.check(o, given_options(options))
+    given = given_options(options)
+    _check_texts(o, given)
+    belonging.check(o, given)
     check_quantities(o)
     _read_amounts(o)
     o.nproc = o.nproc_per_node

@@ -122,6 +122,9 @@ def _refusals(variants, chosen):
     if "gpus" in keys:
         more = "and (int $.Values.gpus) (gt (int $.Values.nprocPerNode) (int $.Values.gpus))"
         rules.append((more, "nprocPerNode is above gpus: ranks would share a GPU"))
+    if "shm" in keys:
+        whole = f"and $.Values.shm ({settings.TOO_MUCH_SHM})"
+        rules.append((whole, "shm leaves nothing of memory: files in /dev/shm count as the container's memory"))
     if {"spot", "grace"} <= keys:
         late = "and $.Values.spot (gt (int $.Values.grace) 110)"
         rules.append((late, "grace above 110 with spot: AWS removes the node 120 s after its notice"))
@@ -193,6 +196,7 @@ def files_of(words, version="0.1.0"):
         "Chart.yaml": "".join(f"{key}: {json.dumps(value)}\n" for key, value in about.items()),
         "values.yaml": _values_file(chosen, defaults(o, given)),
         "values.schema.json": json.dumps(_schema(chosen, o.kind), indent=2) + "\n",
+        "templates/_amounts.tpl": settings.HELPERS,
         "templates/manifest.yaml": "\n".join(template) + "\n",
         "templates/NOTES.txt": _notes(o),
     }

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from ..names import RESERVED
 from ..options import GANGS, PORTS
 
 NAME = "sentinel-name"
@@ -65,9 +66,9 @@ def _switch(key, option, meaning):
     return Setting(key, option, meaning, {"type": "boolean"}, ("--" + option.replace("_", "-"),))
 
 
-def _map(key, option, meaning, name, value):
+def _map(key, option, meaning, name, value, limits=None):
     words = ("--" + option.replace("_", "-"), f"{name}={value}")
-    schema = {"type": "object", "additionalProperties": {"type": "string"}}
+    schema = {"type": "object", "additionalProperties": {"type": "string"}, **(limits or {})}
     return Setting(key, option, meaning, schema, words, fields={name: "$key", value: "$value"}, unit=name)
 
 
@@ -84,6 +85,24 @@ def _list(key, option, meaning, properties, word, fields, unit):
 
 _RANKS = "(int $.Values.nprocPerNode)"
 _EACH = "(ternary 8 2 (gt (int $.Values.gpus) 0))"
+_MEMORY = f'($.Values.memory | default (printf "%dGi" (mul {_EACH} {_RANKS})))'
+MIB, SHM = "farandole.mebibytes", "farandole.shm"
+_UNITS = {"": 2**-20, "m": 2**-20 / 1000, **{u: 10**n / 2**20 for n, u in zip((3, 6, 9, 12, 15, 18), "kMGTPE")},
+          **{f"{u}i": 2.0**n for n, u in zip((-10, 0, 10, 20, 30, 40), "KMGTPE")}}  # fmt: skip
+# A quantity in MiB, and the default of `shm` as the generator computes it, as templates that the manifest includes.
+HELPERS = f"""{{{{- define "{MIB}" -}}}}
+{{{{- $text := toString . -}}}}
+{{{{- $number := regexFind "^[0-9.]+(e[+][0-9]+)?" $text -}}}}
+{{{{- $units := dict {" ".join(f'"{unit}" {mib!r}' for unit, mib in _UNITS.items())} -}}}}
+{{{{- mulf (float64 $number) (get $units (trimPrefix $number $text)) -}}}}
+{{{{- end -}}}}
+{{{{- define "{SHM}" -}}}}
+{{{{- $half := int64 (floor (divf (float64 (include "{MIB}" {_MEMORY})) 2)) -}}}}
+{{{{- $mib := min (mul 1024 {_RANKS}) $half -}}}}
+{{{{- if mod $mib 1024 }}}}{{{{ $mib }}}}Mi{{{{ else }}}}{{{{ div $mib 1024 }}}}Gi{{{{ end -}}}}
+{{{{- end -}}}}
+"""
+TOO_MUCH_SHM = f'ge (float64 (include "{MIB}" $.Values.shm)) (float64 (include "{MIB}" {_MEMORY}))'
 _OR_NULL = {"type": ["string", "integer", "null"], "pattern": _QUANTITY}
 
 AMOUNTS = [
@@ -94,9 +113,9 @@ AMOUNTS = [
     _amount("cpus", "cpus", "CPUs of each pod; null: one a rank", _OR_NULL, 7919,
             f"$.Values.cpus | default {_RANKS} | toJson"),
     _amount("memory", "memory", "memory of each pod; null: 2Gi a rank, 8Gi with GPUs", _OR_NULL, "7907Gi",
-            f'$.Values.memory | default (printf "%dGi" (mul {_EACH} {_RANKS}))'),
-    _amount("shm", "shm", "/dev/shm of each pod, part of its memory; null: 1Gi a rank", _OR_NULL, "3001Gi",
-            f'$.Values.shm | default (printf "%dGi" {_RANKS})'),
+            _MEMORY),
+    _amount("shm", "shm", "/dev/shm of each pod, part of its memory; null: 1Gi a rank, at most half of the memory",
+            _OR_NULL, "3001Gi", f'$.Values.shm | default (include "{SHM}" $)'),
     _amount("maxRestarts", "max_restarts", "failures that are survived", _number(0, 1000), 907,
             "int $.Values.maxRestarts"),
     _amount("grace", "grace", "seconds from SIGTERM to SIGKILL", _number(1, 86400), GRACE, "int $.Values.grace"),
@@ -141,7 +160,8 @@ OPTIONS = [
             ("--monitoring", "--metrics-port", str(METRICS)), fields={METRICS: "int $.Values.metricsPort"}),
     _switch("jsonLogs", "json_logs", "logs with one JSON object a line"),
     _map("env", "env", "variables of the ranks", EXPORTED, "sentinel-text"),
-    _map("labels", "label", "labels of every object and pod", "sentinel-label", "sentinel-labelled"),
+    _map("labels", "label", "labels of every object and pod", "sentinel-label", "sentinel-labelled",
+         {"propertyNames": {"not": {"enum": list(RESERVED)}}}),
     _map("annotations", "annotation", "annotations of every pod", "sentinel-note", "sentinel-noted"),
     _map("nodeSelector", "node_selector", "only nodes with these labels", "sentinel-node", "sentinel-noded"),
     _map("systemSelector", "system_selector", "the same for pods without ranks", "sentinel-system",

@@ -7,7 +7,7 @@ import time
 from ..names import INSTANCE
 from . import outcome, pod_state
 from .kubectl import ApiError
-from .log_reader import LogReader
+from .log_reader import GONE, LogReader
 from .outcome import CODES, COMPLETE, FAILED, RUNNING, SUSPENDED
 from .watching import Watch
 
@@ -211,6 +211,8 @@ class Follower:
         name, index = pod["metadata"]["name"], pod_state.index_of(pod)
         if before is None and self.o.follows and (old := self._by_index.get(index)):
             note(f"{name} takes the place of {old}")
+        if before is not None and self.o.follows and pod_state.uid(before) != pod_state.uid(pod):
+            note(f"a new {name} takes the place of the old one")
         self._by_index[index] = name
         if self.o.follows and not self.o.shows_logs:
             word, reason = pod_state.state(pod)
@@ -239,7 +241,7 @@ class Follower:
     def _read(self, pod):
         """Begins to read the log of a container that has started, once for each of its starts."""
         name, count = pod["metadata"]["name"], pod_state.restarts(pod)
-        uid = pod["metadata"].get("uid", name)
+        uid = pod_state.uid(pod)
         if not pod_state.has_started(pod) or (uid, count) in self._readers:
             return
         if count and "waiting" in pod_state.state(pod)[0]:
@@ -247,11 +249,20 @@ class Follower:
         short = pod_state.short_name(pod)
 
         def restarted():
-            return pod_state.restarts(self.pods[name]) - count
+            now = self.pods[name]
+            return GONE if pod_state.uid(now) != uid else pod_state.restarts(now) - count
 
         def has_ended():
             now = self.pods[name]
             return restarted() > 0 or name not in self._present or pod_state.exit_code(now) is not None
+
+        def is_same():
+            try:
+                return pod_state.uid(self.kubectl.get(f"{self.kubectl.path('pods')}/{name}")) == uid
+            except ApiError as error:
+                if error.reason != "Forbidden":  # a role may allow lists and watches alone; then the watch tells
+                    raise
+                return True
 
         reader = LogReader(
             self.kubectl,
@@ -261,6 +272,7 @@ class Follower:
             lambda: self._messages.put(lambda: self._lines_are_lost(name, short)),
             has_ended,
             restarted,
+            is_same,
             self.o.tail,
         )
         self._readers[(uid, count)] = reader

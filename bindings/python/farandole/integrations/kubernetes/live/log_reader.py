@@ -10,6 +10,7 @@ from .kubectl import ApiError, error_of
 STREAM_S = 600  # each connection is opened again after this time, so that one that hangs is noticed
 _PAUSE_S = 0.5
 _END_S = 5  # for kubectl to end after its output
+GONE = float("inf")  # as the number of restarts: another pod has this name, and the log is deleted
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d) ?")
 
 
@@ -19,13 +20,15 @@ class LogReader:
 
     The server adds a time to each line. A resumed stream begins with the second of the last line: lines that were
     read before are recognized by their time and, where several have the same time, by their number. `has_ended()`
-    returns whether the container has ended, `restarts()` how often it has been started again since this one began.
+    returns whether the container has ended, `restarts()` how often it has been started again since this one began, or
+    GONE. `is_same()` asks the server whether the pod of this name is still the same one; an ApiError if it is away.
     """
 
-    def __init__(self, kubectl, pod, container, line, lost, has_ended, restarts, tail=None):
+    def __init__(self, kubectl, pod, container, line, lost, has_ended, restarts, is_same, tail=None):
         self._kubectl, self._path = kubectl, f"{kubectl.path('pods')}/{pod}/log"
         self._container, self._tail = container, tail
         self._line, self._lost, self._has_ended, self._restarts = line, lost, has_ended, restarts
+        self._is_same = is_same
         self._last, self._with_last = "", 0  # the time of the last line, and how many lines had it
         self._process, self._over = None, False
         self._is_broken = False  # the last connection ended before the log did
@@ -51,6 +54,8 @@ class LogReader:
             try:
                 if had_ended:
                     self._read_rest()
+                    break
+                if self._process and not self._is_same():  # the watch has not shown it yet
                     break
                 self._follow()
             except ApiError as error:

@@ -5,6 +5,11 @@ import re
 FAILED = 1
 
 
+def uid(pod):
+    """What a pod does not share with another one of its name, such as its successor in a StatefulSet."""
+    return pod["metadata"].get("uid", pod["metadata"]["name"])
+
+
 def index_of(pod):
     """The sort key of pods: launcher or master first, then their index, then their name."""
     labels, name = pod["metadata"].get("labels", {}), pod["metadata"]["name"]
