@@ -125,6 +125,17 @@ def test_signatures_are_those_of_the_contract(name):
     )
 
 
+def test_a_framework_loads_the_modules_of_common():
+    program = (
+        "import horovod.torch, horovod; common = horovod.common; "
+        "print(*[m.__name__ for m in (common.basics, common.elastic, common.exceptions, common.process_sets, common.util)])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [
+        f"horovod.common.{module}" for module in ("basics", "elastic", "exceptions", "process_sets", "util")
+    ]
+
+
 def test_classes_and_constants():
     assert (hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product) == (0, 1, 2, 3, 4, 5)
     assert issubclass(hvd.HorovodInternalError, RuntimeError)

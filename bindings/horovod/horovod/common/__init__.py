@@ -1,1 +1,3 @@
-"""Modules that all frameworks share."""
+"""Modules that all frameworks share. They are loaded together: programs name one after the import of another."""
+
+from . import basics, elastic, exceptions, process_sets, util  # noqa: F401
