@@ -19,6 +19,7 @@ from elastic_pods import (
     until_steps,
 )
 from farandole.integrations.kubernetes import checks, generate
+from machine import start_limit_s
 from training_jobs import ACCURACY, starter
 
 CLAIM = {"volumes": [{"name": "c", "persistentVolumeClaim": {"claimName": "checkpoints"}}],
@@ -29,7 +30,7 @@ STEPS = ["--steps", "60", "--step-seconds", "0.05", "--checkpoint", "/checkpoint
 
 def job():
     run = [*starter(2, "$(JOB_COMPLETION_INDEX)", "train-0.train:29500"), *STEPS]
-    return builders.indexed_job(2, run, rules=RULES, env={"FARANDOLE_START_TIMEOUT_S": 20}, **CLAIM)
+    return builders.indexed_job(2, run, rules=RULES, env={"FARANDOLE_START_TIMEOUT_S": start_limit_s()}, **CLAIM)
 
 
 @pytest.mark.parametrize("lost", [0, 1])

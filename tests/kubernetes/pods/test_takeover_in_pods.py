@@ -23,6 +23,7 @@ from elastic_pods import (
     until_steps_anywhere,
 )
 from farandole.integrations.kubernetes import generate
+from machine import start_limit_s
 
 GENERATED = "job --nnodes 1:3 --image any --"
 
@@ -130,7 +131,7 @@ def test_h16_when_pod_0_is_lost_in_the_last_steps_the_job_is_complete(elastic):
 @pytest.mark.parametrize("way", ["container", "pod"])
 def test_p6_k19_in_a_stateful_set_the_successor_of_pod_0_joins_too(elastic, way):
     """Its container is restarted in the same pod, with the same address; or the pod is replaced."""
-    env = {"FARANDOLE_NNODES": "2:3", "FARANDOLE_RANK_FROM": "hostname", "FARANDOLE_START_TIMEOUT_S": 20}
+    env = {"FARANDOLE_NNODES": "2:3", "FARANDOLE_RANK_FROM": "hostname", "FARANDOLE_START_TIMEOUT_S": start_limit_s()}
     documents = builders.stateful_set(3, elastic_run(1, steps=100000), env=env)
     sim = elastic(documents, crash_backoff_s=0.3)
     until_steps(sim, 3)

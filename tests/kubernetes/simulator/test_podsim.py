@@ -359,3 +359,17 @@ def test_a_simulation_that_is_killed_leaves_no_process_and_the_next_one_sweeps_i
     removed = podsim.sweep()
     assert folder in removed and not os.path.exists(folder)
     assert [path for path in removed if path.startswith("/sys/fs/cgroup")] and podsim.sweep() == []
+
+
+def test_several_processes_may_sweep_the_same_files(tmp_path):
+    folder = tmp_path / "podsim-1-0-killed"  # of a process that was born at another time
+    for number in range(500):
+        (folder / str(number) / "root").mkdir(parents=True)
+    code = "import sys; sys.path.append(sys.argv[1]); import machine; machine.sweep()"
+    words = [sys.executable, "-c", code, HERE]
+    started = [
+        subprocess.Popen(words, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    assert [(one.communicate(timeout=120)[1], one.returncode) for one in started] == [("", 0)] * 4
+    assert not folder.exists()

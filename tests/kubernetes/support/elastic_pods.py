@@ -6,6 +6,7 @@ import builders
 import podsim
 import pytest
 from farandole.integrations.kubernetes import generate
+from machine import start_limit_s
 from training_jobs import ACCURACY
 
 # The preempted pod is not counted as a failure, and the ends of its peers are not either.
@@ -28,7 +29,7 @@ def elastic_run(per_node, steps=60, seconds=0.05, flags=()):
             "--step-seconds", str(seconds)]  # fmt: skip
 
 
-def elastic_job(nodes, per_node, steps=60, seconds=0.05, flags=(), start_timeout=20, count=3, **variables):
+def elastic_job(nodes, per_node, steps=60, seconds=0.05, flags=(), start_timeout=None, count=3, **variables):
     run = elastic_run(per_node, steps, seconds, flags)
     rules = {key: value for key, value in FORGIVING.items() if value is not None}
     documents = builders.indexed_job(
@@ -37,7 +38,7 @@ def elastic_job(nodes, per_node, steps=60, seconds=0.05, flags=(), start_timeout
         rules=rules,
         env={
             "FARANDOLE_NNODES": nodes,
-            "FARANDOLE_START_TIMEOUT_S": start_timeout,
+            "FARANDOLE_START_TIMEOUT_S": start_timeout or start_limit_s(),
             "FARANDOLE_PORT_BASE": 29500,
             **variables,
         },
