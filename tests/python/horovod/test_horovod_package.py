@@ -126,14 +126,10 @@ def test_signatures_are_those_of_the_contract(name):
 
 
 def test_a_framework_loads_the_modules_of_common():
-    program = (
-        "import horovod.torch, horovod; common = horovod.common; "
-        "print(*[m.__name__ for m in (common.basics, common.elastic, common.exceptions, common.process_sets, common.util)])"
-    )
+    names = ("basics", "elastic", "exceptions", "process_sets", "util")
+    program = "import horovod.torch; " + "; ".join(f"print(horovod.common.{name}.__name__)" for name in names)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [
-        f"horovod.common.{module}" for module in ("basics", "elastic", "exceptions", "process_sets", "util")
-    ]
+    assert done.stdout.split() == [f"horovod.common.{name}" for name in names]
 
 
 def test_classes_and_constants():
