@@ -31,7 +31,8 @@ inline RequestMessage some_requests() {
   return {.acknowledged = 77,
           .cached = {3, 4, 5, 9},
           .requests = {some_request(), allreduce("plain"), allreduce("scalar", Dtype::int8, {}), join()},
-          .frozen = 0};
+          .frozen = 0,
+          .shares_device = true};
 }
 
 inline RelayMessage some_relayed() {
@@ -74,6 +75,7 @@ inline PlanMessage some_plan() {
   message.plan.rounds = 13;
   message.plan.cut = {1 << 20, 1 << 16};
   message.plan.order_ended = true;
+  message.plan.takes_turns = true;
   return message;
 }
 

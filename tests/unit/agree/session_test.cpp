@@ -186,6 +186,38 @@ TEST_F(Sessions, JoinAnsweredOnItsWayIsDropped) {
   EXPECT_EQ(Decide().buckets.size(), 1u);
 }
 
+TEST_F(Sessions, MakeOnePlanThatTakesTurnsOnceARankSharesItsDevice) {
+  Start(2, 8);
+  ASSERT_TRUE(Send(0, {allreduce("a")}).ok());
+  EXPECT_FALSE(Decide().takes_turns);
+  ASSERT_TRUE(root_->receive(1, members_[1]->encode_borrowed({}, std::nullopt, true), 0).ok());
+  const Plan plan = Decide();
+  EXPECT_TRUE(plan.takes_turns);
+  EXPECT_TRUE(plan.empty());
+  ASSERT_TRUE(root_->receive(0, members_[0]->encode_borrowed({}, std::nullopt, true), 0).ok());
+  EXPECT_FALSE(root_->decide(0).has_value());
+  ASSERT_TRUE(Send(1, {allreduce("a")}).ok());
+  EXPECT_FALSE(Decide().takes_turns);
+}
+
+// Ranks leave a locked order at one position, but at different times.
+TEST_F(Sessions, TakeTurnsOnlyOutsideOfALockedOrder) {
+  Start(2, 8);
+  NegotiatorOptions options = options_for(2);
+  options.lock_after = 2;
+  root_ = std::make_unique<RootSession>(options, 8);
+  Plan plan;
+  for (int step = 0; plan.locked.empty(); ++step) {
+    ASSERT_LT(step, 10);
+    for (const int rank : {0, 1}) ASSERT_TRUE(Send(rank, {allreduce("a")}).ok());
+    plan = Decide();
+  }
+  ASSERT_TRUE(root_->receive(1, members_[1]->encode_borrowed({}, std::nullopt, true), 0).ok());
+  EXPECT_FALSE(root_->decide(0).has_value());
+  root_->left_order(3);
+  EXPECT_TRUE(Decide().takes_turns);
+}
+
 TEST_F(Sessions, ReportStalls) {
   NegotiatorOptions options = options_for(2);
   options.stall_warning_ns = 10;

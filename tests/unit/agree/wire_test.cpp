@@ -24,14 +24,16 @@ using testing::IsEmpty;
 constexpr uint64_t kSeed = 20240611;
 
 bool equal(const RequestMessage& a, const RequestMessage& b) {
-  return a.acknowledged == b.acknowledged && a.cached == b.cached && a.requests == b.requests && a.frozen == b.frozen;
+  return a.acknowledged == b.acknowledged && a.cached == b.cached && a.requests == b.requests && a.frozen == b.frozen &&
+         a.shares_device == b.shares_device;
 }
 bool equal(const RelayMessage& a, const RelayMessage& b) { return a.entries == b.entries; }
 bool equal(const PlanMessage& a, const PlanMessage& b) {
   return a.number == b.number && a.plan.buckets == b.plan.buckets && a.cached == b.cached &&
          a.cache_positions == b.cache_positions && a.cache_requests == b.cache_requests &&
          a.plan.freeze == b.plan.freeze && a.plan.frozen == b.plan.frozen && a.plan.rounds == b.plan.rounds &&
-         a.plan.cut == b.plan.cut && a.plan.order_ended == b.plan.order_ended;
+         a.plan.cut == b.plan.cut && a.plan.order_ended == b.plan.order_ended &&
+         a.plan.takes_turns == b.plan.takes_turns;
 }
 
 // ---- Positions ----
