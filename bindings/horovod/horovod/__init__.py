@@ -10,8 +10,8 @@ refuse_beside_horovod()
 
 import farandole  # noqa: E402
 
-from . import elastic  # noqa: E402
+from . import common, elastic  # noqa: E402
 from .runner import run  # noqa: E402
 from .version import __version__  # noqa: E402
 
-__all__ = ["__version__", "elastic", "farandole", "run"]
+__all__ = ["__version__", "common", "elastic", "farandole", "run"]
