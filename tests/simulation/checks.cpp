@@ -129,8 +129,10 @@ void Job::check_one_outcome() {
       const World& world = *worlds_.at(where.substr(0, where.find(" / ")));
       const CoordinatorActor* coordinator = world.coordinator;
       const bool is_unhurt_there = coordinator != nullptr && is_unhurt(coordinator->process());
-      // It has ended by itself: its process has failed like others, or its launcher begins another generation.
-      if (is_unhurt_there && outcome.ended > coordinator->served_until()) continue;
+      // It has ended by itself: its process has failed like others, perhaps while it sent news of one of those, or its
+      // launcher begins another generation. In ordered jobs the news always arrives first.
+      const bool may_end_first = program_ == Program::named && is_unhurt_there;
+      if (may_end_first && outcome.ended > coordinator->served_until()) continue;
       const bool is_served_well = is_unhurt_there && !was_cut_off(coordinator->process().host);
       if (is_served_well || done_.size() == 1) texts[where + side][outcome.why.text()].push_back(rank->number());
     }
