@@ -24,4 +24,13 @@ std::string name_of(const Member& member) {
 
 std::string Membership::name_of(int member) const { return fdl::name_of(members[static_cast<std::size_t>(member)]); }
 
+Result<std::string> Membership::fetch_from(std::string_view transport, int member, std::string_view key) const {
+  auto fetched = exchange->fetch(key, deadline);
+  if (fetched.ok() || fetched.status().code() != Code::timeout) return fetched;
+  const Member& missed = members[static_cast<std::size_t>(member)];
+  return Status::blame(missed.world_rank, missed.host_name, Code::timeout,
+                       fmt::format("{}: {} did not join '{}' in time; see its log, or raise start_timeout_s", transport,
+                                   name_of(member), id));
+}
+
 }  // namespace fdl

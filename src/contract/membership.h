@@ -81,6 +81,8 @@ struct Membership {
   int size() const { return static_cast<int>(members.size()); }
   const Member& me() const { return members[static_cast<std::size_t>(rank)]; }
   std::string name_of(int member) const;
+  // Waits for a fact of this member, which it publishes when it joins. A timeout names the member.
+  Result<std::string> fetch_from(std::string_view transport, int member, std::string_view key) const;
 };
 
 }  // namespace fdl

@@ -28,7 +28,7 @@ Result<std::shared_ptr<MpiGroup>> join_mpi(MpiLibrary& mpi, const Membership& me
   // calls of this process waiting.
   std::vector<int> world_ranks;
   for (int member = 0; member < membership.size(); ++member) {
-    FDL_ASSIGN_OR_RETURN(const std::string facts, membership.exchange->fetch(key_of(member), membership.deadline));
+    FDL_ASSIGN_OR_RETURN(const std::string facts, membership.fetch_from("mpi", member, key_of(member)));
     const auto after_rank = facts.find(' ');
     if (facts.substr(after_rank) != mine.substr(mine.find(' '))) {
       return Status(Code::mismatch,

@@ -95,8 +95,7 @@ Status agree_over_ofi(const Status& mine, const OfiLibrary* library, OfiLink* li
       membership.exchange->publish(key_of(membership.rank), lines[static_cast<std::size_t>(membership.rank)]));
   for (int member = 0; member < membership.size(); ++member) {
     if (member == membership.rank || !peers[static_cast<std::size_t>(member)]) continue;
-    FDL_ASSIGN_OR_RETURN(lines[static_cast<std::size_t>(member)],
-                         membership.exchange->fetch(key_of(member), membership.deadline));
+    FDL_ASSIGN_OR_RETURN(lines[static_cast<std::size_t>(member)], membership.fetch_from("ofi", member, key_of(member)));
   }
   FDL_RETURN_IF_ERROR(missing(lines, membership, mine.ok() ? Code::unsupported : mine.code()));
 
