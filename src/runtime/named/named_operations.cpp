@@ -250,6 +250,7 @@ void NamedOperations::leave(const Status& why) {
 void NamedOperations::fail_all(const Status& why) {
   if (!failure_.fail(why)) return;
   executor_.fail_all(failure());
+  order_.abandon();
   for (Entry& entry : submissions_.take_all()) operations_.complete(entry, failure());
   for (Entry& entry : failure_.take_stranded()) operations_.complete(entry, failure());
 }

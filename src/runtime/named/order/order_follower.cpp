@@ -122,6 +122,13 @@ void OrderFollower::end() {
   FDL_CHECK(ended);
 }
 
+void OrderFollower::abandon() {
+  if (submissions_.order() == nullptr) return;
+  rounds_of_left_ += rounds_of_present();
+  timeout_.stop();
+  readiness_.stop_watching();
+}
+
 std::string OrderFollower::describe() const {
   const LockedOrder* order = submissions_.order();
   if (order == nullptr) {

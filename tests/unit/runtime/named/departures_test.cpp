@@ -83,5 +83,24 @@ TEST(Departures, APlanThatTheRootHasSentBeforeItLeftStillRuns) {
   EXPECT_EQ(others.output, std::vector<float>({3}));
 }
 
+TEST(Departures, RoundsOfALockedOrderStayCounted) {
+  const DrivenRanks ranks(2);
+  for (int step = 0; step < 20; ++step) {
+    Tensor mine({1});
+    Tensor others({2});
+    ranks[0].submit(mine, "sum");
+    ranks[1].submit(others, "sum");
+    ranks.progress({0, 1});
+    ASSERT_TRUE(mine.handle->done() && others.handle->done()) << "step " << step;
+  }
+  const uint64_t rounds = ranks[1].named.counts().locked_steps;
+  EXPECT_GE(rounds, 10u);
+  leave(ranks[0]);
+  ranks[1].named.depart(0, kRoot);
+  ranks.progress({1});
+  EXPECT_EQ(ranks[1].named.failure().text(), kRoot.text());
+  EXPECT_EQ(ranks[1].named.counts().locked_steps, rounds);
+}
+
 }  // namespace
 }  // namespace fdl::test
