@@ -83,7 +83,7 @@ def packed(tmp_path):
 def dry_run(folder, *words):
     return subprocess.run(["bash", os.path.join(FOLDER, "dry_run.sh"), "--folder", str(folder), *words],
                           env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True,
-                          timeout=240)  # fmt: skip
+                          timeout=600)  # fmt: skip
 
 
 def test_a_packed_folder_needs_nothing_else(packed):
