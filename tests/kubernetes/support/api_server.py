@@ -51,6 +51,7 @@ class ApiServer:
     def _record(self, kind, collection, found):
         self.version += 1
         found["metadata"]["resourceVersion"] = str(self.version)
+        found["metadata"].setdefault("uid", "uid-" + found["metadata"]["name"])
         self.history.append((self.version, collection, kind, json.loads(json.dumps(found))))
         self.changed.notify_all()
 
@@ -68,7 +69,6 @@ class ApiServer:
                 self.logs = {key: log for key, log in self.logs.items() if key[0] != name}
 
     def put_pod(self, pod):
-        pod["metadata"].setdefault("uid", "uid-" + pod["metadata"]["name"])
         pod["metadata"]["labels"][INSTANCE] = "train"
         self.put("pods", pod)
 
