@@ -309,12 +309,7 @@ def test_a_broken_connection_is_resumed_without_lost_or_doubled_lines(api, begin
 
 
 def test_after_410_gone_pods_that_came_and_went_meanwhile_are_found(api, begin):
-    api.put_job()
-    api.put_pod(pod(0))
-    api.put_pod(pod(1))
-    api.write("train-1-x1", "old")
-    command = begin("logs", "train", "--follow")
-    command.until(lambda: "1| old" in command.out)
+    command = follow_pod_1(api, begin, "old")
     with api.changed:  # at once: no watch sees these events
         api.delete("pods", "train-1-x1")
         api.put_pod(pod(1, made="2"))

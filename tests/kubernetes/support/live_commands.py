@@ -104,14 +104,14 @@ def end_pod(api, index, code, made="1", **more):
     api.put_pod(pod(index, code=code, made=made, **more))
 
 
-def follow_pod_1(api, begin):
-    """`logs --follow` of a job with two pods, after the first line of pod 1."""
+def follow_pod_1(api, begin, line="first"):
+    """`logs --follow` of a job with two pods, after this first line of pod 1."""
     api.put_job()
     api.put_pod(pod(0))
     api.put_pod(pod(1))
-    api.write("train-1-x1", "first")
+    api.write("train-1-x1", line)
     command = begin("logs", "train", "--follow")
-    command.until(lambda: "1| first" in command.out)
+    command.until(lambda: f"1| {line}" in command.out)
     return command
 
 
