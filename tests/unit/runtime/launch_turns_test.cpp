@@ -153,6 +153,10 @@ class TwoGroups : public testing::Test {
     one_.use_device();
     two_.use_device();
   }
+  void take_turns() {
+    one_.take_turns();
+    two_.take_turns();
+  }
   const std::shared_ptr<LaunchTurns> turns_ = std::make_shared<LaunchTurns>();
   LaunchTurns::Line one_{turns_, "one"};
   LaunchTurns::Line two_{turns_, "two"};
@@ -174,8 +178,7 @@ TEST_F(TwoGroups, ProposeOnlyOnceBothTakeTurns) {
 }
 
 TEST_F(TwoGroups, WaitForAProposalThatMayBecomeASmallerNumber) {
-  one_.take_turns();
-  two_.take_turns();
+  take_turns();
   EXPECT_EQ(one_.propose(), 1);
   EXPECT_EQ(two_.propose(), 2);
   two_.agree(2);
@@ -189,8 +192,7 @@ TEST_F(TwoGroups, WaitForAProposalThatMayBecomeASmallerNumber) {
 }
 
 TEST_F(TwoGroups, WithEqualNumbersAreOrderedByTheirIds) {
-  one_.take_turns();
-  two_.take_turns();
+  take_turns();
   static_cast<void>(two_.propose());
   static_cast<void>(one_.propose());
   one_.agree(5);
@@ -200,8 +202,7 @@ TEST_F(TwoGroups, WithEqualNumbersAreOrderedByTheirIds) {
 }
 
 TEST_F(TwoGroups, DoNotWaitForOneThatHasEnded) {
-  one_.take_turns();
-  two_.take_turns();
+  take_turns();
   static_cast<void>(one_.propose());
   static_cast<void>(two_.propose());
   two_.agree(2);
