@@ -89,12 +89,9 @@ int tune(const TuneArguments& arguments) {
     options->transport = arguments.transports.size() == 1 ? arguments.transports.front() : "auto";
     return tune_rank(*options, -1);
   }
-  if (options->output != "-") {
-    const Status writable = check_tuning_file(options->output);
-    if (!writable.ok()) {
-      fmt::print(stderr, "farandole tune: {}\n", writable.text());
-      return kExitBadEnvironment;
-    }
+  if (const Status writable = check_output(*options); !writable.ok()) {
+    fmt::print(stderr, "farandole tune: {}\n", writable.text());
+    return kExitBadEnvironment;
   }
   const std::vector<int> all_ranks = arguments.ranks.empty() ? usual_ranks(arguments.quick) : arguments.ranks;
   // Each combination gets an equal share of the time that is left when it begins.

@@ -235,6 +235,10 @@ int finish(const TuneOptions& options, const TuningTable& table, int rank) {
 
 }  // namespace
 
+Status check_output(const TuneOptions& options) {
+  return options.output == "-" ? ok_status() : check_tuning_file(options.output);
+}
+
 int tune_rank(const TuneOptions& options, int rank) {
   OpenedWorld opened;
   if (!open_world(options, rank, opened)) return fail(rank);
@@ -246,8 +250,8 @@ int tune_rank(const TuneOptions& options, int rank) {
   }
   const TuningTable::Place place{
       .transport = facts.transports, .hosts = facts.cross_size, .ranks_per_host = facts.local_size};
-  if (facts.rank == 0 && options.launched && options.output != "-") {
-    const Status writable = check_tuning_file(options.output);
+  if (facts.rank == 0 && options.launched) {
+    const Status writable = check_output(options);
     if (!writable.ok()) return fail(0, writable.text(), kExitBadEnvironment);
   }
   TuningTable table;

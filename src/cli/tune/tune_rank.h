@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
 #include "farandole/farandole.h"
 
 namespace fdl {
@@ -18,6 +19,9 @@ struct TuneOptions {
   std::string rendezvous;
   std::string output;  // a file; "-": the table goes to standard output
 };
+
+// Returns why the table cannot be saved, or OK. Call it before measurements that take minutes.
+Status check_output(const TuneOptions& options);
 
 // Runs as rank `rank` (-1: as launched) and returns an exit code. Rank 0 draws the progress, prints the result and
 // saves it.
