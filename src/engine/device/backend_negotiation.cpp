@@ -222,7 +222,8 @@ Result<bool> DeviceCollectives::advance_scratch() {
   if (scratch_step_ == ScratchStep::emptying) {
     FDL_ASSIGN_OR_RETURN(const bool emptied, scratch_->emptied());
     if (!emptied) return false;
-    FDL_RETURN_IF_ERROR(call_in_background([this, bytes = *scratch_bytes_] { return scratch_->take(bytes); }));
+    FDL_RETURN_IF_ERROR(
+        call_in_background(ScratchStep::taking, [this, bytes = *scratch_bytes_] { return scratch_->take(bytes); }));
   }
   for (;;) {
     if (scratch_step_ == ScratchStep::taking) {
@@ -237,7 +238,7 @@ Result<bool> DeviceCollectives::advance_scratch() {
     const auto has_more = [least](const ScratchReport& report) { return report.bytes > least; };
     if (std::none_of(all_scratch_reports_.begin(), all_scratch_reports_.end(), has_more)) break;
     if (has_more(scratch_report_)) {
-      FDL_RETURN_IF_ERROR(call_in_background([this, least] { return scratch_->shrink(least); }));
+      FDL_RETURN_IF_ERROR(call_in_background(ScratchStep::taking, [this, least] { return scratch_->shrink(least); }));
     } else {
       exchange_scratch();
     }
@@ -251,8 +252,8 @@ Result<bool> DeviceCollectives::advance_scratch() {
 
 // Allocating and freeing memory of the library may wait for the device, and this thread may be the one that launches
 // what the device waits for. Without a library the memory is that of the driver's pool, which needs no wait.
-Status DeviceCollectives::call_in_background(std::function<Status()> call) {
-  scratch_step_ = ScratchStep::taking;
+Status DeviceCollectives::call_in_background(ScratchStep step, std::function<Status()> call) {
+  scratch_step_ = step;
   if (by_library_ == nullptr) {
     background_outcome_ = call();
     return {};

@@ -177,10 +177,12 @@ class DeviceCollectives final : public Collectives {
   void dispatch();
   bool release_if(bool done);
   bool progress_library();
+  // Of the scratch request in flight.
+  enum class ScratchStep : uint8_t { none, emptying, taking, agreeing, exchanging, forgetting, releasing };
   void begin_scratch();
   bool progress_scratch();
   Result<bool> advance_scratch();
-  Status call_in_background(std::function<Status()> call);
+  Status call_in_background(ScratchStep step, std::function<Status()> call);
   bool background_has_ended() const { return background_ == nullptr || background_->take_end(); }
   void exchange_scratch();
   std::size_t least_scratch() const;
@@ -240,7 +242,6 @@ class DeviceCollectives final : public Collectives {
   bool library_may_sleep_ = false;
 
   // The scratch request in flight.
-  enum class ScratchStep : uint8_t { none, emptying, taking, agreeing, exchanging, forgetting, releasing };
   ScratchStep scratch_step_ = ScratchStep::none;
   std::size_t* scratch_bytes_ = nullptr;
   void** scratch_memory_ = nullptr;

@@ -47,7 +47,7 @@ Status DeviceCollectives::begin_taking() {
     FDL_ASSIGN_OR_RETURN(taken_, SymmetricMemory::take(device_, library, stream, bytes));
     return {};
   };
-  return call_in_background(take);
+  return call_in_background(ScratchStep::taking, take);
 }
 
 // Exchanges the outcome of the allocation, with the list of registrations that are unused here.
@@ -110,13 +110,10 @@ Result<bool> DeviceCollectives::advance_registration() {
 Status DeviceCollectives::begin_releasing() {
   scratch_step_ = ScratchStep::releasing;
   if (unused_.empty()) return {};
-  FDL_RETURN_IF_ERROR(call_in_background([unused = std::move(unused_)]() mutable -> Status {
+  return call_in_background(ScratchStep::releasing, [unused = std::exchange(unused_, {})]() mutable -> Status {
     unused.clear();
     return {};
-  }));
-  unused_.clear();
-  scratch_step_ = ScratchStep::releasing;
-  return {};
+  });
 }
 
 // Derives the same result on all ranks: the refusal by the first rank that failed, and the registrations to remove,
