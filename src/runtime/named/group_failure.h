@@ -39,10 +39,10 @@ class GroupFailure {
   Status take_report() { return std::exchange(unsent_report_, {}); }
   // Whether no decision has arrived by decision_deadline(). The report then becomes the final failure.
   bool decision_is_overdue() const { return decision_due_.passed(); }
-  // The coordinator has ended: no decision will arrive any more, and no news.
-  void decisions_end();
   // The clock time in ns at which that becomes true. INT64_MAX: never.
   int64_t next_alarm_ns() const { return decision_due_.moment_ns(); }
+  // The coordinator has ended: no decision will arrive any more, and no news.
+  void decisions_end();
   void strand(Entries& entries);
   bool has_stranded() const { return !stranded_.empty(); }
 

@@ -114,10 +114,8 @@ void OrderFollower::end() {
   const uint64_t rounds = rounds_of_present();
   log_debug("{}: the locked order is left after {} rounds: {}", comm_.id(), rounds, submissions_.reason());
   if (Trace* trace = operations_.telemetry().trace(); trace != nullptr) trace->left(rounds, submissions_.reason());
-  rounds_of_left_ += rounds;
   exchange_.left_order(rounds, submissions_.order()->concluded());
-  timeout_.stop();
-  readiness_.stop_watching();
+  abandon();
   const bool ended = submissions_.finish_leaving();
   FDL_CHECK(ended);
 }

@@ -69,7 +69,7 @@ class OrderFollower {
   // How often an order was locked, and how many rounds of locked orders have begun on this rank.
   uint64_t epochs() const { return epochs_; }
   uint64_t rounds() const { return rounds_of_left_ + rounds_of_present(); }
-  // The group has failed, and the caller drops the order. Its rounds stay counted.
+  // The caller drops the order. Its rounds stay counted.
   void abandon();
 
  private:
