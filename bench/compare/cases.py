@@ -84,8 +84,8 @@ def named_and_python(programs, depth, selected):
         commands |= {
             "farandole.torch": (programs.python("python_latency.py", 2, *long, *resnet), None),
             "resnet50, backend": (programs.torch("farandole", 2, *long, *resnet), None),
-            "backend": (programs.torch("farandole", 2, *sizes), None),
-            "Gloo": (programs.torch("gloo", 2, *sizes), OVER_LO),
+            "backend": (programs.torch("farandole", 2, "--each-call", *sizes), None),
+            "Gloo": (programs.torch("gloo", 2, "--each-call", *sizes), OVER_LO),
         }
     measured = Cases(2, commands)
     measured.measure(1 if depth.quick else 3, depth.timeout_s)

@@ -1,6 +1,9 @@
 """Allreduce through torch.distributed: each size by the method of measure.h, in place as it requires, or tensors.
 
 python torch_allreduce.py [--backend gloo|farandole] [--ranks 2] [--sizes 4,1024 | --tensors 64,9408] [--seconds 0.1]
+    [--each-call]
+
+--each-call times each call of 4 bytes by itself, before the sizes.
 """
 
 import gradients
@@ -66,15 +69,17 @@ def body(rank, size, folder, options):
     if options.tensors:
         measure_tensors(library, options.tensors, options.seconds)
     else:
-        tensor = torch.ones(1)
-        times = ranks.each_call(lambda: dist.all_reduce(tensor), lambda: tensor.fill_(1))
-        ranks.report(library, "4 B, each call", times)
+        if options.each_call:
+            tensor = torch.ones(1)
+            times = ranks.each_call(lambda: dist.all_reduce(tensor), lambda: tensor.fill_(1))
+            ranks.report(library, "4 B, each call", times)
         ranks.measure_sizes(library, options.sizes, options.seconds)
     dist.destroy_process_group()
 
 
 def add_arguments(parser):
     parser.add_argument("--backend", default="gloo")
+    parser.add_argument("--each-call", action="store_true")
 
 
 if __name__ == "__main__":
