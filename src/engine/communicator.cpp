@@ -21,8 +21,12 @@ Status check_configured(const std::string& name) {
 }
 
 // How often a thread without a core of its own yields before it sleeps. A peer usually needs the core, and yielding
-// costs less than a sleep and a wake-up. With no other runnable thread, more yields would only use up the time slice.
+// costs less than a sleep and a wake-up. A yield that returns within kQuickYield_ns has found no other thread on the
+// core. If a small operation is awaited, the thread then yields for kYieldAlone_ns, in which a peer on another core can
+// answer. In longer waits it sleeps at once: on an idle core the kernel runs ranks that wait for another one.
 constexpr int kYields = 4;
+constexpr int64_t kQuickYield_ns = 2'000;
+constexpr int64_t kYieldAlone_ns = 15000;
 
 // Between two calls of Parts::waiting: while a thread that stays awake waits, while a thread spins, and while it
 // sleeps.
@@ -322,12 +326,14 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
   int64_t next_waiting_ns = 0;  // when waiting() is due
   int64_t slept_ns = 0;         // since then
   int yields = 0;               // since something last moved
+  bool is_alone = true;         // on its core, as far as the yields since then have shown
   while (!ready()) {
     if (progress()) {
       if (still_ns != 0) s.spin.moved(slept_ns);
       still_ns = 0;
       slept_ns = 0;
       yields = 0;
+      is_alone = true;
       continue;
     }
     answer_late_query(still_ns);
@@ -349,6 +355,11 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
     if (now >= next_suspect_ns && s.parts.suspect) {
       next_suspect_ns = now + suspect_ns;
       s.parts.suspect(*this, now - still_ns);
+      continue;
+    }
+    if (spin_ns == 0 && is_alone && now - still_ns < kYieldAlone_ns && s.waits_briefly()) {
+      ::sched_yield();
+      is_alone = now_ns() - now < kQuickYield_ns;
       continue;
     }
     if (s.spin.wait(now - still_ns, spin_ns, activity) || (s.stays_awake && spin_ns > 0)) {

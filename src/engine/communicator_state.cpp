@@ -23,6 +23,7 @@ constexpr uint64_t kWakeToken = 0;  // of wake_event; the waitables of watch_par
 constexpr uint64_t kDevicesToken = 1000;
 constexpr uint64_t kTransfersToken = 1001;
 constexpr uint64_t kDeviceMessagesToken = 1002;
+constexpr std::size_t kBriefBytes = std::size_t{16} << 10;  // of an operation that is brief (waits_briefly)
 
 // How long finish_arrived() may move what ranks that are present still send. The news of a loss must not wait for long.
 constexpr int64_t kFinishArrived_ns = 20'000'000;
@@ -238,6 +239,15 @@ Collectives* Communicator::State::choose_runner(const CollectiveSpec& spec) cons
     if (one->can(spec)) return one.get();
   }
   return scheduled.get();
+}
+
+// Whether the collective in flight takes a few microseconds once all ranks have begun it: a small one in the shared
+// memory of one host.
+bool Communicator::State::waits_briefly() const {
+  if (active == nullptr || active == scheduled.get() || parts.shape.hosts > 1 || !oldest->is_collective()) return false;
+  const CollectiveSpec& spec = oldest->spec;
+  return spec.device == nullptr && spec.compression == Compression::none && spec.counts.empty() &&
+         spec.count * size_of(spec.dtype) <= kBriefBytes;
 }
 
 // Returns what runs the collective in flight at this moment: for one on a device or a compressed one it may be other

@@ -93,6 +93,7 @@ struct Communicator::State {
   void note_end_of_device_work(const Operation& operation);
   DeviceWork poll_device_work();
   bool runs_as_schedule(const CollectiveSpec& spec) const;
+  bool waits_briefly() const;
   Collectives* choose_runner(const CollectiveSpec& spec) const;
   Collectives* runner_at_work() const;
   void end_current();
