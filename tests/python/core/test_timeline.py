@@ -61,6 +61,11 @@ class Timeline:
     def all_names(self):
         return {event["name"] for event in self.events if event["ph"] == "B"}
 
+    def summary(self):
+        """The bars and ticks of each tensor in their order, and how often each mark occurs."""
+        marks = collections.Counter(event["name"] for event in self.events if event["ph"] == "i")
+        return {**{name: self.bars(name) for name in self.names.values()}, **marks}
+
 
 # ---- Written by a training run
 # ------------------------------------------------------------------------------------------
@@ -119,7 +124,7 @@ def test_a_timeline_has_horovods_states(tmp_path, module, transport):
     ready = bars.count("0")
     assert ready == bars.count("1") and (ready == 20 if transport == "shm" else 0 < ready < 20), bars
     assert timeline.marks("CYCLE_START")
-    assert "LOCKED_ORDER" in timeline.all_names()
+    assert "LOCKED_ORDER" in timeline.all_names(), timeline.summary()
     ends = [event["args"] for event in timeline.events if event["ph"] == "E" and "dtype" in event.get("args", {})]
     assert {"dtype": "float32", "shape": "[3]"} in ends and {"dtype": "int64", "shape": "[4]"} in ends
     again = Timeline(tmp_path / "again.json")
