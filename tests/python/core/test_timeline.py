@@ -124,7 +124,7 @@ def test_a_timeline_has_horovods_states(tmp_path, module, transport):
     ready = bars.count("0")
     assert ready == bars.count("1") and (ready == 20 if transport == "shm" else 0 < ready < 20), bars
     assert timeline.marks("CYCLE_START")
-    assert "LOCKED_ORDER" in timeline.all_names(), timeline.summary()
+    assert "LOCKED_ORDER" in timeline.all_names(), str(timeline.summary())
     ends = [event["args"] for event in timeline.events if event["ph"] == "E" and "dtype" in event.get("args", {})]
     assert {"dtype": "float32", "shape": "[3]"} in ends and {"dtype": "int64", "shape": "[4]"} in ends
     again = Timeline(tmp_path / "again.json")
