@@ -96,14 +96,52 @@ void RepetitionDetector::reset() {
   period_ = 0;
 }
 
-// The open sequence is complete when it equals the one that it would repeat; only then does a period end with it.
+// The open sequence is complete when it equals the one that it would repeat; a period that ends with it is locked
+// first. One that ends within a plan is locked when it has occurred once more.
 int RepetitionDetector::find_period() const {
+  const int whole = find_period(due_ - 1, &RepetitionDetector::is_all_of);
+  return whole > 0 ? whole : find_period(due_, &RepetitionDetector::is_part_of);
+}
+
+int RepetitionDetector::find_period(int repeats, bool (RepetitionDetector::*fits)(const Sequence&) const) const {
   if (matches_.empty()) return 0;
   for (std::size_t period = 1; period <= kLongestPeriod && period <= closed_.size(); ++period) {
-    const bool whole = ago(period).tensors == open_.tensors;
-    if (whole && matches_[period] + 1 >= (due_ - 1) * static_cast<int>(period)) return static_cast<int>(period);
+    if (matches_[period] + 1 >= repeats * static_cast<int>(period) && (this->*fits)(ago(period)))
+      return static_cast<int>(period);
   }
   return 0;
+}
+
+// Whether the tensors of the open sequence are those of the same names in `sequence`.
+bool RepetitionDetector::is_part_of(const Sequence& sequence) const {
+  uint64_t tensors = 0;
+  std::size_t count = 0;
+  for (const Bucket& bucket : sequence.buckets) {
+    for (std::size_t i = 0; i < bucket.names.size(); ++i) {
+      if (!names_.contains(bucket.names[i])) continue;
+      tensors += hash_of(bucket, i);
+      ++count;
+    }
+  }
+  return count == names_.size() && tensors == open_.tensors;
+}
+
+// The buckets of `sequence` without the tensors of the open one.
+std::vector<Bucket> RepetitionDetector::rest_of(const Sequence& sequence) const {
+  std::vector<Bucket> rest;
+  for (const Bucket& bucket : sequence.buckets) {
+    Bucket part = without_tensors(bucket);
+    for (std::size_t i = 0; i < bucket.names.size(); ++i) {
+      if (!names_.contains(bucket.names[i])) append_tensor(part, bucket, i);
+    }
+    part.launch_with_next = bucket.launch_with_next;
+    if (!part.names.empty()) {
+      rest.push_back(std::move(part));
+    } else if (!rest.empty()) {
+      rest.back().launch_with_next = false;
+    }
+  }
+  return rest;
 }
 
 // Of the occurrences of this sequence, returns the one with the fewest buckets: the others were divided by timing.
@@ -125,10 +163,13 @@ const RepetitionDetector::Sequence& RepetitionDetector::best_of_those_like(std::
 // The last bucket of a sequence is launched with none of the next sequence.
 std::vector<Bucket> RepetitionDetector::base(const FindRequest& find) const {
   std::vector<Bucket> base;
-  for (auto back = static_cast<std::size_t>(period_); back-- > 0;) {
-    std::ranges::copy(best_of_those_like(back, find).buckets, std::back_inserter(base));
+  const auto append = [&base](const std::vector<Bucket>& buckets) {
+    std::ranges::copy(buckets, std::back_inserter(base));
     if (!base.empty()) base.back().launch_with_next = false;
-  }
+  };
+  const auto period = static_cast<std::size_t>(period_);
+  if (!is_all_of(ago(period))) append(rest_of(best_of_those_like(period, find)));
+  for (std::size_t back = period; back-- > 0;) append(best_of_those_like(back, find).buckets);
   return base;
 }
 

@@ -4,6 +4,10 @@
 // order and the buckets in which timing put them. A period is the smallest number of sequences after which they repeat:
 // a training step that sums its loss three times and its gradients once has four.
 //
+// An order is locked after a plan that ends a sequence. Where a sequence begins depends on the first step, which may
+// lack a tensor: if every later step is one plan that has this tensor first, each sequence ends within a plan. The
+// order is then locked at the end of a plan all the same, and begins with the rest of the sequence.
+//
 // The order reuses buckets that have run, cut but never joined (bucket_cut.h).
 #pragma once
 
@@ -50,6 +54,10 @@ class RepetitionDetector {
   void close();
   void reset();
   int find_period() const;
+  int find_period(int repeats, bool (RepetitionDetector::*fits)(const Sequence&) const) const;
+  bool is_all_of(const Sequence& sequence) const { return sequence.tensors == open_.tensors; }
+  bool is_part_of(const Sequence& sequence) const;
+  std::vector<Bucket> rest_of(const Sequence& sequence) const;
   const Sequence& best_of_those_like(std::size_t back, const FindRequest& find) const;
   const Sequence& ago(std::size_t sequences) const { return closed_[closed_.size() - sequences]; }
 

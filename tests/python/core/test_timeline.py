@@ -132,6 +132,29 @@ def test_a_timeline_has_horovods_states(tmp_path, module, transport):
     assert not again.marks("CYCLE_START")
 
 
+def trains_beside_a_late_rank():
+    path, late = sys.argv[4], int(sys.argv[5])
+    fdl_torch.init()
+    model = nn.Linear(16, 8)
+    optimizer = fdl_torch.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    fdl_torch.start_timeline(path)
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 16)).sum()
+        if fdl_torch.rank() == late:
+            time.sleep(0.01)  # its requests then come together, and one plan decides all of a step
+        loss.backward()
+        optimizer.step()
+    fdl_torch.shutdown()
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_the_order_is_locked_beside_a_late_rank(tmp_path, late):
+    launch(2, trains_beside_a_late_rank, arguments=[str(tmp_path / "t.json"), str(late)])
+    timeline = Timeline(tmp_path / "t.json")
+    assert "LOCKED_ORDER" in timeline.all_names(), str(timeline.summary())
+
+
 def does_little():
     hvd.init()
     for _ in range(10):

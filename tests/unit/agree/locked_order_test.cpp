@@ -115,6 +115,32 @@ TEST_F(Repetitions, DivideABucketAtTheEndOfAStep) {
   ASSERT_TRUE(repetitions_.may_lock());
 }
 
+TEST_F(Repetitions, LockWithinASequenceIfNoPlanEndsOne) {
+  Note({sums({"a", "b"}), sums({"c"})});  // the first step has no "first"
+  for (int step = 0; step < 3; ++step) {
+    EXPECT_FALSE(repetitions_.may_lock());
+    Note({sums({"first"}), sums({"a", "b"}), sums({"c"})});
+  }
+  ASSERT_TRUE(repetitions_.may_lock());
+  EXPECT_EQ(Order(), (Names{{"first"}, {"a", "b"}, {"c"}}));
+  Note({sums({"other"})});
+  EXPECT_FALSE(repetitions_.may_lock());
+}
+
+TEST(RepetitionDetector, NoGroupLaunchCrossesTheBeginningOfASequence) {
+  RepetitionDetector repetitions(3, false, 1 << 20);
+  std::vector<Bucket> step{sums({"first"}), sums({"a"}), sums({"b"}), sums({"c"})};
+  for (Bucket& bucket : step) bucket.device = 2;
+  step[0].launch_with_next = step[2].launch_with_next = true;
+  repetitions.note({.buckets = {step[1], step[2], step[3]}}, true);
+  for (int i = 0; i < 3; ++i) repetitions.note({.buckets = step}, true);
+  ASSERT_TRUE(repetitions.may_lock());
+  std::string text;
+  for (const Bucket& bucket : repetitions.order([](const std::string&) { return nullptr; }))
+    text += bucket.names.front() + (bucket.launch_with_next ? "=" : " ");
+  EXPECT_EQ(text, "first a b=c ");
+}
+
 TEST_F(Repetitions, RestartAfterAnotherSizeAFailureOrAnAbsence) {
   Note({sums({"a"})});
   Note({sums({"a"})});
