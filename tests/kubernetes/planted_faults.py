@@ -167,7 +167,16 @@ def run_test(fault, root, package):
     return "NOT SEEN" if re.search(r"\d passed", last) else "NOT RUN", last
 
 
+def check_what_tests_need():
+    sys.path.insert(0, str(ROOT / "tests" / "kubernetes" / "support"))
+    try:
+        import manifest_checks  # noqa: F401
+    except ImportError as error:
+        sys.exit(f"planted_faults.py: {error}")
+
+
 def main():
+    check_what_tests_need()
     rows, became = sys.argv[1:] or list(FAULTS), []
     for row in rows:
         with tempfile.TemporaryDirectory(prefix="planted-") as folder:
