@@ -1,6 +1,11 @@
-"""A name is taken until the caller has waited for its operation or found it done, whatever the speed of the ranks."""
+"""A name is taken until the caller has waited for its operation or found it done, whatever the speed of the ranks.
 
+Operations without a name match by their number, whatever the speed of ranks and threads.
+"""
+
+import random
 import sys
+import threading
 import time
 
 import farandole
@@ -98,6 +103,65 @@ def check_blocking_operations_free_their_names():
     for _ in range(3):
         hvd.allreduce(torch.ones(1), name="again")
         farandole.allreduce(1.0, name="again")
+
+
+def check_automatic_names_do_not_depend_on_when_handles_are_waited_for():
+    """In turn, one rank waits for each operation before it starts the next, while the others start all of them."""
+    two = [torch.ones(1), torch.ones(2)]
+    starts = {
+        "allreduce": lambda: hvd.allreduce_async(torch.ones(3), op=hvd.Sum),
+        "grouped_allreduce": lambda: hvd.grouped_allreduce_async(two, op=hvd.Sum),
+        "allgather": lambda: hvd.allgather_async(torch.ones(1)),
+        "grouped_allgather": lambda: hvd.grouped_allgather_async(two),
+        "broadcast": lambda: hvd.broadcast_async(torch.ones(3), 0),
+        "alltoall": lambda: hvd.alltoall_async(torch.arange(hvd.size())),
+        "grouped_reducescatter": lambda: hvd.grouped_reducescatter_async([torch.ones(4), torch.ones(8)]),
+    }
+    for late in range(hvd.size()):
+        for start in starts.values():
+            if hvd.rank() == late:
+                for _ in range(3):
+                    hvd.synchronize(start())
+            else:
+                for handle in [start() for _ in range(3)]:
+                    hvd.synchronize(handle)
+
+
+def check_joins_of_ranks_at_different_times_match_again():
+    """A rank that joins early has started fewer operations without a name than the others."""
+    for late in range(hvd.size()):
+        for _ in range(1 + (hvd.rank() == late)):
+            hvd.allreduce(torch.ones(3), op=hvd.Sum)
+        assert hvd.join() == late
+        for _ in range(2):
+            assert sum_of(hvd.allreduce_async(torch.ones(3), op=hvd.Sum)) == everybody()
+
+
+def check_unnamed_operations_of_several_threads_match():
+    """The n-th call of each kind matches the n-th of the other ranks, however their threads are scheduled."""
+    kinds = [
+        lambda: hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == everybody(),
+        lambda: hvd.broadcast(torch.full((2,), float(hvd.rank())), 1).tolist() == [1.0, 1.0],
+        lambda: hvd.allgather(torch.ones(1)).tolist() == [1.0] * hvd.size(),
+        lambda: hvd.barrier() is None,
+    ]
+    wrong = []
+
+    def calls(number):
+        pauses = random.Random(hvd.rank() * 100 + number)
+        for _ in range(40):
+            if pauses.random() < 0.3:
+                time.sleep(pauses.random() * 0.003)
+            if not kinds[number % len(kinds)]():
+                wrong.append(number)
+
+    # Two threads for each kind.
+    threads = [threading.Thread(target=calls, args=(number,)) for number in range(2 * len(kinds))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 @pytest.mark.parametrize("check", checks_of(sys.modules[__name__]))
