@@ -131,7 +131,7 @@ def check_joins_of_ranks_at_different_times_match_again():
     """A rank that joins early has started fewer operations without a name than the others."""
     for late in range(hvd.size()):
         for _ in range(1 + (hvd.rank() == late)):
-            hvd.allreduce(torch.ones(3), op=hvd.Sum)
+            hvd.synchronize(hvd.allreduce_async(torch.ones(3), op=hvd.Sum))
         assert hvd.join() == late
         for _ in range(2):
             assert sum_of(hvd.allreduce_async(torch.ones(3), op=hvd.Sum)) == everybody()
