@@ -26,7 +26,7 @@ Status check_configured(const std::string& name) {
 // answer. In longer waits it sleeps at once: on an idle core the kernel runs ranks that wait for another one.
 constexpr int kYields = 4;
 constexpr int64_t kQuickYield_ns = 2'000;
-constexpr int64_t kYieldAlone_ns = 15000;
+constexpr int64_t kYieldAlone_ns = 15'000;
 
 // Between two calls of Parts::waiting: while a thread that stays awake waits, while a thread spins, and while it
 // sleeps.
