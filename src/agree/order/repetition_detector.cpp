@@ -99,14 +99,10 @@ void RepetitionDetector::reset() {
 // The open sequence is complete when it equals the one that it would repeat; a period that ends with it is locked
 // first. One that ends within a plan is locked when it has occurred once more.
 int RepetitionDetector::find_period() const {
-  const int whole = find_period(due_ - 1, &RepetitionDetector::is_all_of);
-  return whole > 0 ? whole : find_period(due_, &RepetitionDetector::is_part_of);
-}
-
-int RepetitionDetector::find_period(int repeats, bool (RepetitionDetector::*fits)(const Sequence&) const) const {
   if (matches_.empty()) return 0;
   for (std::size_t period = 1; period <= kLongestPeriod && period <= closed_.size(); ++period) {
-    if (matches_[period] + 1 >= repeats * static_cast<int>(period) && (this->*fits)(ago(period)))
+    const int repeats = is_all_of(ago(period)) ? due_ - 1 : due_;
+    if (matches_[period] + 1 >= repeats * static_cast<int>(period) && is_part_of(ago(period)))
       return static_cast<int>(period);
   }
   return 0;

@@ -54,7 +54,6 @@ class RepetitionDetector {
   void close();
   void reset();
   int find_period() const;
-  int find_period(int repeats, bool (RepetitionDetector::*fits)(const Sequence&) const) const;
   bool is_all_of(const Sequence& sequence) const { return sequence.tensors == open_.tensors; }
   bool is_part_of(const Sequence& sequence) const;
   std::vector<Bucket> rest_of(const Sequence& sequence) const;
