@@ -25,7 +25,8 @@
  *     Any number of threads may wait for a handle. No callback runs under a lock. A callback may call every function
  *     that does not wait for other ranks; the others are FDL_INVALID_ARGUMENT there. A group or communicator that a
  *     callback destroys ends after the callback.
- *     EINTR is never an error. After fork() without exec the child may not use a world: FDL_NOT_INITIALIZED.
+ *     EINTR is never an error. After fork() without exec the child may not use a world: FDL_NOT_INITIALIZED. It may
+ *     poll, wait for and free a handle that was done before.
  *  7. The library changes no global state of the process: no signal handler, no atexit, no locale, no environment, no
  *     standard output. Logging goes through one sink (standard error by default) that fdl_log_sink replaces.
  *  8. Determinism. A result has the same bits on every rank, and the same bits again for the same inputs, ranks and

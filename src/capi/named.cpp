@@ -187,18 +187,25 @@ fdl_result report_still_in_flight() {
   return report(Status(Code::timeout, "the operation is still in flight; the stall report names the missing ranks"));
 }
 
-// Reports the outcome of an operation that is done to the caller, for whom its names are free from now on. The caller's
-// stream on a device is ordered after it.
-fdl_result report_end(Handle& handle, std::optional<Stream> stream = std::nullopt) {
-  handle.names().release();
-  const Status ordered = handle.order_streams(stream);
-  return report(ordered.ok() ? handle.status() : ordered);
+bool is_forked_child(const fdl_handle& handle) { return handle.world->runtime->is_forked_child(); }
+
+// The caller has observed that the handle is done: its names are free from now on. A forked child submits nothing, so
+// it leaves them alone.
+void free_names(fdl_handle& handle) {
+  if (!is_forked_child(handle)) handle.handle->names().release();
+}
+
+// Reports the outcome of an operation that is done to the caller. The caller's stream on a device is ordered after it.
+fdl_result report_end(fdl_handle& handle, std::optional<Stream> stream = std::nullopt) {
+  free_names(handle);
+  const Status ordered = handle.handle->order_streams(stream);
+  return report(ordered.ok() ? handle.handle->status() : ordered);
 }
 
 fdl_result wait_for(fdl_handle* handle, int64_t timeout_ns, std::optional<Stream> stream) {
   const auto done = handle->world->runtime->wait(*handle->handle, deadline_of(timeout_ns));
   if (!done.ok()) return report(done.status());
-  return *done ? report_end(*handle->handle, stream) : report_still_in_flight();
+  return *done ? report_end(*handle, stream) : report_still_in_flight();
 }
 
 fdl_result submit(fdl_group* group, Submission submission, fdl_handle** handle) {
@@ -322,12 +329,12 @@ fdl_result fdl_run(fdl_group* group, const fdl_operation* operations, size_t cou
   const fdl_result taken = take_names(group, submission);
   if (taken != FDL_OK) return taken;
   // A wait that times out leaves the operation in flight. Only a caller that passed `handle` can wait for it again.
-  const fdl_handle running(group->world, submission.handle);  // keeps the world alive during the wait
+  fdl_handle running(group->world, submission.handle);  // keeps the world alive during the wait
   const Status submitted = group->world->runtime->submit_and_wait(*group->group, std::move(submission.entries),
                                                                   *running.handle, deadline_of(timeout_ns));
   if (!submitted.ok()) return give_up(*running.handle, submitted);
   if (handle != nullptr) *handle = new fdl_handle(group->world, running.handle);
-  if (running.handle->done()) return report_end(*running.handle);
+  if (running.handle->done()) return report_end(running);
   if (handle == nullptr) running.handle->abandon();
   return report_still_in_flight();
 }
@@ -351,7 +358,7 @@ fdl_result fdl_poll(fdl_handle* handle, int* done) {
   if (handle == nullptr || done == nullptr) return refuse("fdl_poll: handle and done must not be NULL");
   // An acquire load: the outputs of a handle that is done are visible to this thread.
   *done = handle->handle->done() ? 1 : 0;
-  if (*done != 0) handle->handle->names().release();
+  if (*done != 0) free_names(*handle);
   return FDL_OK;
 }
 
@@ -378,6 +385,7 @@ fdl_result fdl_handle_notify(fdl_handle* handle, void (*function)(void* context)
   if (handle == nullptr || function == nullptr) {
     return refuse("fdl_handle_notify: handle and function must not be NULL");
   }
+  if (is_forked_child(*handle)) return report(handle->world->runtime->usable());
   // Runs in the thread that completes the handle, or in this one if it is done. It may submit and must not wait.
   handle->handle->notify([function, context] { function(context); });
   return FDL_OK;
@@ -420,6 +428,6 @@ void fdl_output_free(void* data) {
 }
 void fdl_handle_free(fdl_handle* handle) {
   if (handle == nullptr) return;
-  handle->handle->abandon();
+  if (!is_forked_child(*handle)) handle->handle->abandon();
   delete handle;
 }

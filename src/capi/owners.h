@@ -1,7 +1,7 @@
 // Owners maps the address of memory that the application holds to the owner that can free it.
 #pragma once
 
-#include <cstddef>
+#include <atomic>
 #include <memory>
 #include <unordered_map>
 
@@ -18,9 +18,12 @@ class Owners {
   void keep(void* memory, std::shared_ptr<Owner> owner) {
     const MutexLock lock(mutex_);
     owners_[memory] = std::move(owner);
+    used_.store(true, std::memory_order_relaxed);
   }
-  // Removes and returns the owner; null for ordinary memory.
+  // Removes and returns the owner; null for ordinary memory. Takes no lock if none was ever kept: then a forked child
+  // does not wait for a lock that another thread of its parent held. Who frees memory got its address after keep().
   std::shared_ptr<Owner> forget(void* memory) {
+    if (!used_.load(std::memory_order_relaxed)) return nullptr;
     const MutexLock lock(mutex_);
     const auto found = owners_.find(memory);
     if (found == owners_.end()) return nullptr;
@@ -30,6 +33,7 @@ class Owners {
   }
 
  private:
+  std::atomic<bool> used_{false};
   Mutex mutex_;
   std::unordered_map<void*, std::shared_ptr<Owner>> owners_ FDL_GUARDED_BY(mutex_);
 };

@@ -428,32 +428,72 @@ TEST(Progress, AbortReachesAThreadThatDrivesAnotherOperation) {
   });
 }
 
-TEST(Progress, ForkedChildCannotDriveOrWait) {
+// At any of the forks the busy thread may hold a lock, which is never released in the child. So may it hold one of a
+// sanitizer of GCC 12, where the child would wait for ever: this test runs without them.
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+
+// Waits until the operation is done without observing its end, so that its name stays taken.
+void await_output(fdl_handle* handle) {
+  fdl_output output{};
+  output.struct_size = sizeof output;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kLong);
+  while (fdl_handle_output(handle, 0, &output) != FDL_OK && std::chrono::steady_clock::now() < end) {
+    std::this_thread::yield();
+  }
+  FDL_ASSERT_OK(fdl_handle_output(handle, 0, &output));
+}
+
+// Uses what the child has inherited. Returns the line of the first expectation that fails, or 0.
+int use_in_forked_child(const World& world, fdl_handle* done) {
+  float value = 1;
+  int is_done = 0;
+  if (run(world.all, "in the child", &value) != FDL_NOT_INITIALIZED) return __LINE__;
+  if (fdl_poll(done, &is_done) != FDL_OK || is_done != 1) return __LINE__;
+  if (fdl_wait_handle(done, -1) != FDL_OK) return __LINE__;
+  void (*const ignore)(void*) = [](void*) {};
+  if (fdl_handle_notify(done, ignore, nullptr) != FDL_NOT_INITIALIZED) return __LINE__;
+  fdl_handle_free(done);
+  return 0;
+}
+
+// Expects that the child ends with 0 within 20 s; a child that hangs is killed.
+void expect_success(pid_t child) {
+  int state = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    if (::waitpid(child, &state, WNOHANG) == child) {
+      EXPECT_TRUE(WIFEXITED(state)) << "signal " << WTERMSIG(state);
+      EXPECT_EQ(WEXITSTATUS(state), 0) << "see use_in_forked_child()";
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, &state, 0);
+  FAIL() << "the forked child hangs";
+}
+
+TEST(Progress, ForkedChildCannotDriveAndMayObserveTheEnd) {
   World world;
   FDL_ASSERT_OK(open_world(fresh_name(), 0, 1, {}, world));
-  float value = 1;
-  fdl_handle* done = submit(world.all, "done", &value);
-  FDL_ASSERT_OK(fdl_wait_handle(done, kLong));
   std::atomic<bool> stop{false};
   std::thread busy([&] {  // the token changes hands while the process forks
     float mine = 1;
     while (!stop) EXPECT_EQ(run(world.all, "busy", &mine), FDL_OK);
   });
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 0; i < 200 && !testing::Test::HasFailure(); ++i) {
+    float value = 1;
+    fdl_handle* done = submit(world.all, "done", &value);
+    await_output(done);
     const pid_t child = ::fork();
-    if (child == 0) {
-      float other = 1;
-      const bool refused = run(world.all, "in the child", &other) == FDL_NOT_INITIALIZED;
-      ::_exit(refused && fdl_wait_handle(done, -1) == FDL_OK ? 0 : 1);
-    }
-    int state = 0;
-    ASSERT_EQ(::waitpid(child, &state, 0), child);
-    EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0);
+    if (child == 0) ::_exit(use_in_forked_child(world, done));
+    expect_success(child);
+    fdl_handle_free(done);
   }
   stop = true;
   busy.join();
-  fdl_handle_free(done);
 }
+
+#endif
 
 // Runs one rank in a process of its own until the process is killed.
 [[noreturn]] void run_until_killed(const std::string& place, const Knobs& knobs, int started) {
