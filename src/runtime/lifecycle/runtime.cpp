@@ -52,8 +52,8 @@ Runtime::~Runtime() {
     static_cast<void>(metrics_server_.release());
     static_cast<void>(history_.release());
     static_cast<void>(stack_reader_.release());
-    // Intentionally leaked: ending a group would touch the parent's sockets and shared memory. No lock is taken: a thread
-    // of the parent may have held it at the fork.
+    // Intentionally leaked: ending a group would touch the parent's sockets and shared memory. No lock is taken: a
+    // thread of the parent may have held it at the fork.
     for (auto& group : groups_) new std::shared_ptr<Group>(std::move(group));
     return;
   }
