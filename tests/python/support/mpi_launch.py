@@ -15,6 +15,19 @@ LIBRARY = {"openmpi": "libmpi.so.40", "hydra": "libmpich.so.12"}
 RANK = "import os\nrank = os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK']\n"
 
 
+def run_launcher(command, environment, deadline_s):
+    """Returns (exit code, output) of a command in the project's folder. Its standard input neither has data nor ends:
+    MPICH's hydra forwards both to the ranks, and SIGPIPE kills it without a word if they have ended meanwhile."""
+    silent, kept_open = os.pipe()
+    try:
+        ended = subprocess.run(command, env=environment, cwd=ROOT, stdin=silent, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, timeout=deadline_s)  # fmt: skip
+    finally:
+        os.close(silent)
+        os.close(kept_open)
+    return ended.returncode, ended.stdout
+
+
 def _launcher(kind, count, agent):
     if kind == "openmpi":
         where = ["--mca", "plm_rsh_agent", agent, "--host", BOTH] if agent else ["--oversubscribe"]
@@ -36,9 +49,7 @@ def mpirun(kind, program, count=4, agent="", setup="true", deadline_s=60, **vari
     outside = [sys.executable, TWO_HOSTS] if agent else []
     outside += ["sh", "-c", f'{setup}; exec "$@"', "sh"]
     command = [*outside, *_launcher(kind, count, agent), *forward, sys.executable, "-c", program]
-    ended = subprocess.run(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                           text=True, timeout=deadline_s)  # fmt: skip
-    return ended.returncode, ended.stdout
+    return run_launcher(command, environment, deadline_s)
 
 
 def agent_in(folder):

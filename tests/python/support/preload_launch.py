@@ -4,6 +4,7 @@ import os
 import subprocess
 
 import farandole
+from mpi_launch import run_launcher
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAMS = os.path.normpath(os.path.join(HERE, "..", "mpi"))
@@ -39,6 +40,4 @@ def run(kind, command, count=2, preload=True, deadline_s=120, **variables):
     else:
         launcher = ["mpiexec.hydra", "-n", str(count)]
         forward = [word for name, value in variables.items() for word in ("-genv", name, value)]
-    ended = subprocess.run([*launcher, *forward, *command], env=environment, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, text=True, timeout=deadline_s)  # fmt: skip
-    return ended.returncode, ended.stdout
+    return run_launcher([*launcher, *forward, *command], environment, deadline_s)
