@@ -7,9 +7,13 @@
 #
 # Each host has one rank and a link in each direction, without bursts. The links share --total Mbit/s, because one machine
 # must move the packets of all of them. A link's latency is the time of a 4-byte exchange between two hosts, its bandwidth
-# that of a transfer of 8 MiB between two hosts. The simulation gets these two numbers and nothing else. Each point is measured in several rounds, of which the one with the least
-# median counts: other work on the machine only makes a round slower. Prints measured and simulated time of each point,
-# with the error in percent; --output also writes them as JSON lines. The exit code is 1 if an error is above 15 %.
+# that of a transfer of 8 MiB between two hosts. Each point is measured in several rounds, of which the one with the least
+# median counts: other work on the machine only makes a round slower.
+#
+# Each point is simulated twice: with all ranks in step, and with one rank that begins late by the time of one packet. Ranks
+# come out of step by so much because a link serves connections in turn by whole packets. Prints measured and simulated
+# times of each point, with both errors in percent; --output also writes them as JSON lines. The exit code is 1 if an error
+# of the second kind is above 15 %.
 #
 # Needs root, iproute2 and python3. All namespaces are removed at every exit.
 set -euo pipefail
@@ -41,6 +45,7 @@ program=$(realpath "$program")
 
 tag=fdls$$
 subnet=10.78.0
+packet=3100 # bytes: two segments of TCP
 work=$(mktemp -d)
 tear_down() { end_namespaces "$tag-"; }
 trap 'tear_down; rm -rf "$work"' EXIT
@@ -51,8 +56,8 @@ trap 'exit 130' INT TERM
 # wait behind all the data of the other direction. The bucket holds a few packets, because a larger one lets a short
 # message pass at the speed of memory.
 shape() {
-  local host class limits="burst 4kb cburst 4kb quantum 3100"
-  ip -n "$1" link set "$2" gso_max_size 3100
+  local host class limits="burst 4kb cburst 4kb quantum $packet"
+  ip -n "$1" link set "$2" gso_max_size "$packet"
   {
     echo "qdisc add dev $2 root handle 1: htb default 2"
     echo "class add dev $2 parent 1: classid 1:1 htb rate ${rate}mbit $limits"
@@ -107,7 +112,10 @@ for count in ${hosts//,/ }; do
   echo "$count hosts, links of $rate Mbit/s; measured: $link (bandwidth, latency, overhead)"
   for algorithm in ${algorithms//,/ }; do
     for _ in $(seq "$rounds"); do bench "$count" --algorithm "$algorithm" --sizes "$sizes"; done >"$work/measured"
-    "$program" simulate --hosts "$count" --link "$link" --algorithm "$algorithm" --bytes "$sizes" --json >"$work/simulated"
+    for late in 0us "$(python3 bench/network/simulate_error.py packet "$packet" "$link")"; do
+      "$program" simulate --hosts "$count" --link "$link" --algorithm "$algorithm" --bytes "$sizes" --json \
+        --stragglers "1:$late"
+    done >"$work/simulated"
     python3 bench/network/simulate_error.py "$count" "$work/measured" "$work/simulated" "$work/rows"
   done
   tear_down
