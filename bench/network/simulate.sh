@@ -11,7 +11,7 @@
 # median counts: other work on the machine only makes a round slower.
 #
 # Each point is simulated twice: with all ranks in step, and with one rank that begins late by the time of one packet. Ranks
-# come out of step by so much because a link serves connections in turn by whole packets. Prints measured and simulated
+# come out of step because a link serves connections in turn by whole packets. Prints measured and simulated
 # times of each point, with both errors in percent; --output also writes them as JSON lines. The exit code is 1 if an error
 # of the second kind is above 15 %.
 #
