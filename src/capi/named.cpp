@@ -191,12 +191,12 @@ bool is_forked_child(const fdl_handle& handle) { return handle.world->runtime->i
 
 // The caller has observed that the handle is done: its names are free from now on. A forked child submits nothing, so
 // it leaves them alone.
-void free_names(fdl_handle& handle) {
+void free_names(const fdl_handle& handle) {
   if (!is_forked_child(handle)) handle.handle->names().release();
 }
 
 // Reports the outcome of an operation that is done to the caller. The caller's stream on a device is ordered after it.
-fdl_result report_end(fdl_handle& handle, std::optional<Stream> stream = std::nullopt) {
+fdl_result report_end(const fdl_handle& handle, std::optional<Stream> stream = std::nullopt) {
   free_names(handle);
   const Status ordered = handle.handle->order_streams(stream);
   return report(ordered.ok() ? handle.handle->status() : ordered);
@@ -329,7 +329,7 @@ fdl_result fdl_run(fdl_group* group, const fdl_operation* operations, size_t cou
   const fdl_result taken = take_names(group, submission);
   if (taken != FDL_OK) return taken;
   // A wait that times out leaves the operation in flight. Only a caller that passed `handle` can wait for it again.
-  fdl_handle running(group->world, submission.handle);  // keeps the world alive during the wait
+  const fdl_handle running(group->world, submission.handle);  // keeps the world alive during the wait
   const Status submitted = group->world->runtime->submit_and_wait(*group->group, std::move(submission.entries),
                                                                   *running.handle, deadline_of(timeout_ns));
   if (!submitted.ok()) return give_up(*running.handle, submitted);

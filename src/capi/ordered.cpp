@@ -75,7 +75,7 @@ FDL_REPORT_EXCEPTIONS
 
 void fdl_comm_destroy(fdl_comm* comm) {
   if (comm == nullptr) return;
-  if (comm->world->runtime->usable().code() == Code::not_initialized) {
+  if (comm->world->runtime->is_forked_child()) {
     // Intentionally leaked in a forked child, where destroying it would act on the parent's sockets.
     static_cast<void>(comm->ordered.release());
   } else {

@@ -177,7 +177,7 @@ void fdl_world_destroy(fdl_world* world) {
     return log_error("rank {}: {}", world->runtime->facts().rank, fdl_last_error()->text);
   }
   // A forked child must not end the parent's world. Handles and communicators that are left keep the object.
-  if (world->runtime->usable().code() != Code::not_initialized) world->runtime->shut_down();
+  if (!world->runtime->is_forked_child()) world->runtime->shut_down();
   world->release();
 }
 
@@ -285,7 +285,7 @@ int fdl_group_world_rank(const fdl_group* group, int rank) {
 void fdl_group_destroy(fdl_group* group) {
   if (group == nullptr || group == &group->world->all) return;
   // A forked child leaves the parent's connections alone.
-  if (group->world->runtime->usable().code() != Code::not_initialized) group->world->runtime->end(*group->group);
+  if (!group->world->runtime->is_forked_child()) group->world->runtime->end(*group->group);
   group->world->release();
   delete group;
 }

@@ -177,8 +177,7 @@ class Runtime {
   // Completes the file; OK if none is being written.
   Status stop_timeline();
 
-  // A forked child must take no lock of this object or of its groups: a thread that the child does not have may hold
-  // it.
+  // A forked child takes no lock of this object or of its groups, because a thread of the parent may have held it.
   bool is_forked_child() const { return !alive_here_->load(std::memory_order_relaxed); }
   uint64_t wakeups() const { return progress_thread_ ? progress_thread_->wakeups() : 0; }
   uint64_t strangers() const { return coordinator_ ? static_cast<uint64_t>(coordinator_->strangers()) : 0; }
