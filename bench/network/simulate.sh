@@ -11,9 +11,9 @@
 # median counts: other work on the machine only makes a round slower.
 #
 # Each point is simulated twice: with all ranks in step, and with one rank that begins late by the time of one packet. Ranks
-# come out of step because a link serves connections in turn by whole packets. Prints measured and simulated
-# times of each point, with both errors in percent; --output also writes them as JSON lines. The exit code is 1 if an error
-# of the second kind is above 15 %.
+# come out of step because a link serves connections in turn by whole packets. Prints measured and simulated times of each
+# point, with both errors in percent; --output also writes them as JSON lines. The exit code is 1 if an error of the
+# second kind is above 15 %.
 #
 # Needs root, iproute2 and python3. All namespaces are removed at every exit.
 set -euo pipefail
@@ -109,10 +109,11 @@ for count in ${hosts//,/ }; do
   rate=$((total / count))
   shaped_links "$count"
   link=$(measure_link)
+  one_packet=$(python3 bench/network/simulate_error.py packet "$packet" "$link")
   echo "$count hosts, links of $rate Mbit/s; measured: $link (bandwidth, latency, overhead)"
   for algorithm in ${algorithms//,/ }; do
     for _ in $(seq "$rounds"); do bench "$count" --algorithm "$algorithm" --sizes "$sizes"; done >"$work/measured"
-    for late in 0us "$(python3 bench/network/simulate_error.py packet "$packet" "$link")"; do
+    for late in 0us "$one_packet"; do
       "$program" simulate --hosts "$count" --link "$link" --algorithm "$algorithm" --bytes "$sizes" --json \
         --stragglers "1:$late"
     done >"$work/simulated"

@@ -59,21 +59,26 @@ def compare(hosts, measured, simulated, rows):
             file.write(json.dumps(point | {"in_step_percent": errors[0], "late_percent": errors[1]}) + "\n")
 
 
-def summarise(rows):
+def summarise(kind, errors):
+    """Prints a line, and returns how many of the errors are too large."""
+    errors = sorted(map(abs, errors))
+    over = sum(error > ASKED_PERCENT for error in errors)
+    print(
+        f"{kind}: {len(errors)} points, median error {errors[len(errors) // 2]:.1f} %, largest {errors[-1]:.1f} %, "
+        f"{over} above {ASKED_PERCENT} %"
+    )
+    return over
+
+
+def print_summary(rows):
     points = lines_of(rows)
-    for kind in ("in_step", "late"):
-        errors = sorted(abs(point[f"{kind}_percent"]) for point in points)
-        over = sum(error > ASKED_PERCENT for error in errors)
-        print(
-            f"{kind.replace('_', ' ')}: {len(errors)} points, median error {errors[len(errors) // 2]:.1f} %, "
-            f"largest {errors[-1]:.1f} %, {over} above {ASKED_PERCENT} %"
-        )
-    return 1 if over else 0
+    summarise("in step", [point["in_step_percent"] for point in points])
+    return 1 if summarise("late", [point["late_percent"] for point in points]) else 0
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "summary":
-        sys.exit(summarise(sys.argv[2]))
+        sys.exit(print_summary(sys.argv[2]))
     if sys.argv[1] == "link":
         sys.exit(print_link(*sys.argv[2:]))
     if sys.argv[1] == "packet":
