@@ -9,6 +9,7 @@ and farandole's DistributedOptimizer, in turns in one run, beside the same step 
 
 Ranks are distributed over the GPUs round-robin (without --ranks: one for each GPU). The model's backward pass only
 fills its gradients, so that the reduction dominates; with --overlap a second model of 24 layers multiplies matrices.
+"Shared gradients" lie in memory that the ranks share (gradients_in_shared_memory), so that no bucket is packed.
 Each number is the slowest rank's; median and minimum over the steps. --check: checks gradients only, of small tensors.
 The exit code is 3 without a GPU, or without NCCL in PyTorch, and 4 if a gradient is wrong or a rank fails.
 """
@@ -86,8 +87,10 @@ def make_ways(options, make_model, device):
     for backend in ("farandole",) if options.without_peer else (options.peer, "farandole"):
         model = DistributedDataParallel(make_model(), index, process_group=dist.new_group(backend=backend))
         yield f"DDP, {backend}", model, sgd(model)
-    model = make_model()
-    yield "DistributedOptimizer", model, hvd.DistributedOptimizer(sgd(model), model.named_parameters())
+    for name, shared in (("DistributedOptimizer", False), ("the same, shared gradients", True)):
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), gradients_in_shared_memory=shared)
+        yield name, model, optimizer
     alone = make_model()
     yield "alone", alone, sgd(alone)
 
@@ -211,11 +214,11 @@ def show_steps(options, times):
         f"{options.ranks} ranks on {options.device}, {sum(resnet50()) * 4 / 1e6:.0f} MB of gradients, "
         f"{options.steps} steps"
     )
-    print(f"{'':24}{'median ms':>12}{'minimum ms':>12}{'more than alone':>18}")
+    print(f"{'':28}{'median ms':>12}{'minimum ms':>12}{'more than alone':>18}")
     rows = []
     for name, each in times.items():
         median = statistics.median(each)
-        print(f"{name:24}{median:>12.2f}{min(each):>12.2f}{median - base:>18.2f}")
+        print(f"{name:28}{median:>12.2f}{min(each):>12.2f}{median - base:>18.2f}")
         rows.append({"bench": "ddp", "what": name, "ranks": options.ranks, "device": options.device,
                      "median_ms": round(median, 4), "minimum_ms": round(min(each), 4)})  # fmt: skip
     return rows
@@ -224,7 +227,7 @@ def show_steps(options, times):
 def show_overlap(options, times):
     """Returns the rows for the file. Hidden: what a step that computes does not become longer by."""
     print(f"{options.ranks} ranks on {options.device}, {LAYERS} layers of {WIDTH[options.device]} squared")
-    print(f"{'':24}{'reduction ms':>14}{'computation ms':>16}{'both ms':>10}{'hidden':>9}")
+    print(f"{'':28}{'reduction ms':>14}{'computation ms':>16}{'both ms':>10}{'hidden':>9}")
     rows = []
     filled, computed = ({name: statistics.median(each) for name, each in times[one].items()} for one in times)
     for name in filled:
@@ -233,7 +236,7 @@ def show_overlap(options, times):
         reduction = filled[name] - filled["alone"]
         visible = computed[name] - computed["alone"]
         hidden = 1 - visible / reduction if reduction > 0 else 0.0
-        print(f"{name:24}{reduction:>14.2f}{computed['alone']:>16.2f}{computed[name]:>10.2f}{hidden:>9.0%}")
+        print(f"{name:28}{reduction:>14.2f}{computed['alone']:>16.2f}{computed[name]:>10.2f}{hidden:>9.0%}")
         rows.append({"bench": "overlap", "what": name, "ranks": options.ranks, "device": options.device,
                      "reduction_ms": round(reduction, 4), "computation_ms": round(computed["alone"], 4),
                      "both_ms": round(computed[name], 4), "hidden": round(hidden, 4)})  # fmt: skip

@@ -26,6 +26,7 @@ JOBS = {
     "nccl, auto": {"FARANDOLE_DEVICE_COLLECTIVES": "nccl"},
     "nccl, deferred": {"FARANDOLE_DEVICE_COLLECTIVES": "nccl", "FARANDOLE_NCCL_CALLS": "deferred"},
     "nccl, direct": {"FARANDOLE_DEVICE_COLLECTIVES": "nccl", "FARANDOLE_NCCL_CALLS": "direct"},
+    "nccl, one hardware queue": {"FARANDOLE_DEVICE_COLLECTIVES": "nccl", "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
     "staged": {"FARANDOLE_DEVICE_COLLECTIVES": "staged"},
     "ring over nccl": {"FARANDOLE_DEVICE_COLLECTIVES": "nccl", "FARANDOLE_ALGORITHM": "ring"},
     "killed, auto": {"FARANDOLE_DEVICE_COLLECTIVES": "nccl"},
@@ -219,6 +220,43 @@ def check_memory_is_returned(here):
     assert used[-1] - used[1] < 32 << 20, used
 
 
+def check_process_sets_take_turns(here):
+    """Sets that share devices launch in one order, whatever the order of submissions is. Prints what a turn costs."""
+    hvd, rank, size = here.hvd, here.rank, here.size
+    if size == 1:
+        return
+
+    def us_of_a_sum(name):
+        tensor = here.mine(2)
+        for _ in range(50):
+            hvd.allreduce_(tensor, name=name, op=hvd.Max)
+        begin = time.monotonic()
+        for _ in range(500):
+            hvd.allreduce_(tensor, name=name, op=hvd.Max)
+        return (time.monotonic() - begin) / 500 * 1e6
+
+    alone_us = us_of_a_sum("a sum without turns")
+    # With three ranks each two sets share two of them; with two ranks the second set is a rank alone.
+    members = [[*range(size)], [*range(size - 1)], *([[*range(1, size)], [0, *range(2, size)]] if size > 2 else [])]
+    sets = [hvd.global_process_set, *(hvd.add_process_set(one) for one in members[1:])]
+    mine = [i for i, one in enumerate(members) if rank in one]
+    for step in range(30):
+        handles = []
+        for i in mine if (rank + step) % 2 else mine[::-1]:
+            tensor = here.mine(40_000 + 1000 * i, salt=step + i)
+            handles.append((i, hvd.allreduce_async_(tensor, name=f"set.{i}", op=hvd.Sum, process_set=sets[i])))
+        for i, handle in handles:
+            expected = sum(here.values(one, 40_000 + 1000 * i, here.torch.int64, step + i) for one in members[i])
+            here.same(hvd.synchronize(handle), expected.to(here.torch.float32), (step, i))
+    hvd.barrier()
+    turns_us = us_of_a_sum("a sum with turns")
+    if rank == 0:
+        print(f"  a sum of 8 bytes by name takes {alone_us:.1f} us, with turns {turns_us:.1f} us")
+    hvd.barrier()
+    for one in sets[1:]:
+        hvd.remove_process_set(one)
+
+
 # ---- Ordered calls and arrays
 
 
@@ -276,13 +314,21 @@ def check_arrays_of_cupy(here):
 # ---- torch.distributed
 
 
-def check_torch_distributed(here):
+def group_of_torch(here):
+    """The module torch.distributed, whose default group is made at the first call."""
     import torch.distributed as dist
 
-    torch, rank, size = here.torch, here.rank, here.size
-    for name in ("FARANDOLE_RENDEZVOUS", "FARANDOLE_JOB_KEY"):  # they are the other world's
-        os.environ.pop(name, None)
-    dist.init_process_group("farandole", init_method=f"file://{here.folder}/store", rank=rank, world_size=size)
+    if not dist.is_initialized():
+        for name in ("FARANDOLE_RENDEZVOUS", "FARANDOLE_JOB_KEY"):  # they are the other world's
+            os.environ.pop(name, None)
+        dist.init_process_group(
+            "farandole", init_method=f"file://{here.folder}/store", rank=here.rank, world_size=here.size
+        )
+    return dist
+
+
+def check_torch_distributed(here):
+    dist, torch, rank, size = group_of_torch(here), here.torch, here.rank, here.size
     for count in (1, 5000, 1 << 20):
         tensor = here.mine(count)
         dist.all_reduce(tensor)
@@ -308,16 +354,13 @@ def check_torch_distributed(here):
         dist.reduce(tensor, dst=root)
         if rank == root:
             here.same(tensor, here.total(100), "reduce")
-    if size > 1:
-        exchange_messages(here, dist)
-        order_two_groups(here, dist)
     dist.barrier()
-    train(here, dist)
-    dist.destroy_process_group()
 
 
-def exchange_messages(here, dist):
-    torch, rank, size = here.torch, here.rank, here.size
+def check_torch_distributed_messages(here):
+    dist, torch, rank, size = group_of_torch(here), here.torch, here.rank, here.size
+    if size == 1:
+        return
     after, before = (rank + 1) % size, (rank - 1) % size
     for step in range(5):
         for count in (1, 12, 13, 5000, 1 << 20):
@@ -342,8 +385,24 @@ def exchange_messages(here, dist):
     assert torch.equal(host, here.values(before, 700, torch.float32).cpu())
 
 
-def order_two_groups(here, dist):
-    """Collectives of two groups and messages in flight at once."""
+def check_torch_distributed_messages_with_all(here):
+    """Each rank has messages with all others in flight, which it starts in an order of its own."""
+    dist = group_of_torch(here)
+    others = [(here.rank + 1 + i) % here.size for i in range(here.size - 1)]
+    for step in range(20):
+        got = {other: here.torch.zeros(20_000, device=here.device) for other in others}
+        operations = [dist.P2POp(dist.irecv, got[other], other) for other in others]
+        operations += [dist.P2POp(dist.isend, here.mine(20_000, salt=step + other), other) for other in others]
+        works = dist.batch_isend_irecv(operations[::-1] if step % 2 else operations) if others else []
+        for work in works:
+            work.wait()
+        for other in others:
+            here.same(got[other], here.values(other, 20_000, here.torch.float32, step + here.rank), (step, other))
+
+
+def check_torch_distributed_two_groups(here):
+    """Collectives of two groups in flight at once."""
+    dist = group_of_torch(here)
     other = dist.new_group(backend="farandole")
     for step in range(20):
         one, two = here.mine(50_000, salt=step), here.mine(60_000, salt=step + 1)
@@ -354,8 +413,9 @@ def order_two_groups(here, dist):
         here.same(two, here.total(60_000, salt=step + 1), "second group")
 
 
-def train(here, dist):
-    """DistributedDataParallel and FSDP2: gradients that are exact averages."""
+def check_torch_distributed_data_parallel(here):
+    """The gradients are exact averages."""
+    group_of_torch(here)
     torch = here.torch
     index = [here.device.index] if here.is_cuda else None
     model = torch.nn.parallel.DistributedDataParallel(
@@ -366,10 +426,18 @@ def train(here, dist):
         model(torch.full((2, 64), float(here.size * (here.rank + step)), device=here.device)).sum().backward()
         expected = 2.0 * sum(rank + step for rank in range(here.size))
         assert bool((model.module.weight.grad == expected).all()), f"DDP, step {step}"
+
+
+def check_torch_distributed_fully_sharded(here):
+    """FSDP2: gradients that are exact averages."""
+    dist, torch = group_of_torch(here), here.torch
     if here.size == 1 or not here.is_cuda:
         return
+    begin = time.monotonic()
     from torch.distributed.fsdp import fully_shard
 
+    if here.rank == 0:
+        print(f"  its import takes {time.monotonic() - begin:.2f} s")
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64, bias=False, device=here.device) for _ in range(2)))
     with torch.no_grad():
         for parameter in model.parameters():
@@ -512,6 +580,8 @@ def rank_main(rank, job, options, folder, key):
             print(f"FAILED  {name[6:].replace('_', ' ')}, rank {rank}\n{traceback.format_exc()}")
         sys.stdout.flush()
     if failed == 0:
+        if here.torch.distributed.is_initialized():
+            here.torch.distributed.destroy_process_group()
         here.hvd.shutdown()
     os._exit(WRONG if failed else 0)
 

@@ -43,7 +43,7 @@ def test_overlap_is_measured_against_a_step_that_computes(tmp_path):
     done = run("ddp_bench.py", "--device", "cpu", "--overlap", "--steps", "2", "--json", str(rows))
     assert done.returncode == 0, done.stderr.decode()
     assert [row["what"] for row in map(json.loads, rows.read_text().splitlines())] == [
-        "DDP, gloo", "DDP, farandole", "DistributedOptimizer"]  # fmt: skip
+        "DDP, gloo", "DDP, farandole", "DistributedOptimizer", "the same, shared gradients"]  # fmt: skip
 
 
 # ---- device_check
