@@ -5,11 +5,11 @@ and farandole's DistributedOptimizer, in turns in one run, beside the same step 
     python ddp_bench.py --overlap          which share of the reduction is hidden by a backward pass that computes
     python ddp_bench.py --profile PREFIX   writes a trace of three steps of each way by rank 0, PREFIX-WAY.json
     python ddp_bench.py --without-peer     without DDP over NCCL
+    python ddp_bench.py --shared-gradients also with gradients in memory that the ranks share: no bucket is packed
     python ddp_bench.py --device cpu       on a machine without GPU, beside Gloo: shows that the script works
 
 Ranks are distributed over the GPUs round-robin (without --ranks: one for each GPU). The model's backward pass only
 fills its gradients, so that the reduction dominates; with --overlap a second model of 24 layers multiplies matrices.
-"Shared gradients" lie in memory that the ranks share (gradients_in_shared_memory), so that no bucket is packed.
 Each number is the slowest rank's; median and minimum over the steps. --check: checks gradients only, of small tensors.
 The exit code is 3 without a GPU, or without NCCL in PyTorch, and 4 if a gradient is wrong or a rank fails.
 """
@@ -87,10 +87,10 @@ def make_ways(options, make_model, device):
     for backend in ("farandole",) if options.without_peer else (options.peer, "farandole"):
         model = DistributedDataParallel(make_model(), index, process_group=dist.new_group(backend=backend))
         yield f"DDP, {backend}", model, sgd(model)
-    for name, shared in (("DistributedOptimizer", False), ("the same, shared gradients", True)):
+    for shared in (False, True) if options.shared_gradients else (False,):
         model = make_model()
         optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), gradients_in_shared_memory=shared)
-        yield name, model, optimizer
+        yield "the same, shared gradients" if shared else "DistributedOptimizer", model, optimizer
     alone = make_model()
     yield "alone", alone, sgd(alone)
 
@@ -318,6 +318,7 @@ def main():
     parser.add_argument("--overlap", action="store_true")
     parser.add_argument("--profile", metavar="PREFIX")
     parser.add_argument("--without-peer", action="store_true")
+    parser.add_argument("--shared-gradients", action="store_true")
     parser.add_argument("--json")
     options = parser.parse_args()
     missing = what_is_missing(options)

@@ -455,6 +455,21 @@ def check_torch_distributed_fully_sharded(here):
         assert bool((gradient == expected).all()), f"FSDP2, step {step}: {gradient[0, 0]}, not {expected}"
 
 
+# ---- Memory that the ranks share
+
+
+def check_symmetric_memory(here):
+    """Sums and averages of tensors in memory of NCCL. The last check, because an error of NCCL ends the world."""
+    hvd, torch = here.hvd, here.torch
+    for op, factor in ((hvd.Sum, 1), (hvd.Average, here.size)):
+        for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.int32):
+            for count in (1, 1000, 1 << 18, 1 << 22):
+                tensor = hvd.empty(count, dtype=dtype, device=here.device, process_set=hvd.global_process_set)
+                tensor.copy_(here.mine(count, dtype) * factor)
+                hvd.allreduce_(tensor, name=f"symmetric.{op}.{dtype}.{count}", op=op)
+                here.same(tensor, here.total(count, dtype), (op, dtype, count))
+
+
 # ---- Lost ranks
 
 
@@ -556,6 +571,7 @@ def wake_up_later():
 def rank_main(rank, job, options, folder, key):
     os.environ.update(FARANDOLE_RANK=str(rank), FARANDOLE_SIZE=str(options.ranks), FARANDOLE_JOB_KEY=key,
                       FARANDOLE_RENDEZVOUS=f"file://{folder}/rendezvous", **JOBS[job])  # fmt: skip
+    os.environ.setdefault("NCCL_DEBUG", "WARN")  # an error of NCCL explains itself
     if options.ranks == 1:
         os.environ.pop("FARANDOLE_DEVICE_COLLECTIVES", None)
     here = Place(rank, options, folder)

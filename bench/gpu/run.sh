@@ -155,6 +155,8 @@ part_B() {
     echo "== training steps, $ranks ranks, without DDP over NCCL"
     try 200 "${preload[@]}" "${bench[@]}" --without-peer || true
   }
+  echo "== training steps, $ranks ranks, gradients in shared memory"
+  try 200 "${preload[@]}" "${bench[@]}" --without-peer --shared-gradients || true
   [ ${#check[@]} -eq 0 ] || return 0
   echo "== overlap with the backward pass, $ranks ranks"
   try 150 "${preload[@]}" "${bench[@]}" --overlap || true

@@ -40,7 +40,9 @@ def test_without_a_gpu_the_benchmark_exits_with_three():
 
 def test_overlap_is_measured_against_a_step_that_computes(tmp_path):
     rows = tmp_path / "rows.json"
-    done = run("ddp_bench.py", "--device", "cpu", "--overlap", "--steps", "2", "--json", str(rows))
+    done = run(
+        "ddp_bench.py", "--device", "cpu", "--overlap", "--shared-gradients", "--steps", "2", "--json", str(rows)
+    )
     assert done.returncode == 0, done.stderr.decode()
     assert [row["what"] for row in map(json.loads, rows.read_text().splitlines())] == [
         "DDP, gloo", "DDP, farandole", "DistributedOptimizer", "the same, shared gradients"]  # fmt: skip
