@@ -46,7 +46,10 @@ bool run(ConstBytes input) {
   if (message->table) {
     const MemberTable& table = *message->table;
     bytes += bytes_of(table.hosts) + 4 * (table.process_ids.size() + table.numa_nodes.size()) + table.efa.size();
-    for (const std::string& recovery : table.recovery) bytes += recovery.size();
+    for (const auto* texts : {&table.recovery, &table.addresses}) {
+      for (const std::string& text : *texts) bytes += text.size();
+    }
+    bytes += 2 * table.ports.size();
     for (const int size : {0, 1, 3}) static_cast<void>(members_of(table, size));
   }
   FDL_CHECK(bytes <= 3 * input.size());          // tables that share strings must not multiply them
@@ -67,6 +70,10 @@ std::vector<std::string> seeds() {
   reply.table = table_of({{0, 3, "host-a", "boot", 100}, {1, 3, "host-b", "boot", 101}, {2, 3, "host-a", "boot", 102}});
   reply.table->recovery = {"unix:@a", "unix:@b", "unix:@c"};
   reply.values = {"10.0.0.7:4242", ""};
+  all.push_back(encode(reply));
+  const std::string boot = "3f0e4a5c-7d21-4b10-8abc-0123456789ab";
+  reply.table = table_of({{0, 2, "host-a", boot, 100, {}, -1, 0, "10.0.0.7:4242"},
+                          {1, 2, "host-a", boot, 101, {}, -1, 0, "10.0.0.7:4243"}});
   all.push_back(encode(reply));
   CoordinatorMessage departed{.kind = CoordinatorMessage::Kind::departed};
   departed.hosts = {{.host_name = "host-a", .ranges = {{0, 1}, {2, 1}}}};

@@ -49,7 +49,7 @@ class ClientProtocol {
   const Hello& hello() const { return hello_; }
   bool is_welcome() const { return welcome_; }
   const Status& refusal() const { return refusal_; }
-  bool knows_fetch_many() const { return coordinator_messages_ >= CoordinatorMessage::kMessages; }
+  bool knows_fetch_many() const { return coordinator_messages_ >= CoordinatorMessage::kFirstLists; }
 
   // ---- requests that have a reply ----
   // Returns the number of the request. An error: this rank has left.

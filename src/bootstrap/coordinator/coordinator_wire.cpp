@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "bootstrap/coordinator_generated.h"
+#include "bootstrap/rendezvous/member_table_wire.h"
 #include "system/handshake.h"
 
 namespace fdl {
@@ -43,28 +44,6 @@ class AlignedPayload {
  private:
   const uint8_t* data_;
   std::vector<uint64_t> copy_;
-};
-
-// Limits the decoded bytes of a message to its encoded bytes. FlatBuffers lets many tables share one string, so a small
-// malicious message could unfold into a large one. Messages that encode() writes share nothing.
-class Budget {
- public:
-  explicit Budget(std::size_t bytes) : left_(bytes) {}
-  bool is_exceeded() const { return exceeded_; }
-
-  std::string text_of(const flatbuffers::String* text) {
-    return text == nullptr || !spend(text->size() + sizeof(flatbuffers::uoffset_t)) ? std::string() : text->str();
-  }
-  // A table has at least its offset in a vector, and the offset of its vtable.
-  bool spend(std::size_t bytes = 2 * sizeof(flatbuffers::uoffset_t)) {
-    exceeded_ = exceeded_ || bytes > left_;
-    if (!exceeded_) left_ -= bytes;
-    return !exceeded_;
-  }
-
- private:
-  std::size_t left_;
-  bool exceeded_ = false;
 };
 
 using Settings = Offset<flatbuffers::Vector<Offset<coordinator_wire::Setting>>>;
@@ -173,90 +152,6 @@ std::vector<RankState::Wait> decode_waits(const flatbuffers::Vector<Offset<coord
     one.ranks.assign(wait->ranks()->begin(), wait->ranks()->end());
   }
   return decoded;
-}
-
-// ---- The table of members ----
-
-using Hosts = Offset<flatbuffers::Vector<Offset<coordinator_wire::Host>>>;
-using Texts = Offset<flatbuffers::Vector<Offset<flatbuffers::String>>>;
-
-Hosts encode_hosts(FlatBufferBuilder& builder, const std::vector<HostRanks>& hosts) {
-  if (hosts.empty()) return {};
-  std::vector<Offset<coordinator_wire::Host>> encoded;
-  for (const HostRanks& host : hosts) {
-    std::vector<int> ranks;
-    for (const RankRange& range : host.ranges) ranks.insert(ranks.end(), {range.first, range.count});
-    const auto name = builder.CreateString(host.host_name);
-    const auto boot = builder.CreateString(host.boot_id);
-    encoded.push_back(coordinator_wire::CreateHost(builder, name, boot, builder.CreateVector(ranks)));
-  }
-  return builder.CreateVector(encoded);
-}
-
-Texts encode_texts(FlatBufferBuilder& builder, const std::vector<std::string>& texts) {
-  return texts.empty() ? Texts() : builder.CreateVectorOfStrings(texts);
-}
-
-Offset<coordinator_wire::MemberTable> encode_table(FlatBufferBuilder& builder,
-                                                   const std::optional<MemberTable>& table) {
-  if (!table) return {};
-  const auto hosts = encode_hosts(builder, table->hosts);
-  const auto processes = builder.CreateVector(table->process_ids);
-  const auto nodes = builder.CreateVector(table->numa_nodes);
-  const auto efa = builder.CreateVector(table->efa);
-  const auto recovery = encode_texts(builder, table->recovery);
-  return coordinator_wire::CreateMemberTable(builder, hosts, processes, nodes, efa, recovery,
-                                             builder.CreateString(table->salt));
-}
-
-template <typename T>
-std::vector<T> decode_numbers(const flatbuffers::Vector<T>* numbers, Budget& budget) {
-  if (numbers == nullptr || !budget.spend(numbers->size() * sizeof(T))) return {};
-  return {numbers->begin(), numbers->end()};
-}
-
-std::vector<std::string> decode_texts(const flatbuffers::Vector<Offset<flatbuffers::String>>* texts, Budget& budget) {
-  std::vector<std::string> decoded;
-  if (texts == nullptr || !budget.spend(texts->size() * sizeof(flatbuffers::uoffset_t))) return decoded;
-  for (const flatbuffers::String* text : *texts) {
-    if (budget.is_exceeded()) break;
-    decoded.push_back(budget.text_of(text));
-  }
-  return decoded;
-}
-
-// Returns false if a range has no rank or ranks beyond the limit of a job.
-bool decode_hosts(const flatbuffers::Vector<Offset<coordinator_wire::Host>>* hosts, Budget& budget,
-                  std::vector<HostRanks>& decoded) {
-  if (hosts == nullptr) return true;
-  for (const coordinator_wire::Host* host : *hosts) {
-    if (!budget.spend()) break;
-    HostRanks& one = decoded.emplace_back();
-    one.host_name = budget.text_of(host->host_name());
-    one.boot_id = budget.text_of(host->boot_id());
-    const std::vector<int> ranks = decode_numbers(host->ranks(), budget);
-    if (ranks.size() % 2 != 0) return false;
-    for (std::size_t i = 0; i < ranks.size(); i += 2) {
-      const RankRange range{ranks[i], ranks[i + 1]};
-      if (range.first < 0 || range.count < 1 || range.first >= kMostRanks || range.count > kMostRanks - range.first) {
-        return false;
-      }
-      one.ranges.push_back(range);
-    }
-  }
-  return true;
-}
-
-bool decode_table(const coordinator_wire::MemberTable* table, Budget& budget, std::optional<MemberTable>& decoded) {
-  if (table == nullptr) return true;
-  MemberTable& one = decoded.emplace();
-  if (!decode_hosts(table->hosts(), budget, one.hosts)) return false;
-  one.process_ids = decode_numbers(table->process_ids(), budget);
-  one.numa_nodes = decode_numbers(table->numa_nodes(), budget);
-  one.efa = decode_numbers(table->efa(), budget);
-  one.recovery = decode_texts(table->recovery(), budget);
-  one.salt = budget.text_of(table->salt());
-  return true;
 }
 
 bool is_kind(uint8_t kind) {
@@ -374,7 +269,7 @@ Result<CoordinatorMessage> decode(std::string_view payload) {
   if (!decode_table(wire.table(), budget, message.table) || !decode_hosts(wire.hosts(), budget, message.hosts)) {
     return Status(Code::transport, "coordinator: a list of hosts without valid ranks");
   }
-  message.values = decode_texts(wire.values(), budget);
+  message.values = budget.texts_of(wire.values());
   if (budget.is_exceeded())
     return Status(Code::transport, "coordinator: a message describes more elements than its bytes allow");
   return message;

@@ -103,8 +103,11 @@ struct CoordinatorMessage {
     node_resigns = 62,  // key: why the leading node leaves
   };
 
-  // Counts the changes of the messages that one end must know of the other: 1: table, fetch_many and departed.
-  static constexpr int64_t kMessages = 1;
+  // Counts the changes of the messages that one end must know of the other: 1: fetch_many and departed; 2: the table in
+  // its present form.
+  static constexpr int64_t kMessages = 2;
+  static constexpr int64_t kFirstLists = 1;
+  static constexpr int64_t kFirstTable = 2;
 
   Kind kind = Kind::hello;
   uint64_t id = 0;

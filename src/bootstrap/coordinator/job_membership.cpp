@@ -257,7 +257,7 @@ void JobMembership::answer_waiting(const Status& why) {
   // Ranks that wait under one number share a message. All do, unless their programs differ.
   std::map<std::pair<uint64_t, bool>, std::vector<Peer>> peers;
   for (const Waiting& one : std::exchange(waiting_, {})) {
-    peers[{one.id, member_of(one.peer)->messages >= CoordinatorMessage::kMessages}].push_back(one.peer);
+    peers[{one.id, member_of(one.peer)->messages >= CoordinatorMessage::kFirstTable}].push_back(one.peer);
   }
   for (const auto& [request, waiting] : peers) {
     const auto [id, takes_table] = request;

@@ -45,7 +45,7 @@ void JobMembership::announce_departures() {
   std::vector<Peer> one_by_one;
   std::vector<Peer> at_once;
   for (const Peer peer : present_peers()) {
-    const bool takes_lists = ranks.size() > 1 && member_of(peer)->messages >= CoordinatorMessage::kMessages;
+    const bool takes_lists = ranks.size() > 1 && member_of(peer)->messages >= CoordinatorMessage::kFirstLists;
     (takes_lists ? at_once : one_by_one).push_back(peer);
   }
   for (std::size_t i = 0; !one_by_one.empty() && i < ranks.size(); ++i) {

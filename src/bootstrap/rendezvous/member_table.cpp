@@ -3,8 +3,13 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <charconv>
 #include <map>
+#include <optional>
 #include <string_view>
+
+#include "bootstrap/coordinator/coordinator_wire.h"
 
 namespace fdl {
 namespace {
@@ -20,6 +25,64 @@ void drop_if_all(std::vector<T>& list, const T& value) {
 template <typename T>
 bool fits(const std::vector<T>& list, std::size_t size) {
   return list.empty() || list.size() == size;
+}
+
+// "10.0.0.7:4242,192.168.0.7:4242" is one address, "10.0.0.7,192.168.0.7", with one port.
+struct AddressAndPort {
+  std::string address{};
+  uint16_t port = 0;
+};
+
+// Nothing if the parts of the text have not one port in common.
+std::optional<AddressAndPort> split(std::string_view text) {
+  AddressAndPort result;
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, text.find(','));
+    const auto colon = part.rfind(':');
+    uint16_t port = 0;
+    if (colon == std::string_view::npos) return std::nullopt;
+    const auto [end, error] = std::from_chars(part.data() + colon + 1, part.data() + part.size(), port);
+    const bool is_other = !result.address.empty() && port != result.port;
+    if (error != std::errc() || end != part.data() + part.size() || port == 0 || is_other) return std::nullopt;
+    result.address.append(result.address.empty() ? "" : ",").append(part.substr(0, colon));
+    result.port = port;
+    text.remove_prefix(std::min(part.size() + 1, text.size()));
+  }
+  return result;
+}
+
+std::string join(std::string_view address, uint16_t port) {
+  std::string text;
+  while (!address.empty()) {
+    const std::string_view part = address.substr(0, address.find(','));
+    text += fmt::format("{}{}:{}", text.empty() ? "" : ",", part, port);
+    address.remove_prefix(std::min(part.size() + 1, address.size()));
+  }
+  return text;
+}
+
+// Moves the ports out of the recovery addresses, if the ranks of each host have one address otherwise.
+void take_out_ports(MemberTable& table) {
+  std::vector<std::string> addresses(table.hosts.size());
+  std::vector<uint16_t> ports(table.recovery.size());
+  for (std::size_t host = 0; host < table.hosts.size(); ++host) {
+    for (const RankRange& range : table.hosts[host].ranges) {
+      for (int rank = range.first; rank < range.first + range.count; ++rank) {
+        const std::string& whole = table.recovery[static_cast<std::size_t>(rank)];
+        const auto parts = split(whole);
+        // What join() would not give back stays whole.
+        if (!parts || whole.size() > kMostKey || join(parts->address, parts->port) != whole) return;
+        if (parts->port == 0) continue;
+        std::string& address = addresses[host];
+        if (address.empty()) address = parts->address;
+        if (address != parts->address) return;
+        ports[static_cast<std::size_t>(rank)] = parts->port;
+      }
+    }
+  }
+  table.recovery.clear();
+  table.addresses = std::move(addresses);
+  table.ports = std::move(ports);
 }
 
 }  // namespace
@@ -42,6 +105,7 @@ MemberTable table_of(const std::vector<Hello>& members) {
   drop_if_all(table.numa_nodes, usual.numa_node);
   drop_if_all(table.efa, usual.efa);
   drop_if_all(table.recovery, usual.recovery);
+  if (!table.recovery.empty()) take_out_ports(table);
   if (!members.empty()) table.salt = members.front().salt;
   return table;
 }
@@ -52,13 +116,14 @@ Result<std::vector<Hello>> members_of(const MemberTable& table, int size) {
   };
   const auto count = static_cast<std::size_t>(size);
   if (!fits(table.process_ids, count) || !fits(table.numa_nodes, count) || !fits(table.efa, count) ||
-      !fits(table.recovery, count)) {
+      !fits(table.recovery, count) || !fits(table.ports, count) || !fits(table.addresses, table.hosts.size())) {
     return broken();
   }
   std::vector<Hello> members(count);
   std::vector<bool> found(count);
   int listed = 0;
-  for (const HostRanks& host : table.hosts) {
+  for (std::size_t i = 0; i < table.hosts.size(); ++i) {
+    const HostRanks& host = table.hosts[i];
     for (const RankRange& range : host.ranges) {
       if (range.first < 0 || range.count < 1 || range.first >= size || range.count > size - range.first)
         return broken();
@@ -76,6 +141,8 @@ Result<std::vector<Hello>> members_of(const MemberTable& table, int size) {
         if (!table.numa_nodes.empty()) member.numa_node = table.numa_nodes[at];
         if (!table.efa.empty()) member.efa = table.efa[at];
         if (!table.recovery.empty()) member.recovery = table.recovery[at];
+        const bool has_port = !table.addresses.empty() && !table.ports.empty() && table.ports[at] != 0;
+        if (has_port) member.recovery = join(table.addresses[i], table.ports[at]);
       }
     }
   }

@@ -1,9 +1,11 @@
 // MemberTable is the list of all members of a job in the form in which the coordinator sends it to each rank: what
 // ranks of a host have in common is written once for the host.
 //
-// A job of p ranks has p copies of it, so its size for each rank counts: a few bytes, and the recovery address.
+// A job of p ranks has p copies of it, so its size for each rank counts: the recovery addresses of a host's ranks,
+// which differ in their port, are one address and the ports.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,8 +29,11 @@ struct MemberTable {
   std::vector<int> process_ids{};
   std::vector<int> numa_nodes{};
   std::vector<int8_t> efa{};
-  std::vector<std::string> recovery{};
-  std::string salt{};  // of rank 0
+  std::vector<uint16_t> ports{};  // of the recovery addresses; 0: the rank has none
+  std::vector<std::string>
+      recovery{};  // whole addresses, where one of them has no port, or hosts' ranks differ in more
+  std::vector<std::string> addresses{};  // one for each host, where there are ports: without them
+  std::string salt{};                    // of rank 0
 };
 
 // `members`: in the order of their ranks, without gaps.

@@ -21,7 +21,8 @@ struct SimulatedHello {
             .host_name = host_name(host),
             .boot_id = fmt::format("{:08x}-0000-4000-8000-000000000000", host),
             .process_id = 10000 + rank,
-            .recovery = fmt::format("10.{}.{}.{}:{}", 100 + host / 65536, host / 256 % 256, host % 256, 40000 + rank)};
+            .recovery =
+                fmt::format("10.{}.{}.{}:{}", 100 + host / 65536, host / 256 % 256, host % 256, 32768 + rank % 28000)};
   }
 };
 

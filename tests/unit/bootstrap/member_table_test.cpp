@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "bootstrap/coordinator/coordinator_wire.h"
+#include "bootstrap/rendezvous/member_table_wire.h"
 
 namespace fdl {
 namespace {
@@ -57,6 +60,140 @@ TEST(MemberTable, DescribesTheMembersThatItWasMadeOf) {
   }
 }
 
+// Of a host as Linux names it.
+std::string boot_id(int host) {
+  const std::string digits = std::to_string(1000 + host);
+  return "3f0e4a5c-7d21-4" + digits.substr(1) + "-8abc-0123456789ab";
+}
+
+// Four ranks on each host, with recovery listeners at all of its interfaces.
+std::vector<Hello> members_with_addresses(int hosts) {
+  std::vector<std::string> names;
+  for (int rank = 0; rank < 4 * hosts; ++rank) names.push_back("node-" + std::to_string(rank / 4));
+  std::vector<Hello> members = members_on(names);
+  for (Hello& member : members) {
+    const std::string host = std::to_string(member.rank / 4);
+    const std::string port = std::to_string(40000 + 7 * member.rank);
+    member.boot_id = boot_id(member.rank / 4);
+    member.recovery = "10.0.0." + host + ":" + port + ",[fe80::" + host + "]:" + port;
+  }
+  return members;
+}
+
+void expect_same_members(const std::vector<Hello>& members, const MemberTable& table) {
+  CoordinatorMessage message{.kind = CoordinatorMessage::Kind::reply};
+  message.table = table;
+  const auto sent = decode(encode(message));
+  ASSERT_TRUE(sent.ok() && sent->table);
+  const auto back = members_of(*sent->table, static_cast<int>(members.size()));
+  ASSERT_TRUE(back.ok()) << back.status().text();
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    EXPECT_EQ((*back)[i].host_name, members[i].host_name);
+    EXPECT_EQ((*back)[i].boot_id, members[i].boot_id);
+    EXPECT_EQ((*back)[i].recovery, members[i].recovery);
+  }
+}
+
+TEST(MemberTable, WritesTheAddressOfAHostOnce) {
+  std::vector<Hello> members = members_with_addresses(3);
+  members[5].recovery.clear();  // this one keeps no listener
+  const MemberTable table = table_of(members);
+  EXPECT_THAT(table.recovery, IsEmpty());
+  EXPECT_THAT(table.addresses, ElementsAre("10.0.0.0,[fe80::0]", "10.0.0.1,[fe80::1]", "10.0.0.2,[fe80::2]"));
+  ASSERT_EQ(table.ports.size(), 12u);
+  EXPECT_EQ(table.ports[0], 40000);
+  EXPECT_EQ(table.ports[5], 0);
+  expect_same_members(members, table);
+}
+
+TEST(MemberTable, KeepsAddressesWholeThatDifferInMoreThanThePort) {
+  for (const char* other :
+       {"10.0.0.9:40007,[fe80::0]:40007", "10.0.0.0:40007,[fe80::0]:40008", "10.0.0.0:40007", "10.0.0.0:0",
+        "10.0.0.0:70000,[fe80::0]:70000", "10.0.0.0:040,[fe80::0]:040", "10.0.0.0:40007,[fe80::0]:40007,", ",", ":",
+        "10.0.0.0", "unix:@name", "10.0.0.0:40007,,[fe80::0]:40007"}) {
+    std::vector<Hello> members = members_with_addresses(2);
+    members[1].recovery = other;
+    const MemberTable table = table_of(members);
+    EXPECT_EQ(table.recovery.size(), 8u) << other;
+    EXPECT_THAT(table.ports, IsEmpty()) << other;
+    expect_same_members(members, table);
+  }
+}
+
+TEST(MemberTable, PacksHostsThatHaveOneRangeOfRanksAndABootIdOfLinux) {
+  const std::vector<Hello> members = members_with_addresses(64);
+  CoordinatorMessage message{.kind = CoordinatorMessage::Kind::reply};
+  message.table = table_of(members);
+  EXPECT_LT(encode(message).size(), 64u * 4 * 22);
+  expect_same_members(members, *message.table);
+  for (const auto& change : std::vector<std::function<void(std::vector<Hello>&)>>{
+           [](auto& all) { all[9].boot_id = all[8].boot_id = all[10].boot_id = all[11].boot_id = "boot"; },
+           [](auto& all) {
+             all[0].boot_id[3] = 'F', all[1].boot_id = all[2].boot_id = all[3].boot_id = all[0].boot_id;
+           },
+           [](auto& all) { std::swap(all[3].host_name, all[4].host_name), std::swap(all[3].boot_id, all[4].boot_id); },
+           [](auto& all) { all[0].boot_id = ""; }}) {
+    std::vector<Hello> changed = members;
+    change(changed);
+    expect_same_members(changed, table_of(changed));
+  }
+}
+
+TEST(MemberTable, BootIdsAreSixteenBytes) {
+  const auto bytes = bytes_of_boot_id("00112233-4455-6677-8899-aabbccddeeff");
+  ASSERT_TRUE(bytes);
+  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ((*bytes)[i], 0x11 * i);
+  for (const char* other : {"", "00112233-4455-6677-8899-aabbccddeef", "00112233-4455-6677-8899-aabbccddeeff0",
+                            "00112233-4455-6677-8899-aabbccddeefg", "00112233-4455-6677-8899-AABBCCDDEEFF",
+                            "001122334-455-6677-8899-aabbccddeeff", "00112233 4455 6677 8899 aabbccddeeff"}) {
+    EXPECT_FALSE(bytes_of_boot_id(other)) << other;
+  }
+}
+
+// What no encoder writes: lists of packed hosts whose lengths differ, or that come beside unpacked ones.
+TEST(MemberTable, WithContradictingListsIsNoMessage) {
+  using flatbuffers::FlatBufferBuilder;
+  struct Lists {
+    std::vector<uint16_t> sizes{1, 1};
+    std::size_t boot_bytes = 32;
+    std::vector<int> ranks{0, 2, 2, 1};
+    std::vector<uint16_t> address_sizes{1, 1};
+    bool hosts_too = false;
+  };
+  const auto is_accepted = [](const Lists& lists) {
+    FlatBufferBuilder builder;
+    const std::vector<uint8_t> letters{'a', 'b'};
+    const auto bytes = builder.CreateVector(letters);
+    const auto names = coordinator_wire::CreateTexts(builder, bytes, builder.CreateVector(lists.sizes));
+    const auto boots = builder.CreateVector(std::vector<uint8_t>(lists.boot_bytes, 7));
+    const auto packed = coordinator_wire::CreatePackedHosts(builder, names, boots, builder.CreateVector(lists.ranks));
+    const auto more = builder.CreateVector(letters);
+    const auto addresses = coordinator_wire::CreateTexts(builder, more, builder.CreateVector(lists.address_sizes));
+    const auto hosts = encode_hosts(builder, {{.host_name = "a", .ranges = {{0, 1}}}});
+    const auto table = coordinator_wire::CreateMemberTable(builder, lists.hosts_too ? hosts : WireHosts(), 0, 0, 0, 0,
+                                                           0, packed, addresses);
+    coordinator_wire::MessageBuilder message(builder);
+    message.add_kind(static_cast<uint8_t>(CoordinatorMessage::Kind::reply));
+    message.add_table(table);
+    coordinator_wire::FinishMessageBuffer(builder, message.Finish());
+    return decode({reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize()}).ok();
+  };
+  EXPECT_TRUE(is_accepted({}));
+  EXPECT_FALSE(is_accepted({.sizes = {1}}));
+  EXPECT_FALSE(is_accepted({.sizes = {1, 1, 1}}));
+  EXPECT_FALSE(is_accepted({.sizes = {1, 65535}}));
+  EXPECT_FALSE(is_accepted({.sizes = {2}})) << "one name, two boot ids";
+  EXPECT_FALSE(is_accepted({.boot_bytes = 31}));
+  EXPECT_FALSE(is_accepted({.boot_bytes = 48}));
+  EXPECT_FALSE(is_accepted({.ranks = {0, 2, 2}}));
+  EXPECT_FALSE(is_accepted({.ranks = {0, 2}}));
+  EXPECT_FALSE(is_accepted({.ranks = {0, 2, 2, 0}}));
+  EXPECT_FALSE(is_accepted({.ranks = {0, 2, -1, 1}}));
+  EXPECT_FALSE(is_accepted({.address_sizes = {1, 2}}));
+  EXPECT_FALSE(is_accepted({.address_sizes = {1}}));
+  EXPECT_FALSE(is_accepted({.hosts_too = true}));
+}
+
 TEST(MemberTable, OfManyRanksTakesAFewBytesForEach) {
   std::vector<std::string> hosts;
   for (int rank = 0; rank < 1024; ++rank) hosts.push_back("a-host-with-a-long-name-" + std::to_string(rank / 8));
@@ -92,6 +229,15 @@ TEST(MemberTable, ThatDoesNotListEachRankOnceIsRejected) {
   MemberTable long_list = whole;
   long_list.recovery = {"a", "b", "c", "d"};
   EXPECT_FALSE(members_of(long_list, 3).ok());
+  MemberTable ports = whole;
+  ports.addresses = {"10.0.0.1", "10.0.0.2"};
+  ports.ports = {1, 2, 3};
+  EXPECT_TRUE(members_of(ports, 3).ok());
+  ports.ports = {1, 2};
+  EXPECT_FALSE(members_of(ports, 3).ok());
+  ports.ports = {1, 2, 3};
+  ports.addresses.pop_back();
+  EXPECT_FALSE(members_of(ports, 3).ok());
 }
 
 TEST(MemberTable, WithImpossibleRangesIsNoMessage) {

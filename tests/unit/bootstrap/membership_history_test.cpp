@@ -42,7 +42,7 @@ class History {
     for (int rank = 0; rank < size_; ++rank) {
       connected_.insert(rank);
       EXPECT_TRUE(membership_.greet(peer(rank), {rank, size_, "h" + std::to_string(rank), "boot", 100 + rank}, 0,
-                                    rank % 2 == 0 ? CoordinatorMessage::kMessages : 0));
+                                    CoordinatorMessage::kMessages - rank % 3));
     }
     send_all();
   }
