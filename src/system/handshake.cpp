@@ -11,6 +11,7 @@
 #include <openssl/crypto.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
+#include <openssl/sha.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -23,7 +24,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x4c444146;  // "FADL" in memory
 // The version of the handshake. Another one is refused before anything behind the head is read.
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;  // 2: seals of long frames are those of their digests
 constexpr std::size_t kNonceBytes = 32;
 constexpr std::size_t kDigestBytes = 32;
 constexpr std::size_t kHeadBytes = 8;  // magic, version
@@ -80,6 +81,14 @@ Digest hmac_sha256(std::string_view key, std::string_view message) {
       ::HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
              reinterpret_cast<const unsigned char*>(message.data()), message.size(), digest.data(), &length);
   FDL_CHECK(done != nullptr && length == digest.size());
+  return digest;
+}
+
+Digest sha256(std::string_view message) {
+  keep_openssl_at_exit();
+  Digest digest{};
+  const auto* done = ::SHA256(reinterpret_cast<const unsigned char*>(message.data()), message.size(), digest.data());
+  FDL_CHECK(done != nullptr);
   return digest;
 }
 

@@ -15,6 +15,7 @@ namespace fdl {
 
 using Digest = std::array<uint8_t, 32>;
 Digest hmac_sha256(std::string_view key, std::string_view message);
+Digest sha256(std::string_view message);
 bool equal_in_constant_time(const Digest& a, const Digest& b);
 std::string as_text(const Digest& digest);  // its bytes
 // Returns `count` random bytes, as they are and as lower-case hexadecimal text.

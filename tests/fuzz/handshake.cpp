@@ -96,7 +96,7 @@ bool run(ConstBytes bytes) {
 }
 
 std::vector<std::string> seeds() {
-  const std::string head("FADL\x01\x00\x00\x00", 8);
+  const std::string head("FADL\x02\x00\x00\x00", 8);
   return {std::string("\x02\x00", 2), std::string("\x03\x00", 2), std::string("\x02\x28\x01", 3),
           std::string(1, '\0') + head + std::string(68, 'x'),
           std::string("\x01") + head + std::string(32 + 36 + 6, '\0')};

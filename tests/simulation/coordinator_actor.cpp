@@ -69,8 +69,8 @@ void CoordinatorActor::receive(Peer peer) {
   if (rounds_.strangers() != before) simulation().violated("the coordinator refuses a message");
 }
 
-void CoordinatorActor::queue(Peer peer, const std::string& message) {
-  if (const auto found = clients_.find(peer); found != clients_.end()) found->second.queued.push_back(message);
+void CoordinatorActor::queue(Peer peer, const SharedMessage& message) {
+  if (const auto found = clients_.find(peer); found != clients_.end()) found->second.queued.push_back(message->bytes());
 }
 
 void CoordinatorActor::flush(Peer peer) {

@@ -51,7 +51,7 @@ class CoordinatorActor final : public Actor, private CoordinatorRounds::Connecti
   void end();
 
   // ---- CoordinatorRounds::Connections ----
-  void queue(Peer peer, const std::string& message) override;
+  void queue(Peer peer, const SharedMessage& message) override;
   void flush(Peer peer) override;
   void close(Peer peer) override;
   bool is_silent(Peer peer) const override;

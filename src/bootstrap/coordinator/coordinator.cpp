@@ -95,7 +95,7 @@ class CoordinatorServer final : public Coordinator, private CoordinatorRounds::C
   void receive(Peer peer, Connection& connection);
 
   // ---- CoordinatorRounds::Connections ----
-  void queue(Peer peer, const std::string& message) override;
+  void queue(Peer peer, const SharedMessage& message) override;
   void flush(Peer peer) override;
   void close(Peer peer) override;
   bool is_silent(Peer peer) const override;
@@ -243,7 +243,7 @@ void CoordinatorServer::receive(Peer peer, Connection& connection) {
   rounds_.receive(peer, std::move(messages), end, now_ns());
 }
 
-void CoordinatorServer::queue(Peer peer, const std::string& message) {
+void CoordinatorServer::queue(Peer peer, const SharedMessage& message) {
   const auto found = connections_.find(peer);
   if (found != connections_.end() && found->second.socket) found->second.socket->send_encoded(message);
 }

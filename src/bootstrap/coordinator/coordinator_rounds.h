@@ -36,7 +36,7 @@ class CoordinatorRounds {
   class Connections {
    public:
     virtual ~Connections() = default;
-    virtual void queue(Peer peer, const std::string& message) = 0;
+    virtual void queue(Peer peer, const SharedMessage& message) = 0;
     // Sends what was queued for the peer, as far as possible. The caller may close the connection here.
     virtual void flush(Peer peer) = 0;
     // Closes the connection, and calls closed() of the rounds.

@@ -5,7 +5,6 @@
 
 #include "bootstrap/coordinator_generated.h"
 #include "bootstrap/rendezvous/member_table_wire.h"
-#include "system/handshake.h"
 
 namespace fdl {
 namespace {
@@ -164,16 +163,28 @@ std::string bytes_of_number(uint64_t number, std::size_t bytes) {
   return std::string(reinterpret_cast<const char*>(&number), bytes);  // little-endian, as all supported machines
 }
 
-// The second half of the digest is not sent; both sides of the comparison have zeros there.
-Digest seal_of(std::string_view key, Direction direction, uint64_t sequence, std::string_view payload) {
+// `kind`: a direction, or one with kDigested. The second half of the digest is not sent; both sides of the comparison
+// have zeros there.
+Digest seal_of(std::string_view key, uint8_t kind, uint64_t sequence, std::string_view text) {
   std::string message;
-  message.reserve(9 + payload.size());
-  message += bytes_of_number(static_cast<uint8_t>(direction), 1);
+  message.reserve(9 + text.size());
+  message += bytes_of_number(kind, 1);
   message += bytes_of_number(sequence, 8);
-  message += payload;
+  message += text;
   Digest digest = hmac_sha256(key, message);
   std::fill(digest.begin() + kSealBytes, digest.end(), uint8_t{0});
   return digest;
+}
+
+constexpr uint8_t kDigested = 128;
+
+Digest seal_of_digest(std::string_view key, Direction direction, uint64_t sequence, const Digest& digest) {
+  return seal_of(key, static_cast<uint8_t>(direction) | kDigested, sequence, as_text(digest));
+}
+
+Digest seal_of_payload(std::string_view key, Direction direction, uint64_t sequence, std::string_view payload) {
+  if (payload.size() >= EncodedMessage::kLong) return seal_of_digest(key, direction, sequence, sha256(payload));
+  return seal_of(key, static_cast<uint8_t>(direction), sequence, payload);
 }
 
 }  // namespace
@@ -215,17 +226,12 @@ std::string encode(const CoordinatorMessage& message) {
 }
 
 // A message without another reference goes to one peer, and is not kept.
-const std::string& MessageEncoder::encode(const std::shared_ptr<const CoordinatorMessage>& message) {
-  if (message.use_count() == 1) {
-    ++encoded_;
-    return single_ = fdl::encode(*message);
-  }
-  const auto [known, is_new] = shared_.try_emplace(message);
-  if (is_new) {
-    ++encoded_;
-    known->second = fdl::encode(*message);
-  }
-  return known->second;
+SharedMessage MessageEncoder::encode(const std::shared_ptr<const CoordinatorMessage>& message) {
+  if (const auto known = shared_.find(message); known != shared_.end()) return known->second;
+  ++encoded_;
+  auto encoded = std::make_shared<const EncodedMessage>(fdl::encode(*message));
+  if (message.use_count() > 1) shared_.emplace(message, encoded);
+  return encoded;
 }
 
 Result<CoordinatorMessage> decode(std::string_view payload) {
@@ -277,11 +283,18 @@ Result<CoordinatorMessage> decode(std::string_view payload) {
 
 std::string FrameSealer::seal(std::string_view payload) {
   FDL_CHECK(payload.size() <= most_payload(direction_));
-  const Digest seal = seal_of(key_, direction_, sequence_++, payload);
-  std::string frame = bytes_of_number(payload.size(), 4);
-  frame.append(reinterpret_cast<const char*>(seal.data()), kSealBytes);
-  frame += payload;
-  return frame;
+  return head(payload.size(), seal_of_payload(key_, direction_, sequence_++, payload)).append(payload);
+}
+
+std::string FrameSealer::head_of(const EncodedMessage& message) {
+  const std::string& payload = message.bytes();
+  FDL_CHECK(payload.size() <= most_payload(direction_));
+  return head(payload.size(), message.is_long() ? seal_of_digest(key_, direction_, sequence_++, message.digest())
+                                                : seal_of_payload(key_, direction_, sequence_++, payload));
+}
+
+std::string FrameSealer::head(std::size_t bytes, const Digest& seal) {
+  return bytes_of_number(bytes, 4).append(reinterpret_cast<const char*>(seal.data()), kSealBytes);
 }
 
 void FrameOpener::feed(std::string_view bytes) {
@@ -300,7 +313,7 @@ Result<std::optional<std::string_view>> FrameOpener::next() {
   const std::string_view payload = rest.substr(kFrameHead, length);
   Digest claimed{};
   std::memcpy(claimed.data(), rest.data() + 4, kSealBytes);
-  if (!equal_in_constant_time(claimed, seal_of(key_, direction_, sequence_, payload))) {
+  if (!equal_in_constant_time(claimed, seal_of_payload(key_, direction_, sequence_, payload))) {
     return Status(Code::authentication, "coordinator: a frame with a wrong seal");
   }
   ++sequence_;

@@ -2,7 +2,9 @@
 // seals them in authenticated frames.
 //
 //   frame      length (u32, little-endian, bounded), seal (16 bytes), payload
-//   seal       HMAC(session key, direction, sequence, payload), cut to 16 bytes
+//   seal       HMAC(session key, direction, sequence, payload), cut to 16 bytes; of a payload from 16 KiB on:
+//              HMAC(session key, direction | 128, sequence, SHA-256(payload)), so that a payload for many connections
+//              is read once
 //   payload    a Message of coordinator.fbs, verified before anything of it is read
 #pragma once
 
@@ -12,12 +14,14 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/status.h"
 #include "bootstrap/coordinator/coordinator_client.h"
 #include "bootstrap/rendezvous/member_table.h"
+#include "system/handshake.h"
 
 namespace fdl {
 
@@ -126,17 +130,34 @@ struct CoordinatorMessage {
 
 std::string encode(const CoordinatorMessage& message);
 
+// A message as bytes, which several connections may send. The digest of a long one is computed once.
+class EncodedMessage {
+ public:
+  static constexpr std::size_t kLong = 16_KiB;
+
+  explicit EncodedMessage(std::string bytes) : bytes_(std::move(bytes)) {
+    if (is_long()) digest_ = sha256(bytes_);
+  }
+  const std::string& bytes() const { return bytes_; }
+  bool is_long() const { return bytes_.size() >= kLong; }
+  const Digest& digest() const { return digest_; }  // of a long one
+
+ private:
+  std::string bytes_;
+  Digest digest_{};
+};
+
+using SharedMessage = std::shared_ptr<const EncodedMessage>;
+
 // MessageEncoder encodes the messages of one round. One that goes to many peers is encoded once, in whatever order they
 // come.
 class MessageEncoder {
  public:
-  // Valid until the next call, or as long as this object if the caller keeps other references to the message.
-  const std::string& encode(const std::shared_ptr<const CoordinatorMessage>& message);
+  SharedMessage encode(const std::shared_ptr<const CoordinatorMessage>& message);
   std::size_t encoded() const { return encoded_; }  // how many were
 
  private:
-  std::unordered_map<std::shared_ptr<const CoordinatorMessage>, std::string> shared_;
-  std::string single_;
+  std::unordered_map<std::shared_ptr<const CoordinatorMessage>, SharedMessage> shared_;
   std::size_t encoded_ = 0;
 };
 
@@ -166,8 +187,12 @@ class FrameSealer {
  public:
   FrameSealer(std::string session_key, Direction direction) : key_(std::move(session_key)), direction_(direction) {}
   std::string seal(std::string_view payload);
+  // What precedes the payload in its frame.
+  std::string head_of(const EncodedMessage& message);
 
  private:
+  std::string head(std::size_t bytes, const Digest& seal);
+
   std::string key_;
   Direction direction_;
   uint64_t sequence_ = 0;

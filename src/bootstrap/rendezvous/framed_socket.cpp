@@ -1,7 +1,8 @@
-// FramedSocket combines recv and send with the frames of coordinator_wire.
+// FramedSocket combines recv and sendmsg with the frames of coordinator_wire.
 #include "bootstrap/rendezvous/framed_socket.h"
 
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <array>
 
@@ -9,6 +10,8 @@ namespace fdl {
 namespace {
 
 constexpr int kReadsAtOnce = 16;  // limit per call, so that one busy rank does not block the others at the coordinator
+
+constexpr std::size_t kPiecesAtOnce = 16;
 
 Direction opposite(Direction direction) {
   return direction == Direction::to_coordinator ? Direction::from_coordinator : Direction::to_coordinator;
@@ -50,23 +53,52 @@ FramedSocket::State FramedSocket::receive(std::vector<CoordinatorMessage>& messa
   return State::open;
 }
 
+void FramedSocket::send_encoded(const SharedMessage& message) {
+  queue(sealer_.head_of(*message));
+  if (!message->is_long()) return queue(message->bytes());
+  outgoing_.push_back({.shared = message});
+  unsent_ += message->bytes().size();
+}
+
+void FramedSocket::queue(std::string_view bytes) {
+  if (outgoing_.empty() || outgoing_.back().shared) outgoing_.emplace_back();
+  outgoing_.back().own += bytes;
+  unsent_ += bytes.size();
+}
+
 bool FramedSocket::flush() {
-  while (unsent_bytes() > 0) {
-    const ssize_t count = ::send(fd_.get(), outgoing_.data() + sent_, unsent_bytes(), MSG_NOSIGNAL);
-    if (count >= 0) {
-      sent_ += static_cast<std::size_t>(count);
+  std::array<iovec, kPiecesAtOnce> parts;
+  while (unsent_ > 0) {
+    std::size_t count = 0;
+    for (const Piece& piece : outgoing_) {
+      if (count == parts.size()) break;
+      const std::string_view bytes = piece.bytes().substr(count == 0 ? sent_ : 0);
+      parts[count++] = {const_cast<char*>(bytes.data()), bytes.size()};
+    }
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = count;
+    const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+    if (sent >= 0) {
+      note_sent(static_cast<std::size_t>(sent));
     } else if (would_block()) {
       return true;
     } else if (errno != EINTR) {
       is_cut_off_ = errno != EPIPE && errno != ECONNRESET;  // the kernel reports the reason once
-      outgoing_.clear();
-      sent_ = 0;
+      note_sent(unsent_);
       return false;
     }
   }
-  outgoing_.clear();
-  sent_ = 0;
   return true;
+}
+
+void FramedSocket::note_sent(std::size_t count) {
+  unsent_ -= count;
+  sent_ += count;
+  while (!outgoing_.empty() && sent_ >= outgoing_.front().bytes().size()) {
+    sent_ -= outgoing_.front().bytes().size();
+    outgoing_.pop_front();
+  }
 }
 
 void FramedSocket::shut_down() { ::shutdown(fd_.get(), SHUT_RDWR); }

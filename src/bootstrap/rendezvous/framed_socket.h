@@ -1,7 +1,9 @@
 // FramedSocket sends and receives messages over one authenticated connection and never blocks.
 #pragma once
 
+#include <deque>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bootstrap/coordinator/coordinator_wire.h"
@@ -30,21 +32,32 @@ class FramedSocket {
   // network has, after a time without answers.
   bool was_closed_by_peer() const { return was_closed_by_peer_; }
 
-  void send(const CoordinatorMessage& message) { send_encoded(encode(message)); }
-  // The same, for a message that several connections send.
-  void send_encoded(std::string_view encoded) { outgoing_ += sealer_.seal(encoded); }
+  void send(const CoordinatorMessage& message) { queue(sealer_.seal(encode(message))); }
+  // The same, for a message that several connections send. A long one is not copied.
+  void send_encoded(const SharedMessage& message);
   // Writes as much as the socket accepts now. Returns false if the connection has ended; receive() then reports it.
   bool flush();
-  std::size_t unsent_bytes() const { return outgoing_.size() - sent_; }
+  std::size_t unsent_bytes() const { return unsent_; }
   // Ends both directions; the other end still receives what was written before.
   void shut_down();
 
  private:
+  // Bytes of this connection, or a message that others send too.
+  struct Piece {
+    std::string own{};
+    SharedMessage shared{};
+    std::string_view bytes() const { return shared ? std::string_view(shared->bytes()) : std::string_view(own); }
+  };
+
+  void queue(std::string_view bytes);
+  void note_sent(std::size_t count);
+
   UniqueFd fd_;
   FrameOpener opener_;
   FrameSealer sealer_;
-  std::string outgoing_;
-  std::size_t sent_ = 0;
+  std::deque<Piece> outgoing_;
+  std::size_t sent_ = 0;    // of the first piece
+  std::size_t unsent_ = 0;  // of all pieces
   bool was_closed_by_peer_ = false;
   bool is_cut_off_ = false;  // a send has found that the network ended the connection
 };

@@ -44,7 +44,7 @@ struct SimulateArguments {
   std::string backward = "67%";
   bool start = false;
   std::string lose;  // empty: nothing is lost
-  std::string coordinator = "150us,8us,1.5GB";
+  std::string coordinator = "150us,8us,1.5GB,4.5GB";
   bool json = false;
   std::string svg;
 };
@@ -325,8 +325,9 @@ void add_control_options(CLI::App* command, SimulateArguments& arguments, const 
     lose->excludes(other);
   }
   command
-      ->add_option("--coordinator", arguments.coordinator,
-                   "Of its thread in --start and --lose: a handshake, a message, bytes authenticated in a second")
+      ->add_option(
+          "--coordinator", arguments.coordinator,
+          "Of its thread in --start and --lose: a handshake, a message, bytes authenticated and written in a second")
       ->capture_default_str();
 }
 

@@ -41,9 +41,10 @@ SimulatedPoint point_of(const Cluster& cluster, const std::vector<std::pair<std:
 }
 
 std::string costs_text(const ControlCosts& costs) {
-  return fmt::format("the coordinator takes {} for a handshake, {} for a message, and authenticates {} a second",
-                     seconds_text(costs.handshake_s), seconds_text(costs.message_s),
-                     bytes_text(costs.seal_bytes_per_s));
+  return fmt::format(
+      "the coordinator takes {} for a handshake, {} for a message, authenticates {} a second, and writes {}",
+      seconds_text(costs.handshake_s), seconds_text(costs.message_s), bytes_text(costs.seal_bytes_per_s),
+      bytes_text(costs.write_bytes_per_s));
 }
 
 JsonLine line_of(const char* what, const Cluster& cluster) {
@@ -106,17 +107,20 @@ Result<SimulatedVictim> parse_victim(const std::string& text) {
 }
 
 Status parse_control_costs(const std::string& text, ControlCosts& costs) {
-  const std::size_t first = text.find(',');
-  const std::size_t second = first == std::string::npos ? first : text.find(',', first + 1);
-  if (second == std::string::npos) {
+  std::vector<std::string> parts{""};
+  for (const char c : text) c == ',' ? parts.emplace_back() : parts.back() += c;
+  if (parts.size() != 3 && parts.size() != 4) {
     return Status(Code::invalid_argument,
                   "'" + text +
-                      "': give the times of a handshake and of a message, and the bytes that are "
-                      "authenticated in a second: 150us,8us,1.5GB");
+                      "': give the times of a handshake and of a message, the bytes that are authenticated in a "
+                      "second, and, if you like, those that are written: 150us,8us,1.5GB,4.5GB");
   }
-  FDL_ASSIGN_OR_RETURN(costs.handshake_s, parse_seconds(text.substr(0, first)));
-  FDL_ASSIGN_OR_RETURN(costs.message_s, parse_seconds(text.substr(first + 1, second - first - 1)));
-  FDL_ASSIGN_OR_RETURN(costs.seal_bytes_per_s, parse_bandwidth(text.substr(second + 1)));
+  FDL_ASSIGN_OR_RETURN(costs.handshake_s, parse_seconds(parts[0]));
+  FDL_ASSIGN_OR_RETURN(costs.message_s, parse_seconds(parts[1]));
+  FDL_ASSIGN_OR_RETURN(costs.seal_bytes_per_s, parse_bandwidth(parts[2]));
+  if (parts.size() == 4) {
+    FDL_ASSIGN_OR_RETURN(costs.write_bytes_per_s, parse_bandwidth(parts[3]));
+  }
   return {};
 }
 

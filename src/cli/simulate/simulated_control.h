@@ -13,7 +13,8 @@ namespace fdl {
 
 // "rank:7@3s", "host:2@500ms", "coordinator@3s"; with ",silent" no connection ends.
 Result<SimulatedVictim> parse_victim(const std::string& text);
-// "150us,8us,1.5GB": a handshake, a message, and the bytes that are authenticated in a second.
+// "150us,8us,1.5GB,4.5GB": a handshake, a message, and the bytes that are authenticated and written in a second; the
+// last one may be missing.
 Status parse_control_costs(const std::string& text, ControlCosts& costs);
 
 // Both print one row, or one line of JSON, for each cluster. `points` gets the times over ranks for a picture.

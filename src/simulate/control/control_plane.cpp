@@ -206,7 +206,7 @@ void ControlPlane::take(const Input& input, int64_t& now) {
 }
 
 // Sends what the round has caused, and what the connections that it closes cause. A message to many ranks is encoded
-// once, and sealed for each.
+// once. A long one is also digested once, and each connection seals the digest.
 void ControlPlane::flush(int64_t& now) {
   while (true) {
     MessageEncoder encoder;
@@ -214,8 +214,13 @@ void ControlPlane::flush(int64_t& now) {
     const auto hang_ups = membership_.take_hang_ups();
     if (outgoing.empty() && hang_ups.empty()) return;
     for (const JobMembership::Outgoing& one : outgoing) {
-      const std::size_t bytes = encoder.encode(one.message).size() + kFrameHead;
-      now += to_ns(costs_.message_s + static_cast<double>(bytes) / costs_.seal_bytes_per_s);
+      const std::size_t encoded = encoder.encoded();
+      const SharedMessage message = encoder.encode(one.message);
+      const std::size_t bytes = message->bytes().size() + kFrameHead;
+      const double seal_s = static_cast<double>(bytes) / costs_.seal_bytes_per_s;
+      now += to_ns(costs_.message_s);
+      if (!message->is_long() || encoder.encoded() > encoded) now += to_ns(seal_s);
+      if (message->is_long()) now += to_ns(static_cast<double>(bytes) / costs_.write_bytes_per_s);
       ++traffic_.sent;
       traffic_.sent_bytes += static_cast<int64_t>(bytes);
       send_to_rank(static_cast<int>(one.peer - kFirstPeer), Event::Kind::message, bytes, now, one.message);

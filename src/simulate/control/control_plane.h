@@ -28,10 +28,11 @@ namespace fdl {
 
 // What the coordinator's thread takes, and the settings of a job that decide when something is late.
 struct ControlCosts {
-  double handshake_s = 150e-6;      // of one connection: accept it, prove the key
-  double message_s = 8e-6;          // read or write one message
-  double seal_bytes_per_s = 1.5e9;  // authenticate the bytes of messages
-  int accept_queue = 4096;          // calls that the kernel keeps for the listener
+  double handshake_s = 150e-6;       // of one connection: accept it, prove the key
+  double message_s = 8e-6;           // read or write one message
+  double seal_bytes_per_s = 1.5e9;   // authenticate the bytes of messages, once for a long one to many ranks
+  double write_bytes_per_s = 4.5e9;  // pass the bytes of long messages to the kernel
+  int accept_queue = 4096;           // calls that the kernel keeps for the listener
   double start_timeout_s = 30;
   CoordinatorClient::Limits limits;
 };

@@ -54,8 +54,8 @@ class CoordinatorRoundsTest : public ::testing::Test, protected CoordinatorRound
     done_.clear();
   }
 
-  void queue(Peer peer, const std::string& message) override {
-    done_.push_back(fmt::format("queue {} {}", peer, static_cast<int>(decode(message)->kind)));
+  void queue(Peer peer, const SharedMessage& message) override {
+    done_.push_back(fmt::format("queue {} {}", peer, static_cast<int>(decode(message->bytes())->kind)));
   }
   void flush(Peer peer) override {
     done_.push_back(fmt::format("flush {}", peer));

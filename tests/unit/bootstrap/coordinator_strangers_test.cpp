@@ -339,6 +339,15 @@ TEST(CoordinatorWire, FramesArriveInAnyFragmentsButOnlyInOrder) {
   }
   EXPECT_THAT(got, ElementsAre("one", "", "three"));
   EXPECT_FALSE(opener.is_inside_a_frame());
+  // Heads of messages for several connections are those of their frames, on both sides of the size from which a digest
+  // is sealed.
+  for (const std::size_t bytes : {std::size_t{0}, EncodedMessage::kLong - 1, EncodedMessage::kLong, 100_KiB}) {
+    FrameSealer one(key, Direction::to_coordinator);
+    FrameSealer other(key, Direction::to_coordinator);
+    const EncodedMessage message(std::string(bytes, 'x'));
+    EXPECT_EQ(one.head_of(message) + message.bytes(), other.seal(message.bytes()));
+    EXPECT_EQ(one.head_of(message) + message.bytes(), other.seal(message.bytes())) << "the second of its connection";
+  }
   // A frame that is replayed, of the other direction or of another key is rejected.
   opener.feed(stream.substr(0, kFrameHead + 3));
   EXPECT_EQ(opener.next().status().code(), Code::authentication);
@@ -347,6 +356,25 @@ TEST(CoordinatorWire, FramesArriveInAnyFragmentsButOnlyInOrder) {
     FrameOpener other(other_key, direction);
     other.feed(stream);
     EXPECT_EQ(other.next().status().code(), Code::authentication);
+  }
+}
+
+// A short frame whose payload is the digest of a long one has another seal.
+TEST(CoordinatorWire, TheSealOfALongFrameIsNotThatOfItsDigest) {
+  const std::string key(32, 'k');
+  const std::string payload(EncodedMessage::kLong, 'x');
+  const std::string frame = FrameSealer(key, Direction::to_coordinator).seal(payload);
+  const std::string digest = as_text(sha256(payload));
+  FrameOpener opener(key, Direction::to_coordinator);
+  std::string forged("\x20\0\0\0", 4);
+  opener.feed(forged + frame.substr(4, kFrameHead - 4) + digest);
+  EXPECT_EQ(opener.next().status().code(), Code::authentication);
+  for (const std::size_t at : {std::size_t{4}, kFrameHead, frame.size() - 1}) {
+    std::string changed = frame;
+    changed[at] = static_cast<char>(changed[at] ^ 1);
+    FrameOpener other(key, Direction::to_coordinator);
+    other.feed(changed);
+    EXPECT_EQ(other.next().status().code(), Code::authentication) << at;
   }
 }
 

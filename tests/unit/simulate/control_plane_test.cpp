@@ -72,7 +72,7 @@ TEST(SimulatedStart, TakesAtLeastTheWorkOfTheCoordinator) {
 
 // A free coordinator leaves the latency of the links: five exchanges one after the other, and three of the connection.
 TEST(SimulatedStart, TakesTheRoundTripsOfTheLinks) {
-  const ControlCosts free{.handshake_s = 0, .message_s = 0, .seal_bytes_per_s = 1e18};
+  const ControlCosts free{.handshake_s = 0, .message_s = 0, .seal_bytes_per_s = 1e18, .write_bytes_per_s = 1e18};
   Cluster cluster = cluster_of(4, 1);
   cluster.network = {.bytes_per_s = 1e18, .latency_s = 1e-3, .overhead_s = 0};
   cluster.local.overhead_s = 0;

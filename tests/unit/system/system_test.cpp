@@ -477,11 +477,11 @@ TEST(Handshake, RejectsGarbage) {
 TEST(Handshake, NamesBothVersionsWhenTheyDiffer) {
   std::string hello("FADL\x07\0\0\0", 8);
   hello.resize(100, 'n');
-  expect_stranger_refused(hello, false, "version 7.*version 1");
+  expect_stranger_refused(hello, false, "version 7.*version 2");
 }
 
 TEST(Handshake, RejectsATextThatIsTooLong) {
-  std::string proof("FADL\x01\0\0\0", 8);
+  std::string proof("FADL\x02\0\0\0", 8);
   proof.resize(8 + 32 + 32, 'n');
   proof += std::string("\x01\x01\0\0", 4) + std::string(257, 't');
   Ends ends = connected_pair();
@@ -492,7 +492,7 @@ TEST(Handshake, RejectsATextThatIsTooLong) {
 
 TEST(Handshake, SendsAStrangerOnlyANonce) {
   Ends ends = connected_pair();
-  const std::string proof = std::string("FADL\x01\0\0\0", 8) + std::string(64, 'n') + std::string(4, '\0');
+  const std::string proof = std::string("FADL\x02\0\0\0", 8) + std::string(64, 'n') + std::string(4, '\0');
   ASSERT_TRUE(write_all(ends.a.get(), bytes_of(proof), late()).ok());
   EXPECT_EQ(introduce_as_server(ends.b.get(), kKey, "p", "me", late()).status().code(), Code::authentication);
   ends.b.reset();
