@@ -265,8 +265,10 @@ nccl::Outcome NcclCollectives::make_calls(std::span<const NcclStep> group, Statu
 
 Result<nccl::RedOp> NcclCollectives::operation_of(const NcclStep& step) {
   if (step.factor == 1) return step.op;
-  // NCCL's own average multiplies floats by the same number, which is exact here (see nccl_scaling()).
-  if (step.op == nccl::RedOp::sum && step.factor * communicator_->size() == 1) return nccl::RedOp::average;
+  // NCCL's own average has the same results here (see nccl_scaling()). NCCL 2.32.3 has no kernel for the allreduce of
+  // floats with it where both buffers are in windows, and fails with the error "invalid device function".
+  const bool is_average = step.op == nccl::RedOp::sum && step.factor * communicator_->size() == 1;
+  if (is_average && step.kind != Kind::all_reduce) return nccl::RedOp::average;
   for (const Factor& known : factors_) {
     if (known.type == step.type && known.factor == step.factor) return known.op;
   }

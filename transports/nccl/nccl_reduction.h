@@ -3,7 +3,8 @@
 //
 // NCCL's own average is used where its results are those of the CPU:
 //   integers                             NCCL divides the sum, rounded toward zero
-//   floats, powers of two of ranks       NCCL multiplies each input by 1/ranks, which is exact
+//   floats, powers of two of ranks       NCCL multiplies each input by 1/ranks, which is exact; except for allreduces,
+//                                        which take a sum with that factor (see NcclCollectives::operation_of())
 // Among other numbers of ranks NCCL would round 1/ranks to the type, and each product once more: the average of three
 // float32 sevens would be 7.0000005, in bfloat16 7.03. There a kernel divides the sum, which is rounded once.
 #pragma once

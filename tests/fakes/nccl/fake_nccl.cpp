@@ -514,7 +514,16 @@ Outcome put_on_stream(Core& core, Work& work) {
   return code == 0 ? Outcome::success : refuse(Outcome::cuda_error, "the stream takes no work");
 }
 
+// NCCL 2.32.3 chooses a symmetric kernel for such an allreduce, and has none.
+bool lacks_kernel(Core& core, const Call& call) {
+  return std::string_view(call.name) == "AllReduce" && call.op == RedOp::average && is_float(call.type) &&
+         core.place_of(call.source) != 0 && core.place_of(call.target) != 0;
+}
+
 Outcome hand_in(Core& core, std::vector<Call> calls) {
+  for (const Call& call : calls) {
+    if (lacks_kernel(core, call)) return refuse(Outcome::cuda_error, "Cuda failure 'invalid device function'");
+  }
   std::lock_guard lock(core.mutex);
   if (core.stopped.load()) return refuse(Outcome::invalid_usage, "the communicator was revoked");
   if (!core.joined) return refuse(Outcome::invalid_usage, "the communicator is not complete yet");

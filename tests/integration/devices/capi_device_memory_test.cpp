@@ -2,6 +2,7 @@
 // fakes.
 #include <gmock/gmock.h>
 
+#include <bit>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -184,6 +185,26 @@ TEST_F(DeviceMemory, AdjacentSumsAreNeitherPackedNorUnpacked) {
 
 // If only some ranks applied a factor while packing, the sum would be wrong. If only some ranks passed a window to
 // NCCL, the fake would refuse it.
+// NCCL 2.32.3 has no kernel for its own average of floats in windows.
+TEST_F(DeviceMemory, AveragesOfFloatsInPlace) {
+  for (const int size : {2, 3, 4}) {
+    run_ranks(size, kNccl, [size](World& me) {
+      Gpu gpu(me);
+      int32_t* memory = gpu.take();
+      const int64_t count = kCount;
+      fdl_operation average = gpu.sum("average", memory, &count);
+      average.input.dtype = FDL_FLOAT32;
+      average.op = FDL_AVERAGE;
+      for (int step = 0; step < 3; ++step) {
+        gpu.fill(memory, kCount, std::bit_cast<int32_t>(6.0F * static_cast<float>(me.rank + 1 + step)));
+        FDL_EXPECT_OK(fdl_run(me.all, &average, 1, -1, nullptr));
+        const float expected = 3.0F * static_cast<float>(size + 1 + 2 * step);
+        EXPECT_EQ(gpu.get(memory, kCount), all(kCount, std::bit_cast<int32_t>(expected)));
+      }
+    });
+  }
+}
+
 TEST_F(DeviceMemory, AllRanksPackSumsThatLieDifferently) {
   run_ranks(3, kNccl, [](World& me) {
     Gpu gpu(me);
