@@ -109,8 +109,12 @@ Task<Status> Rank::recover() {
     co_await until_ended;
   }
   round_ = recovery_->survivors.round();
+  // A rank whose start has failed sees that its connection ends, and calls again.
+  for (const End& end : std::exchange(recovery_ends_, {})) end.close();
+  for (const auto& [rank, link] : recovery_->links) {
+    if (link.end) link.end.close();
+  }
   recovery_.reset();
-  recovery_ends_.clear();
   co_return status;
 }
 
