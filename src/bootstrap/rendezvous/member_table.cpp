@@ -34,7 +34,7 @@ struct AddressAndPort {
 };
 
 // Nothing if the parts of the text have not one port in common.
-std::optional<AddressAndPort> split(std::string_view text) {
+std::optional<AddressAndPort> split_port(std::string_view text) {
   AddressAndPort result;
   while (!text.empty()) {
     const std::string_view part = text.substr(0, text.find(','));
@@ -51,7 +51,7 @@ std::optional<AddressAndPort> split(std::string_view text) {
   return result;
 }
 
-std::string join(std::string_view address, uint16_t port) {
+std::string joined_with_port(std::string_view address, uint16_t port) {
   std::string text;
   while (!address.empty()) {
     const std::string_view part = address.substr(0, address.find(','));
@@ -69,9 +69,9 @@ void take_out_ports(MemberTable& table) {
     for (const RankRange& range : table.hosts[host].ranges) {
       for (int rank = range.first; rank < range.first + range.count; ++rank) {
         const std::string& whole = table.recovery[static_cast<std::size_t>(rank)];
-        const auto parts = split(whole);
-        // What join() would not give back stays whole.
-        if (!parts || whole.size() > kMostKey || join(parts->address, parts->port) != whole) return;
+        const auto parts = split_port(whole);
+        // What joined_with_port() would not give back stays whole.
+        if (!parts || whole.size() > kMostKey || joined_with_port(parts->address, parts->port) != whole) return;
         if (parts->port == 0) continue;
         std::string& address = addresses[host];
         if (address.empty()) address = parts->address;
@@ -142,7 +142,7 @@ Result<std::vector<Hello>> members_of(const MemberTable& table, int size) {
         if (!table.efa.empty()) member.efa = table.efa[at];
         if (!table.recovery.empty()) member.recovery = table.recovery[at];
         const bool has_port = !table.addresses.empty() && !table.ports.empty() && table.ports[at] != 0;
-        if (has_port) member.recovery = join(table.addresses[i], table.ports[at]);
+        if (has_port) member.recovery = joined_with_port(table.addresses[i], table.ports[at]);
       }
     }
   }
