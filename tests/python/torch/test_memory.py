@@ -20,6 +20,8 @@ def check_init():
     raises(fdl.NotInitializedError, "init", fdl.empty, 3)
     hvd.init()
     torch.set_num_threads(1)
+    if os.environ.get("TEST_MOVE_TOGETHER"):
+        gradient_buckets.MOVE_TOGETHER.add("cpu")
 
 
 def check_arrays_are_zeros_and_can_be_reduced():
@@ -105,6 +107,45 @@ def check_gradients_stay_in_the_buckets():
         assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def check_dropped_gradients_move_in_at_once_where_each_copy_costs_a_launch():
+    gradient_buckets.SHARED_BUCKET_BYTES = 25 << 20
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
+    optimizer = wrapped(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    copies, copy_all = [], torch._foreach_copy_
+    torch._foreach_copy_ = lambda targets, sources: copies.append(len(targets)) or copy_all(targets, sources)
+    try:
+        for to_none in (True, True, False, False):
+            copies.clear()
+            optimizer.zero_grad(set_to_none=to_none)
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            at_once = to_none and "cpu" in gradient_buckets.MOVE_TOGETHER
+            assert copies == ([8] if at_once else []), copies
+    finally:
+        torch._foreach_copy_ = copy_all
+
+
+def check_a_gradient_that_is_replaced_before_its_bucket_starts():
+    """The later value counts, also if the first one was not yet copied."""
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    for parameter in model.parameters():
+        nn.init.ones_(parameter)
+    optimizer = wrapped(model, torch.optim.SGD(model.parameters(), lr=1.0), op=hvd.Sum)
+    first, last = model[1].weight, model[0].weight  # in the order of the backward pass
+
+    def replace(_):
+        first.grad = torch.full((2, 2), 10.0 * (hvd.rank() + 1))
+
+    last.register_hook(replace)  # before the last gradient of the bucket
+    for step in range(1, 4):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        total = 10.0 * sum(range(1, hvd.size() + 1))
+        assert torch.equal(first.detach(), torch.full((2, 2), 1.0 - step * total)), (step, first)
+        assert torch.equal(first.grad, torch.full((2, 2), total))
+
+
 def check_each_bucket_is_one_tensor():
     gradient_buckets.SHARED_BUCKET_BYTES = 25 << 20
     model = net()
@@ -184,6 +225,7 @@ def check_memory_outlives_shutdown():
 
 
 @pytest.mark.parametrize("check", checks_of(sys.modules[__name__]))
+@pytest.mark.parametrize("together", ["", "1"], ids=["one by one", "together"])
 @pytest.mark.parametrize("size", [3])
-def test_on_ranks(check, size):
-    require(sys.modules[__name__], size, check)
+def test_on_ranks(check, size, together):
+    require(sys.modules[__name__], size, check, {"TEST_MOVE_TOGETHER": together} if together else None)

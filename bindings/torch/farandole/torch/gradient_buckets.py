@@ -12,6 +12,9 @@ BUCKET_BYTES = 1 << 20
 # On a device a bucket costs a collective and two kernels, some 50 us of which the host's launches are most.
 DEVICE_BUCKET_BYTES = 16 << 20
 SHARED_BUCKET_BYTES = 25 << 20
+# Where each copy is a launch, new gradients move into their bucket together. On the CPU each moves while it is in the
+# cache.
+MOVE_TOGETHER = {"cuda"}
 _PART_ELEMENTS = 1024  # a part has a multiple of them, unless it is the last one
 _ALIGNMENT = 64  # bytes; each gradient in a bucket begins at a multiple
 
@@ -67,6 +70,8 @@ class SharedBucket(Bucket):
             else empty(count, dtype=self.dtype, device=self.device, process_set=process_set)
         )
         self.version = 0  # of `flat`, when the reduction started
+        # Gradients that the program has dropped (zero_grad) move in together.
+        self.moves_together = self.device.type in MOVE_TOGETHER and len(parameters) > 1
         self.views = {}
         self.lay_out({})
 
@@ -83,14 +88,27 @@ class SharedBucket(Bucket):
         """
         return all(one.dtype == self.dtype and one.device == self.device for one in self.parameters)
 
-    def take_in(self, parameter):
-        """Moves a gradient into the bucket. Autograd accumulates into it there until it is set to None."""
-        view, gradient = self.views[parameter], parameter.grad
-        if gradient is view:
-            return
+    def take_in(self, parameters):
+        """Moves gradients into the bucket. Autograd accumulates into them there until they are set to None."""
+        outside = [one for one in parameters if one.grad is not self.views[one]]
         with torch.no_grad():
-            view.zero_() if gradient is None else view.copy_(gradient)
-        parameter.grad = view
+            for parameter in outside:
+                if parameter.grad is None:
+                    self.views[parameter].zero_()
+            copied = [one for one in outside if one.grad is not None]
+            if len(copied) == 1:
+                self.views[copied[0]].copy_(copied[0].grad)
+            elif copied:
+                torch._foreach_copy_([self.views[one] for one in copied], [one.grad for one in copied])
+            self._keep_until_copied([one.grad for one in copied])
+        for parameter in outside:
+            parameter.grad = self.views[parameter]
+
+    def _keep_until_copied(self, gradients):
+        """Their memory is of the streams that computed them, and may be reused there once they are dropped."""
+        if any(stream != torch.cuda.current_stream(self.device) for stream in self.streams):
+            for gradient in gradients:
+                gradient.record_stream(torch.cuda.current_stream(self.device))
 
     def release(self, parameter):
         """Gives the gradient its own memory again."""

@@ -113,10 +113,14 @@ class LaunchedGradients(GroupedGradients):
                 parameter.grad.copy_(tensor)
 
     def _launch_in_place(self, bucket, parameters):
-        for parameter in parameters:
-            if parameter.grad is not bucket.views[parameter]:
-                self.ready.pop(parameter, None)
-            bucket.take_in(parameter)
+        outside = [parameter for parameter in parameters if parameter.grad is not bucket.views[parameter]]
+        replaced = [one for one in outside if one in self.ready and self.ready[one][0] is not one.grad]
+        bucket.take_in(outside)
+        for parameter in outside:
+            if parameter in self.ready:
+                self.ready[parameter] = parameter.grad, parameter.grad._version
+        for parameter in replaced:
+            del self.ready[parameter]
         version = bucket.flat._version
         name = f"allreduce.{self.sent_names[bucket.parameters[0]]}+{len(bucket.parameters) - 1}"
 

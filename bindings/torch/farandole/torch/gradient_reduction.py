@@ -110,8 +110,8 @@ class GradientReductions(LaunchedGradients):
     def _taken_in(self, parameter, bucket):
         if not bucket.fits():
             bucket = self._replace(bucket)[parameter]
-        if bucket.is_shared:
-            bucket.take_in(parameter)
+        if bucket.is_shared and not bucket.moves_together:
+            bucket.take_in([parameter])
         return parameter.grad
 
     # ---- At the step ----
