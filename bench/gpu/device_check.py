@@ -433,11 +433,8 @@ def check_torch_distributed_fully_sharded(here):
     dist, torch = group_of_torch(here), here.torch
     if here.size == 1 or not here.is_cuda:
         return
-    begin = time.monotonic()
     from torch.distributed.fsdp import fully_shard
 
-    if here.rank == 0:
-        print(f"  its import takes {time.monotonic() - begin:.2f} s")
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64, bias=False, device=here.device) for _ in range(2)))
     with torch.no_grad():
         for parameter in model.parameters():

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/split_list.h"
 #include "bootstrap/coordinator/coordinator_wire.h"
 
 namespace fdl {
@@ -36,27 +37,25 @@ struct AddressAndPort {
 // Nothing if the parts of the text have not one port in common.
 std::optional<AddressAndPort> split_port(std::string_view text) {
   AddressAndPort result;
-  while (!text.empty()) {
-    const std::string_view part = text.substr(0, text.find(','));
+  if (text.empty()) return result;
+  for (const std::string& part : split_list(text)) {
     const auto colon = part.rfind(':');
     uint16_t port = 0;
-    if (colon == std::string_view::npos) return std::nullopt;
+    if (colon == std::string::npos) return std::nullopt;
     const auto [end, error] = std::from_chars(part.data() + colon + 1, part.data() + part.size(), port);
     const bool is_other = !result.address.empty() && port != result.port;
     if (error != std::errc() || end != part.data() + part.size() || port == 0 || is_other) return std::nullopt;
-    result.address.append(result.address.empty() ? "" : ",").append(part.substr(0, colon));
+    result.address.append(result.address.empty() ? "" : ",").append(part, 0, colon);
     result.port = port;
-    text.remove_prefix(std::min(part.size() + 1, text.size()));
   }
   return result;
 }
 
 std::string joined_with_port(std::string_view address, uint16_t port) {
   std::string text;
-  while (!address.empty()) {
-    const std::string_view part = address.substr(0, address.find(','));
+  if (address.empty()) return text;
+  for (const std::string& part : split_list(address)) {
     text += fmt::format("{}{}:{}", text.empty() ? "" : ",", part, port);
-    address.remove_prefix(std::min(part.size() + 1, address.size()));
   }
   return text;
 }

@@ -29,11 +29,12 @@ struct MemberTable {
   std::vector<int> process_ids{};
   std::vector<int> numa_nodes{};
   std::vector<int8_t> efa{};
-  std::vector<uint16_t> ports{};  // of the recovery addresses; 0: the rank has none
-  std::vector<std::string>
-      recovery{};  // whole addresses, where one of them has no port, or hosts' ranks differ in more
-  std::vector<std::string> addresses{};  // one for each host, where there are ports: without them
-  std::string salt{};                    // of rank 0
+  // The recovery addresses: of each host one without its port, and the port of each rank, which is 0 if it has none. If
+  // ranks of a host differ in more, or an address has no port, `recovery` has whole addresses instead.
+  std::vector<std::string> addresses{};
+  std::vector<uint16_t> ports{};
+  std::vector<std::string> recovery{};
+  std::string salt{};  // of rank 0
 };
 
 // `members`: in the order of their ranks, without gaps.

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <string_view>
 
+#include "base/split_list.h"
 #include "cli/json_line.h"
 #include "cli/simulate/cluster_text.h"
 #include "cli/table_text.h"
@@ -107,8 +108,7 @@ Result<SimulatedVictim> parse_victim(const std::string& text) {
 }
 
 Status parse_control_costs(const std::string& text, ControlCosts& costs) {
-  std::vector<std::string> parts{""};
-  for (const char c : text) c == ',' ? parts.emplace_back() : parts.back() += c;
+  const std::vector<std::string> parts = split_list(text);
   if (parts.size() != 3 && parts.size() != 4) {
     return Status(Code::invalid_argument,
                   "'" + text +
