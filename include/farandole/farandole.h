@@ -340,8 +340,10 @@ FDL_API void fdl_group_destroy(fdl_group* group);
  * destroyed in between: fdl_submit and the wait. Stream 2 (cudaStreamPerThread) is that of the calling thread. With
  * NCCL, ordered calls are queued on the given stream itself, and may be captured into a CUDA graph. Without NCCL (or
  * with FARANDOLE_DEVICE_COLLECTIVES=staged) they go through pinned memory of the host, as messages do, unless
- * fdl_call_options says that they are between devices. All ranks give a collective tensors on the same kind of device;
- * the two sides of a message may use different ones. */
+ * fdl_call_options says that they are between devices. If such a message is a request, its stream waits for it from
+ * fdl_wait, fdl_test, ... or fdl_request_free on, which must not be inside a capture; if it is submitted
+ * (fdl_call_submit), from the moment on when both ranks have called. All ranks give a collective tensors on the same
+ * kind of device; the two sides of a message may use different ones. */
 typedef enum fdl_device_kind { FDL_DEVICE_CPU = 0, FDL_DEVICE_CUDA = 2 /* DLPack's number */ } fdl_device_kind;
 /* Opens a device before its first use, which would open it otherwise. From any thread. FDL_UNSUPPORTED: the device
  * cannot be used; the text gives the reason (no driver, a driver that is too old, a build without CUDA).

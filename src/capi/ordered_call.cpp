@@ -229,6 +229,9 @@ fdl_result start_request(fdl_comm* comm, const fdl_call& call, const fdl_call_op
   made->call.timeout_ns = options.timeout_ns;
   const fdl_result translated = translate(comm, call, options, made->call);
   if (translated != FDL_OK) return translated;
+  // The program may call collectives on this stream before it waits. They must not be behind a message that the peer
+  // can only receive after them.
+  if (auto* message = std::get_if<Message>(&made->call.work)) message->waits_later = message->between_devices;
   std::visit([&](auto& work) { comm->comm().start(work); }, made->call.work);
   *request = made.release();
   return FDL_OK;
@@ -353,13 +356,22 @@ fdl_result submit_group(fdl_comm* comm, std::span<const fdl_call> calls, const f
 }
 FDL_REPORT_EXCEPTIONS
 
+Status order_stream_behind(OrderedCall& call) {
+  auto* const message = std::get_if<Message>(&call.work);
+  if (message == nullptr || message->finished == nullptr) return {};
+  const auto result = DeviceResult::adopt(call.used, std::exchange(message->finished, nullptr));
+  return message->completion.status.ok() ? result->order_before(message->stream) : Status();
+}
+
 fdl_result finish(fdl_request* request) try {
   fdl_comm* comm = request->comm;
   const std::unique_ptr<fdl_request> owned(request);  // freed also if the wait fails
   // The limit counts from here and not from the start: a request may be in flight as long as the program computes.
   const Status outcome = comm->comm().wait(request->completion(), deadline_of(comm, request->call.timeout_ns));
   count_end(comm->ordered->metrics.get(), request->call, outcome);
-  return report_outcome(comm, outcome, request->call.title);
+  Status ordered = order_stream_behind(request->call);
+  if (!outcome.ok()) return report_outcome(comm, outcome, request->call.title);
+  return report(ordered.ok() ? ordered : ordered.during(request->call.title));
 }
 FDL_REPORT_EXCEPTIONS
 

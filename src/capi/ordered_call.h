@@ -30,6 +30,8 @@ fdl_call known_call(const fdl_call& given);
 // Reports that a function which drives the communicator cannot be used, because its world does.
 fdl_result refuse_shared(fdl_comm* comm, const char* function);
 
+// The stream of a message that was started as a request waits for it, once. Does nothing for other calls.
+Status order_stream_behind(OrderedCall& call);
 // Waits for one request, frees it and reports its outcome.
 fdl_result finish(fdl_request* request);
 

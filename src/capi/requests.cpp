@@ -107,6 +107,7 @@ void fdl_request_free(fdl_request* request) {
   if (request == nullptr) return;
   // If the request is done, its communicator may have been destroyed and is not accessed.
   if (request->completion().done) {
+    static_cast<void>(order_stream_behind(request->call));
     delete request;
   } else {
     static_cast<void>(finish(request));

@@ -74,6 +74,10 @@ struct Message {
   // at once; the library then gets them as one group. 0: it is not said.
   bool between_devices = false;
   uint32_t batch = 0;
+  // Of a message between devices: `stream` does not wait for it. If the device library moves it, it ends with an event
+  // behind it in `finished`, which the caller waits for, and ends.
+  bool waits_later = false;
+  void* finished = nullptr;
   Completion completion;
   // Used by the communicator.
   bool held = false;       // `data` is not filled yet, so this message and those behind it wait

@@ -81,19 +81,28 @@ Status DeviceLink::post(const Group& group) {
   return first.ok() ? ended : first;
 }
 
-// From here on the streams of the messages order their memory.
+// From here on the streams of the messages order their memory, or the events of those whose streams wait later.
 Status DeviceLink::finish(Group& group) {
   Status status = device_.set(queued_, stream_);
-  Stream last = nullptr;
+  const Message* last = nullptr;
   for (std::size_t i = 0; i < group.parts.size() && status.ok(); ++i) {
-    const Stream stream = group.parts[i].message->stream;
-    if (i > 0 && stream == last) continue;
-    status = device_.wait(stream, queued_);
-    last = stream;
+    Message& message = *group.parts[i].message;
+    if (message.waits_later) {
+      status = leave_event(message);
+    } else if (last == nullptr || message.stream != last->stream) {
+      status = device_.wait(message.stream, queued_);
+      last = &message;
+    }
   }
   free_events(group);
   for (const Part& part : group.parts) part.message->completion.finish(status);
   return status;
+}
+
+// An event of its own: `queued_` moves on with later groups, for which nothing of this message may wait.
+Status DeviceLink::leave_event(Message& message) {
+  FDL_ASSIGN_OR_RETURN(message.finished, device_.make_event());
+  return device_.set(message.finished, stream_);
 }
 
 std::vector<Message*> DeviceLink::take_rest() {

@@ -14,7 +14,8 @@ namespace fdl {
 
 // The two ranks are a group of the library of their own, with a stream of its own: messages with one peer never wait
 // for those with another, nor for collectives. Both ranks launch the same groups of messages in the same order, so no
-// order of their calls can end in a deadlock. A message is complete once it is queued and its own stream waits for it.
+// order of their calls can end in a deadlock. A message is complete once it is queued, and either its own stream waits
+// for it, or it has an event of its own behind it (Message::waits_later).
 class DeviceLink {
  public:
   // One message, and the event behind the work that its stream had before it. The link takes the event over.
@@ -59,6 +60,7 @@ class DeviceLink {
   Status prepare();
   Status post(const Group& group);
   Status finish(Group& group);
+  Status leave_event(Message& message);
   void free_events(Group& group);
 
   DeviceLibrary& library_;

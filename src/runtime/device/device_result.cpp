@@ -12,6 +12,10 @@ Result<std::shared_ptr<DeviceResult>> DeviceResult::make(std::shared_ptr<UsedDev
   return std::shared_ptr<DeviceResult>(new DeviceResult(std::move(used), finished.event, captured));
 }
 
+std::shared_ptr<DeviceResult> DeviceResult::adopt(std::shared_ptr<UsedDevice> used, DeviceEvent finished) {
+  return std::shared_ptr<DeviceResult>(new DeviceResult(std::move(used), finished, false));
+}
+
 Status DeviceResult::order_before(Stream stream) {
   const CurrentDevice current(used_->device());  // once for all calls
   const uint64_t id = used_->device().stream_id(stream);

@@ -16,6 +16,8 @@ class DeviceResult {
   // the result is a part of the graph.
   static Result<std::shared_ptr<DeviceResult>> make(std::shared_ptr<UsedDevice> used, Stream stream,
                                                     bool captured = false);
+  // Takes over an event that was recorded behind the results.
+  static std::shared_ptr<DeviceResult> adopt(std::shared_ptr<UsedDevice> used, DeviceEvent finished);
   ~DeviceResult() { used_->give_back(finished_); }
   DeviceResult(const DeviceResult&) = delete;
   DeviceResult& operator=(const DeviceResult&) = delete;

@@ -162,6 +162,44 @@ TEST_F(BetweenDevices, RunBesideCollectivesInAnyOrder) {
   EXPECT_EQ(fake_nccl_calls("Send"), 1);
 }
 
+// The send is on the device before rank 0 calls the allreduce. Its receive follows the allreduce on rank 1.
+TEST_F(BetweenDevices, AStreamWaitsForASendFromItsWaitOn) {
+  std::barrier called(2);
+  run_ranks(2, kNccl, [&](World& me) {
+    Sender rank(me);
+    constexpr std::size_t kCount = 1000;
+    int32_t* memory = me.rank == 0 ? rank.device.put(numbers(3, kCount)) : rank.fresh(kCount);
+    int32_t* answer = me.rank == 1 ? rank.device.put(numbers(4, kCount)) : rank.fresh(kCount);
+    int32_t* sum = rank.device.put(std::vector<int32_t>(kCount, 1));
+    fdl_call call = rank.device.message(FDL_RECV, sum, kCount, 0);
+    call.collective = FDL_ALLREDUCE;
+    call.input = sum;
+    FDL_ASSERT_OK(fdl_call_ex(me.comm, &call, nullptr, nullptr));  // connects
+    rank.device.synchronize();
+    if (me.rank == 0) {
+      fdl_request* sent = rank.start(FDL_SEND, memory, kCount, 1);
+      fdl_request* received = rank.start(FDL_RECV, answer, kCount, 1);
+      int done = 0;
+      for (int more = 0; more<100; more += fake_nccl_calls("Send")> 0 ? 1 : 0) {
+        FDL_ASSERT_OK(fdl_test(received, &done));
+        ASSERT_EQ(done, 0) << "rank 1 sends it later";
+      }
+      FDL_ASSERT_OK(fdl_call_ex(me.comm, &call, nullptr, nullptr));
+      called.arrive_and_wait();
+      FDL_ASSERT_OK(fdl_wait(sent));
+      FDL_ASSERT_OK(fdl_wait(received));
+    } else {
+      FDL_ASSERT_OK(fdl_call_ex(me.comm, &call, nullptr, nullptr));
+      FDL_ASSERT_OK(rank.run(FDL_RECV, memory, kCount, 0));
+      called.arrive_and_wait();
+      FDL_ASSERT_OK(rank.run(FDL_SEND, answer, kCount, 0));
+    }
+    EXPECT_EQ(rank.device.get(memory, kCount), numbers(3, kCount));
+    EXPECT_EQ(rank.device.get(answer, kCount), numbers(4, kCount));
+    EXPECT_EQ(rank.device.get(sum, kCount), std::vector<int32_t>(kCount, 4));
+  });
+}
+
 // ---- through the host, where NCCL cannot be used or one side lies there ----
 
 TEST_F(BetweenDevices, GoThroughTheHostWithoutNccl) {
@@ -261,6 +299,59 @@ TEST_F(BetweenDevices, AreDoneOnTheDeviceAfterTheHost) {
     FDL_EXPECT_OK(fdl_poll_device(handle, &done));
     EXPECT_EQ(done, 1);
     fdl_handle_free(handle);
+  });
+}
+
+// Starts a message of rank 0 to rank 1 while rank 0's device is held, so that it is on the device and not over, ends
+// the request by `end`, and reads the received memory behind it.
+void end_before_the_device(const std::function<void(fdl_request*)>& end) {
+  constexpr std::size_t kCount = 300;
+  std::barrier meet(2);
+  run_ranks(2, kNccl, [&](World& me) {
+    Sender rank(me);
+    int32_t* memory = me.rank == 0 ? rank.device.put(numbers(1, kCount)) : rank.fresh(kCount);
+    int32_t* after = rank.fresh(kCount);
+    FDL_ASSERT_OK(fdl_device_open(me.world, FDL_DEVICE_CUDA, me.rank));  // loads the kernels, for which it waits
+    meet.arrive_and_wait();
+    if (me.rank == 0) fake_cuda_hold();
+    meet.arrive_and_wait();
+    end(rank.start(me.rank == 0 ? FDL_SEND : FDL_RECV, memory, kCount, 1 - me.rank));
+    rank.device.queue_copy(after, memory, kCount);
+    meet.arrive_and_wait();
+    if (me.rank == 0) fake_cuda_go_on();
+    EXPECT_EQ(rank.device.get(after, kCount), numbers(1, kCount));
+  });
+}
+
+TEST_F(BetweenDevices, ARequestOrdersItsStreamHoweverItEnds) {
+  end_before_the_device([](fdl_request* request) { FDL_EXPECT_OK(fdl_wait(request)); });
+  end_before_the_device([](fdl_request* request) {
+    for (int done = 0; done == 0;) FDL_ASSERT_OK(fdl_test(request, &done));
+  });
+  end_before_the_device([](fdl_request* request) {
+    std::size_t index = 0;
+    FDL_EXPECT_OK(fdl_wait_any(&request, 1, &index));
+  });
+  end_before_the_device(fdl_request_free);
+}
+
+TEST_F(BetweenDevices, AWaitInsideACaptureIsRefusedAndTheCaptureStaysValid) {
+  run_ranks(2, kNccl, [](World& me) {
+    Sender rank(me);
+    int32_t* memory = rank.device.put(numbers(1, 10));
+    for (const bool by_test : {false, true}) {
+      if (me.rank == 1) {
+        FDL_ASSERT_OK(rank.run(FDL_RECV, memory, 10, 0));
+        continue;
+      }
+      fdl_request* request = rank.start(FDL_SEND, memory, 10, 1);
+      ASSERT_EQ(fake_cuda_begin_capture(rank.device.stream()), 0);
+      fdl_result result = FDL_OK;
+      for (int done = by_test ? 0 : 1; by_test && done == 0;) result = fdl_test(request, &done);
+      if (!by_test) result = fdl_wait(request);
+      expect_error(result, FDL_UNSUPPORTED, "being captured");
+      EXPECT_EQ(fake_cuda_end_capture(rank.device.stream()), 0);
+    }
   });
 }
 

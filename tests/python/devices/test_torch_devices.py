@@ -276,6 +276,7 @@ def check_torch_distributed():
     assert torch.equal(part.get(), total(4 * hvd.size(), torch.float32)[hvd.rank() * 4 : hvd.rank() * 4 + 4])
     if hvd.size() > 1:
         exchange_messages()
+        messages_and_collectives_in_any_order()
         batches_are_one_group()
         other_coalesced_collectives_are_one_group()
         pools_are_registered()
@@ -331,6 +332,27 @@ def exchange_messages():
         assert torch.equal(late.get(), values(other, 700, torch.float32, tag))
     for work in works:
         work.wait()
+
+
+def messages_and_collectives_in_any_order():
+    """Rank 0 starts a message before a collective, and rank 1 receives it behind the collective. With NCCL the message is
+    on rank 0's device before the collective is."""
+    other, summed = 1 - hvd.rank(), mine(600, torch.float32)
+    moved = mine(600, torch.float32, 1) if hvd.rank() == 0 else fake_devices.Tensor(torch.zeros(600))
+    dist.all_reduce(mine(600, torch.float32), async_op=True).wait()  # connects
+    if hvd.rank() == 0:
+        sends = nccl_calls(b"Send")
+        message = dist.isend(moved, other)
+        while "FARANDOLE_NCCL_LIBRARY" in os.environ and nccl_calls(b"Send") == sends:
+            time.sleep(0.001)
+        time.sleep(0.05)  # what follows the call
+    reduction = dist.all_reduce(summed, async_op=True)
+    if hvd.rank() == 1:
+        message = dist.irecv(moved, other)
+    message.wait()
+    reduction.wait()
+    assert torch.equal(summed.get(), total(600, torch.float32))
+    assert torch.equal(moved.get(), values(0, 600, torch.float32, 1))
 
 
 def other_coalesced_collectives_are_one_group():

@@ -9,7 +9,9 @@ caller's computation.
     completed   the device has finished the collective
     blocking    the collective is queued on the caller's current stream
 
-Messages follow the same rules. They go from device to device by NCCL where both ranks can use it.
+Messages follow the same rules. They go from device to device by NCCL where both ranks can use it. Those with each rank
+have a stream of their own: a collective that the ranks start before, after or between the two sides of a message, in any
+order, does not wait for it.
 """
 
 import torch
@@ -36,16 +38,17 @@ def _tensors_of(keep):
 
 
 class GroupStreams:
-    """A process group's own streams, one for each device."""
+    """A process group's own streams on each device: one for collectives, and one for the messages with each rank."""
 
     def __init__(self):
         self._streams = {}
 
-    def enter(self, device, keep):
-        """The group's stream on the device, ordered after everything that the caller has queued on its own stream."""
-        stream = self._streams.get(device)
+    def enter(self, device, keep, peer=None):
+        """The stream for collectives on the device, or for messages with a rank, ordered after everything that the caller
+        has queued on its own stream."""
+        stream = self._streams.get((device, peer))
         if stream is None:
-            stream = self._streams[device] = torch.cuda.Stream(device)
+            stream = self._streams[device, peer] = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         for tensor in _tensors_of(keep):
             tensor.record_stream(stream)  # keeps its memory from reuse until the stream has finished with it

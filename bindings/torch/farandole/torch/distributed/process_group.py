@@ -155,7 +155,7 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
         plain, afterwards = (operands.source(tensor), None) if outgoing else operands.target(tensor)
         if peer != _ANY_SOURCE and not 0 <= peer < self._size:
             raise errors.InvalidArgumentError(f"there is no rank {peer} in a group of {self._size}")
-        stream = None if plain.is_cpu else self._group_streams.enter(plain.device, plain)
+        stream = None if plain.is_cpu else self._group_streams.enter(plain.device, plain, peer)
         place = stream and place_on(stream, plain)
         try:
             pending = self._channel.post(
