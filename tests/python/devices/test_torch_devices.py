@@ -335,8 +335,8 @@ def exchange_messages():
 
 
 def messages_and_collectives_in_any_order():
-    """Rank 0 starts a message before a collective, and rank 1 receives it behind the collective. With NCCL the message is
-    on rank 0's device before the collective is."""
+    """Rank 0 starts a message before a collective, and rank 1 receives it behind the collective. With NCCL the message
+    is on rank 0's device before the collective is."""
     other, summed = 1 - hvd.rank(), mine(600, torch.float32)
     moved = mine(600, torch.float32, 1) if hvd.rank() == 0 else fake_devices.Tensor(torch.zeros(600))
     dist.all_reduce(mine(600, torch.float32), async_op=True).wait()  # connects

@@ -10,8 +10,8 @@ caller's computation.
     blocking    the collective is queued on the caller's current stream
 
 Messages follow the same rules. They go from device to device by NCCL where both ranks can use it. Those with each rank
-have a stream of their own: a collective that the ranks start before, after or between the two sides of a message, in any
-order, does not wait for it.
+have a stream of their own, so that a collective never waits for a message which one rank has started before it, and the
+other one behind it.
 """
 
 import torch
@@ -44,8 +44,8 @@ class GroupStreams:
         self._streams = {}
 
     def enter(self, device, keep, peer=None):
-        """The stream for collectives on the device, or for messages with a rank, ordered after everything that the caller
-        has queued on its own stream."""
+        """The stream for collectives on the device, or for messages with a rank, ordered after everything that the
+        caller has queued on its own stream."""
         stream = self._streams.get((device, peer))
         if stream is None:
             stream = self._streams[device, peer] = torch.cuda.Stream(device)
