@@ -195,6 +195,48 @@ TEST(Architecture, ExceptionsAreNotThrown) {
                      "return a Status; only bindings turn one into an exception");
 }
 
+// The head of the function of the C API that the line begins, up to its brace; "" if it begins none.
+std::string head_of_function(const std::vector<std::string>& lines, std::size_t line) {
+  static const std::regex kBegin("^(?:const )?\\w+\\*? \\*?fdl_\\w+\\(");
+  if (!std::regex_search(lines[line], kBegin)) return "";
+  std::string head;
+  for (; line < lines.size(); ++line) {
+    head += lines[line];
+    if (lines[line].find('{') != std::string::npos) return head;
+    if (lines[line].find(';') != std::string::npos) return "";
+  }
+  return "";
+}
+
+// A program in C cannot catch what a function of the C API throws. Functions that call guarded ones alone, or nothing
+// that allocates, need no guard.
+TEST(Architecture, FunctionsOfTheCApiLetNoExceptionOut) {
+  const std::regex safe(
+      "fdl_(last_error|result_name|version|dtype_size|dtype_name|compression_name|\\w+_init|comm_rank|comm_size|group_"
+      "all|"
+      "group_rank|group_size|group_world_rank|op_destroy)\\(");
+  int guarded = 0;
+  for (const Source& source : sources_under({"src/capi"})) {
+    if (!source.path.ends_with(".cpp")) continue;
+    for (std::size_t i = 0; i < source.lines.size(); ++i) {
+      const std::string head = head_of_function(source.lines, i);
+      if (head.empty() || std::regex_search(head, safe)) continue;
+      if (head.ends_with(" try {") || head.find(" try { ") != std::string::npos) {
+        ++guarded;
+        continue;
+      }
+      for (std::size_t body = i; body < source.lines.size() && !source.lines[body].starts_with("}"); ++body) {
+        const std::string& line = source.lines[body];
+        if (!line.starts_with("  ") || line.starts_with("    ") || line.find("FDL_NEED_REQUEST") != std::string::npos)
+          continue;
+        EXPECT_TRUE(line.starts_with("  return run_"))
+            << source.path << ":" << body + 1 << ": end the body with FDL_REPORT_EXCEPTIONS: " << head;
+      }
+    }
+  }
+  EXPECT_GT(guarded, 50) << "the test does not find the functions any more: see head_of_function()";
+}
+
 TEST(Architecture, NothingIsLeftToDoWithoutAName) {
   expect_nowhere_but(sources_under({"src", "transports", "cuda", "include", "bench", "examples", "bindings"}),
                      std::regex("\\bTODO\\b(?!\\([a-z]+\\))|\\bFIXME\\b"), {}, "do it, or write TODO(name)");

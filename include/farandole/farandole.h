@@ -173,7 +173,7 @@ FDL_API void fdl_log_sink(fdl_log_function function, void* context);
 FDL_API size_t fdl_config_describe(char* text, size_t capacity);
 /* Describes as text the algorithm with which `ranks` ranks would run a collective of `bytes` bytes over TCP, the reason
  * (the tuning table in force, or the cost model) and its steps. `collective`: "allreduce" and so on; `algorithm`: a
- * name, or NULL to choose one. Text, result and errors are as for fdl_config_describe. */
+ * name, or NULL to choose one. `ranks`: 1 to 1024. Text, result and errors are as for fdl_config_describe. */
 FDL_API size_t fdl_explain(const char* collective, int ranks, size_t bytes, const char* algorithm, char* text,
                            size_t capacity);
 
@@ -624,8 +624,9 @@ FDL_API fdl_result fdl_wait(fdl_request* request);
 /* Waits for all requests, frees them and sets their entries to NULL. Returns the first failure. NULL entries are
  * skipped; the requests may belong to several communicators. */
 FDL_API fdl_result fdl_wait_all(fdl_request** requests, size_t count);
-/* Waits for one of several requests of one communicator, without a limit. Frees it, sets its entry to NULL and *index
- * to its position, and returns its outcome. FDL_INVALID_ARGUMENT: all entries are NULL, or of several communicators. */
+/* Waits for one of several requests of one communicator. Frees it, sets its entry to NULL and *index to its position,
+ * and returns its outcome. FDL_INVALID_ARGUMENT: all entries are NULL, or of several communicators. FDL_TIMEOUT: the
+ * limit of the request at *index has passed, as in fdl_wait. */
 FDL_API fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index);
 /* For a thread that serves the requests of other threads: as fdl_wait_any for requests of `comm` (perhaps none). It
  * also returns, with FDL_OK and *index = count, if fdl_comm_wake was called since the last time. timeout_ns < 0: no

@@ -17,24 +17,25 @@
 namespace fdl::capi {
 namespace {
 
-// The last failure of a thread. It owns the texts, so that the pointers in fdl_error live until the next failure.
-// `view` points into `error`, so the two change together, in report() only.
-struct LastError {
-  Error error{.code = Code::ok};
-  fdl_error view{FDL_OK, -1, "", "", "", "", ""};
-};
-
-// One a thread: a failure in another thread cannot replace the text between a call and fdl_last_error(). A call in an
-// exit handler comes after the end of the thread's objects; its error is made anew, and intentionally leaked.
-LastError& last_error() {
-  thread_local LastError* last = nullptr;
+// The last failure of a thread owns the texts, so that the pointers in fdl_error live until the next failure. One a
+// thread: a failure in another thread cannot replace the text between a call and fdl_last_error(). A call in an exit
+// handler comes after the end of the thread's objects; its error is made anew, and intentionally leaked.
+Error& last_error() {
+  thread_local Error* last = nullptr;
   struct Owner {
     ~Owner() { delete std::exchange(last, nullptr); }
   };
   thread_local const Owner owner;  // NOLINT(clang-diagnostic-exit-time-destructors)
-  if (last == nullptr) last = new LastError;
+  if (last == nullptr) last = new Error;
   return *last;
 }
+
+constexpr fdl_error kNoError{FDL_OK, -1, "", "", "", "", ""};
+constexpr fdl_error kShortOfMemory{FDL_RESOURCE, -1, "this process is short of memory", "", "", "", ""};
+
+// It points into last_error(), so the two change together, in report() only. It has no destructor, so it can be read in
+// exit handlers.
+thread_local fdl_error last_view = kNoError;
 
 }  // namespace
 
@@ -91,23 +92,40 @@ SAME(adasum, FDL_ADASUM);
 static_assert(kOpCount == FDL_ADASUM + 1);
 
 // Success leaves the last error as it is, as errno does.
-fdl_result report(const Status& status) {
+fdl_result report(const Status& status) noexcept {
   if (status.ok()) return FDL_OK;
-  LastError& last = last_error();
-  last.error = status.error();
-  last.view = {static_cast<fdl_result>(last.error.code),
-               last.error.culprit_rank,
-               last.error.text.c_str(),
-               last.error.culprit_host.c_str(),
-               last.error.operation.c_str(),
-               last.error.phase.c_str(),
-               last.error.group.c_str()};
-  return last.view.code;
+  last_view = kShortOfMemory;
+  try {
+    Error& last = last_error();
+    last = status.error();
+    last_view = {static_cast<fdl_result>(last.code),
+                 last.culprit_rank,
+                 last.text.c_str(),
+                 last.culprit_host.c_str(),
+                 last.operation.c_str(),
+                 last.phase.c_str(),
+                 last.group.c_str()};
+  } catch (const std::exception&) {
+  }
+  return last_view.code;
 }
 
-fdl_result refuse(std::string text) { return report(Status(Code::invalid_argument, std::move(text))); }
+fdl_result refuse(std::string_view text) noexcept {
+  try {
+    return report(Status(Code::invalid_argument, std::string(text)));
+  } catch (const std::exception& error) {
+    return report_exception(error);
+  }
+}
 
-fdl_result report_exception(const std::exception& error) { return report(status_of_exception(error)); }
+fdl_result report_exception(const std::exception& error) noexcept {
+  try {
+    return report(status_of_exception(error));
+  } catch (const std::exception&) {
+    last_view = kShortOfMemory;
+    return last_view.code;
+  }
+}
 
 std::string at_rank(fdl_comm* comm) { return " (rank " + std::to_string(comm->world->runtime->facts().rank) + ")"; }
 
@@ -117,7 +135,7 @@ void* stream_on_any_thread(void* stream) {
 }
 
 // As snprintf: a short target gets a prefix, and the result is the size of the whole text with its final 0.
-std::size_t copy_text(const std::string& text, char* target, std::size_t capacity) {
+std::size_t copy_text(std::string_view text, char* target, std::size_t capacity) noexcept {
   if (target != nullptr && capacity > 0) {
     // The prefix always ends with a zero byte, also when the target is too short.
     const std::size_t count = std::min(capacity - 1, text.size());
@@ -132,7 +150,14 @@ std::size_t copy_text(const std::string& text, char* target, std::size_t capacit
 using namespace fdl;
 using namespace fdl::capi;
 
-const fdl_error* fdl_last_error(void) { return &capi::last_error().view; }
+namespace {
+
+// The steps of all ranks are printed, and their number grows with the square of this.
+constexpr int kMostExplained = 1024;
+
+}  // namespace
+
+const fdl_error* fdl_last_error(void) { return &capi::last_view; }
 
 fdl_result fdl_fail(fdl_result code, const char* text) try {
   if (text == nullptr) return refuse("fdl_fail: text must not be NULL");
@@ -195,7 +220,7 @@ FDL_REPORT_EXCEPTIONS
 
 void fdl_op_destroy(fdl_op* op) { delete op; }
 
-void fdl_log_sink(fdl_log_function function, void* context) {
+void fdl_log_sink(fdl_log_function function, void* context) try {
   if (function == nullptr) return set_log_sink(nullptr);
   // The line is copied because a string_view has no final zero byte. The function may be called by several threads at
   // once.
@@ -203,8 +228,9 @@ void fdl_log_sink(fdl_log_function function, void* context) {
     function(static_cast<fdl_log_level>(level), std::string(line).c_str(), context);
   });
 }
+FDL_KEEP_EXCEPTIONS
 
-size_t fdl_config_describe(char* text, size_t capacity) {
+size_t fdl_config_describe(char* text, size_t capacity) try {
   // Read anew by each call: the table shows the environment of now, which a world that exists does not follow.
   auto config = Config::read(Environment::of_process());
   if (!config.ok()) return copy_text("error: " + config.status().text() + "\n", text, capacity);
@@ -216,16 +242,20 @@ size_t fdl_config_describe(char* text, size_t capacity) {
   }
   return copy_text(table, text, capacity);
 }
+FDL_WRITE_EXCEPTIONS
 
-size_t fdl_host_identity(char* text, size_t capacity) { return copy_text(host_identity(), text, capacity); }
+size_t fdl_host_identity(char* text, size_t capacity) try { return copy_text(host_identity(), text, capacity); }
+FDL_WRITE_EXCEPTIONS
 
 size_t fdl_explain(const char* collective, int ranks, size_t bytes, const char* algorithm, char* text,
-                   size_t capacity) {
+                   size_t capacity) try {
   // Names are compared with the table of collectives, so a new collective needs no change here.
   for (int kind = 0; kind < kCollectiveCount; ++kind) {
     const auto candidate = static_cast<Collective>(kind);
     if (collective == nullptr || name_of(candidate) != collective) continue;
-    if (ranks < 1) return copy_text("error: ranks must be at least 1\n", text, capacity);
+    if (ranks < 1 || ranks > kMostExplained) {
+      return copy_text(fmt::format("error: ranks must be from 1 to {}\n", kMostExplained), text, capacity);
+    }
     auto tuning = tuning_in_force();
     if (!tuning.ok()) return copy_text("error: " + tuning.status().text() + "\n", text, capacity);
     // Over TCP, because collectives in shared memory run without a schedule and have no steps to print.
@@ -244,3 +274,4 @@ size_t fdl_explain(const char* collective, int ranks, size_t bytes, const char* 
   return copy_text(std::string("error: '") + (collective == nullptr ? "" : collective) + "' is no collective\n", text,
                    capacity);
 }
+FDL_WRITE_EXCEPTIONS

@@ -51,7 +51,7 @@ fdl_result fdl_alloc(fdl_world* world, size_t bytes, void** memory) try {
 }
 FDL_REPORT_EXCEPTIONS
 
-void fdl_free(void* memory) {
+void fdl_free(void* memory) try {
   if (memory == nullptr) return;
   // An address is in at most one of the two maps.
   if (const auto kept = device_allocations().forget(memory)) {
@@ -62,6 +62,7 @@ void fdl_free(void* memory) {
   if (const auto owner = allocations().forget(memory)) return owner->release(memory);
   std::free(memory);
 }
+FDL_KEEP_EXCEPTIONS
 
 fdl_result fdl_device_alloc(fdl_group* group, fdl_device_kind kind, int index, void* stream, size_t bytes,
                             void** memory) try {

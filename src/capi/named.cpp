@@ -354,13 +354,14 @@ fdl_result fdl_join(fdl_group* group, fdl_handle** handle) try {
 }
 FDL_REPORT_EXCEPTIONS
 
-fdl_result fdl_poll(fdl_handle* handle, int* done) {
+fdl_result fdl_poll(fdl_handle* handle, int* done) try {
   if (handle == nullptr || done == nullptr) return refuse("fdl_poll: handle and done must not be NULL");
   // An acquire load: the outputs of a handle that is done are visible to this thread.
   *done = handle->handle->done() ? 1 : 0;
   if (*done != 0) free_names(*handle);
   return FDL_OK;
 }
+FDL_REPORT_EXCEPTIONS
 
 fdl_result fdl_wait_handle(fdl_handle* handle, int64_t timeout_ns) try {
   if (handle == nullptr) return refuse("fdl_wait_handle: handle must not be NULL");
@@ -421,13 +422,16 @@ fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* outpu
 }
 FDL_REPORT_EXCEPTIONS
 
-void fdl_output_free(void* data) {
+void fdl_output_free(void* data) try {
   if (const auto owner = device_outputs().forget(data))
     return owner->device->release_after(stream_on_any_thread(owner->stream), data);
   std::free(data);
 }
-void fdl_handle_free(fdl_handle* handle) {
+FDL_KEEP_EXCEPTIONS
+
+void fdl_handle_free(fdl_handle* handle) try {
   if (handle == nullptr) return;
   if (!is_forked_child(*handle)) handle->handle->abandon();
   delete handle;
 }
+FDL_KEEP_EXCEPTIONS

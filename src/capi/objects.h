@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "capi/arguments.h"
@@ -72,16 +73,26 @@ struct fdl_handle {
 
 namespace fdl::capi {
 
-// Keeps `status` as this thread's last error and returns its code.
-fdl_result report(const Status& status);
+// Keeps `status` as this thread's last error and returns its code. Without memory for its texts the error is RESOURCE.
+fdl_result report(const Status& status) noexcept;
 // Reports INVALID_ARGUMENT with this text.
-fdl_result refuse(std::string text);
+fdl_result refuse(std::string_view text) noexcept;
 // Reports an exception of the standard library. No exception may leave a function of the C API.
-fdl_result report_exception(const std::exception& error);
+fdl_result report_exception(const std::exception& error) noexcept;
 // Ends the body of a function of the C API: fdl_result fdl_x(...) try { ... } FDL_REPORT_EXCEPTIONS
 #define FDL_REPORT_EXCEPTIONS                  \
   catch (const std::exception& error) {        \
     return fdl::capi::report_exception(error); \
+  }
+// The same for a function without a result, whose caller may read fdl_last_error().
+#define FDL_KEEP_EXCEPTIONS                                \
+  catch (const std::exception& error) {                    \
+    static_cast<void>(fdl::capi::report_exception(error)); \
+  }
+// The same for a function that writes a text.
+#define FDL_WRITE_EXCEPTIONS                                                                 \
+  catch (const std::exception&) {                                                            \
+    return fdl::capi::copy_text("error: this process is short of memory\n", text, capacity); \
   }
 
 // " (rank 3)", the end of a text about a wrong argument.
@@ -93,6 +104,6 @@ std::string at_rank(fdl_comm* comm);
 void* stream_on_any_thread(void* stream);
 
 // Copies at most `capacity` bytes of text with a final 0; returns what the whole needs.
-std::size_t copy_text(const std::string& text, char* target, std::size_t capacity);
+std::size_t copy_text(std::string_view text, char* target, std::size_t capacity) noexcept;
 
 }  // namespace fdl::capi

@@ -49,11 +49,12 @@ fdl_call make_recv(void* buffer, std::size_t count, fdl_dtype dtype, int peer) {
 }
 
 // Runs a form that takes an array of counts. It rejects NULL, which means equal counts only in the general call.
-fdl_result run_v(fdl_comm* comm, const fdl_call& call, fdl_request** request) {
+fdl_result run_v(fdl_comm* comm, const fdl_call& call, fdl_request** request) try {
   if (call.counts == nullptr)
     return refuse(std::string(name_of(static_cast<Collective>(call.collective))) + ": counts is NULL");
   return run_collective(comm, call, nullptr, request);
 }
+FDL_REPORT_EXCEPTIONS
 
 }  // namespace
 
@@ -73,7 +74,7 @@ fdl_result fdl_comm_create(fdl_group* group, fdl_comm** comm) try {
 }
 FDL_REPORT_EXCEPTIONS
 
-void fdl_comm_destroy(fdl_comm* comm) {
+void fdl_comm_destroy(fdl_comm* comm) try {
   if (comm == nullptr) return;
   if (comm->world->runtime->is_forked_child()) {
     // Intentionally leaked in a forked child, where destroying it would act on the parent's sockets.
@@ -85,6 +86,7 @@ void fdl_comm_destroy(fdl_comm* comm) {
   comm->world->release();
   delete comm;
 }
+FDL_KEEP_EXCEPTIONS
 
 fdl_result fdl_comm_abort(fdl_comm* comm, const char* reason) try {
   Status usable = check(comm);

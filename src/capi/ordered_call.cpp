@@ -232,7 +232,11 @@ fdl_result start_request(fdl_comm* comm, const fdl_call& call, const fdl_call_op
   // The program may call collectives on this stream before it waits. They must not be behind a message that the peer
   // can only receive after them.
   if (auto* message = std::get_if<Message>(&made->call.work)) message->waits_later = message->between_devices;
-  std::visit([&](auto& work) { comm->comm().start(work); }, made->call.work);
+  const Status started = drive(comm, [&] {
+    std::visit([&](auto& work) { comm->comm().start(work); }, made->call.work);
+    return Status();
+  });
+  if (!started.ok()) return report_outcome(comm, started, made->call.title);
   *request = made.release();
   return FDL_OK;
 }
@@ -281,12 +285,12 @@ fdl_result run_collective(fdl_comm* comm, const fdl_call& call, const fdl_call_o
   const fdl_result translated = translate(comm, call, options, nullptr, title, operation);
   if (translated != FDL_OK) return translated;
   const int64_t began_ns = begin_of_count(comm);
-  comm->comm().start(operation);
-  // A collective that has completed in start() needs no wait().
-  Status outcome;
-  if (!operation.completion.done || !operation.completion.status.ok()) {
-    outcome = comm->comm().wait(operation.completion, deadline_of(comm, options.timeout_ns));
-  }
+  const Status outcome = drive(comm, [&] {
+    comm->comm().start(operation);
+    // A collective that has completed in start() needs no wait().
+    if (operation.completion.done && operation.completion.status.ok()) return Status();
+    return comm->comm().wait(operation.completion, deadline_of(comm, options.timeout_ns));
+  });
   if (began_ns != 0) {
     count_end(*comm->ordered->metrics, operation.spec.collective, bytes_given(operation.spec, comm->comm().rank()),
               began_ns, outcome);
@@ -310,9 +314,11 @@ fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
                   (message.outgoing ? "receive with fdl_irecv (irecv)" : "send with fdl_isend (isend)") +
                   " before this call" + at_rank(comm));
   }
-  comm->comm().start(message);
-  return report_outcome(comm, comm->comm().wait(message.completion, deadline_of(comm, known_options(given).timeout_ns)),
-                        title);
+  const Status outcome = drive(comm, [&] {
+    comm->comm().start(message);
+    return comm->comm().wait(message.completion, deadline_of(comm, known_options(given).timeout_ns));
+  });
+  return report_outcome(comm, outcome, title);
 }
 FDL_REPORT_EXCEPTIONS
 
@@ -363,11 +369,15 @@ Status order_stream_behind(OrderedCall& call) {
   return message->completion.status.ok() ? result->order_before(message->stream) : Status();
 }
 
-fdl_result finish(fdl_request* request) try {
+// The limit counts from the wait and not from the start: a request may be in flight as long as the program computes.
+Deadline limit_of(const fdl_request& request) { return deadline_of(request.comm, request.call.timeout_ns); }
+
+fdl_result finish(fdl_request* request) { return finish(request, limit_of(*request)); }
+
+fdl_result finish(fdl_request* request, Deadline limit) try {
   fdl_comm* comm = request->comm;
   const std::unique_ptr<fdl_request> owned(request);  // freed also if the wait fails
-  // The limit counts from here and not from the start: a request may be in flight as long as the program computes.
-  const Status outcome = comm->comm().wait(request->completion(), deadline_of(comm, request->call.timeout_ns));
+  const Status outcome = drive(comm, [&] { return comm->comm().wait(request->completion(), limit); });
   count_end(comm->ordered->metrics.get(), request->call, outcome);
   Status ordered = order_stream_behind(request->call);
   if (!outcome.ok()) return report_outcome(comm, outcome, request->call.title);

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "capi/objects.h"
+#include "runtime/progress/ended_communicator.h"
 
 namespace fdl::capi {
 
@@ -32,7 +33,21 @@ fdl_result refuse_shared(fdl_comm* comm, const char* function);
 
 // The stream of a message that was started as a request waits for it, once. Does nothing for other calls.
 Status order_stream_behind(OrderedCall& call);
-// Waits for one request, frees it and reports its outcome.
+// Calls `work`, which drives the communicator in this thread. An exception ends the communicator before the operations
+// of the caller are freed, and is the failure that is returned.
+template <typename Work>
+Status drive(fdl_comm* comm, const Work& work) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    return end_by_exception(comm->comm(), error);
+  }
+}
+
+// When a wait for the request that begins now ends the communicator.
+Deadline limit_of(const fdl_request& request);
+// Waits for one request until its own limit or the given one, frees it and reports its outcome.
 fdl_result finish(fdl_request* request);
+fdl_result finish(fdl_request* request, Deadline limit);
 
 }  // namespace fdl::capi

@@ -1,6 +1,7 @@
 // This file implements the C API's requests: testing them, waiting for one, all or any of them, and serving the
 // requests of other threads.
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "capi/ordered_call.h"
@@ -8,10 +9,24 @@
 using namespace fdl;
 using namespace fdl::capi;
 
+namespace {
+
+// Drives the communicator once. Returns whether anything has moved; an exception ends its requests, which has.
+bool progress(fdl_comm* comm) {
+  bool moved = true;
+  static_cast<void>(drive(comm, [&] {
+    moved = comm->comm().progress();
+    return Status();
+  }));
+  return moved;
+}
+
+}  // namespace
+
 fdl_result fdl_test(fdl_request* request, int* done) try {
   if (request == nullptr || done == nullptr) return refuse("fdl_test: request and done must not be NULL");
   // One pass of the driver: a program that polls with fdl_test makes progress without another thread.
-  if (!request->completion().done) request->comm->comm().progress();
+  if (!request->completion().done) progress(request->comm);
   *done = request->completion().done ? 1 : 0;
   return *done ? finish(request) : FDL_OK;
 }
@@ -55,7 +70,15 @@ fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index) try
     comm = requests[i]->comm;
   }
   if (comm == nullptr) return refuse("fdl_wait_any: all requests are NULL");
-  // This loop has no deadline.
+  // The limit of each request counts from here.
+  Deadline limit = Deadline::never();
+  fdl_request** first = nullptr;  // the one whose limit passes first
+  for (fdl_request*& request : std::span(requests, count)) {
+    if (request == nullptr) continue;
+    const Deadline mine = limit_of(*request);
+    if (first == nullptr || mine.moment_ns() < limit.moment_ns()) first = &request;
+    limit = limit.earlier(mine);
+  }
   while (true) {
     for (size_t i = 0; i < count; ++i) {
       if (requests[i] == nullptr || !requests[i]->completion().done) continue;
@@ -63,8 +86,12 @@ fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index) try
       // The entry becomes NULL, so the same array can be passed again.
       return finish(std::exchange(requests[i], nullptr));
     }
+    if (limit.passed()) {
+      *index = static_cast<size_t>(first - requests);
+      return finish(std::exchange(*first, nullptr), limit);
+    }
     // An event ends the sleep; one second is only its limit.
-    if (!comm->comm().progress()) comm->comm().sleep_until_ready(Deadline::after_ns(1'000'000'000));
+    if (!progress(comm)) comm->comm().sleep_until_ready(limit.earlier(Deadline::after_ns(1'000'000'000)));
   }
 }
 FDL_REPORT_EXCEPTIONS
@@ -84,8 +111,12 @@ fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, 
     return std::find_if(served.begin(), served.end(),
                         [](fdl_request* one) { return one != nullptr && one->completion().done; });
   };
-  comm->comm().serve([&] { return first_done() != served.end(); },
-                     timeout_ns < 0 ? Deadline::never() : Deadline::after_ns(timeout_ns));
+  // An exception ends the requests, which then have its error.
+  static_cast<void>(drive(comm, [&] {
+    comm->comm().serve([&] { return first_done() != served.end(); },
+                       timeout_ns < 0 ? Deadline::never() : Deadline::after_ns(timeout_ns));
+    return Status();
+  }));
   // If no request is done, something else ended the wait, usually fdl_comm_wake(). *index is then `count`.
   const auto done = first_done();
   *index = static_cast<size_t>(done - served.begin());
@@ -103,7 +134,7 @@ fdl_result fdl_comm_wake(fdl_comm* comm) try {
 }
 FDL_REPORT_EXCEPTIONS
 
-void fdl_request_free(fdl_request* request) {
+void fdl_request_free(fdl_request* request) try {
   if (request == nullptr) return;
   // If the request is done, its communicator may have been destroyed and is not accessed.
   if (request->completion().done) {
@@ -113,3 +144,4 @@ void fdl_request_free(fdl_request* request) {
     static_cast<void>(finish(request));
   }
 }
+FDL_KEEP_EXCEPTIONS

@@ -169,7 +169,7 @@ fdl_result fdl_world_shrink(fdl_world* world, const fdl_shrink_options* options,
 }
 FDL_REPORT_EXCEPTIONS
 
-void fdl_world_destroy(fdl_world* world) {
+void fdl_world_destroy(fdl_world* world) try {
   if (world == nullptr) return;
   if (world->runtime->drives_here()) {
     // The end would wait for this thread. The world stays, so that nothing that the callback may still use is freed.
@@ -180,6 +180,7 @@ void fdl_world_destroy(fdl_world* world) {
   if (!world->runtime->is_forked_child()) world->runtime->shut_down();
   world->release();
 }
+FDL_KEEP_EXCEPTIONS
 
 fdl_result fdl_world_info(fdl_world* world, fdl_world_facts* facts) try {
   if (facts == nullptr) return refuse("fdl_world_info: facts must not be NULL");
@@ -282,10 +283,11 @@ int fdl_group_world_rank(const fdl_group* group, int rank) {
 }
 
 // The group of all ranks is a part of the world and is destroyed with it.
-void fdl_group_destroy(fdl_group* group) {
+void fdl_group_destroy(fdl_group* group) try {
   if (group == nullptr || group == &group->world->all) return;
   // A forked child leaves the parent's connections alone.
   if (!group->world->runtime->is_forked_child()) group->world->runtime->end(*group->group);
   group->world->release();
   delete group;
 }
+FDL_KEEP_EXCEPTIONS

@@ -364,6 +364,39 @@ TEST(Request, ItsOwnTimeLimitCountsFromTheWait) {
   });
 }
 
+TEST(Request, TheLeastLimitOfSeveralEndsAWaitForAnyOfThem) {
+  std::latch has_ended(2);
+  run_ranks(2, {}, [&](World& me) {
+    if (me.rank == 1) return has_ended.arrive_and_wait();  // never sends
+    float values[3] = {};
+    fdl_request* requests[4] = {};
+    for (const int i : {0, 1, 2}) {
+      fdl_call call;
+      fdl_call_init(&call);
+      call.collective = FDL_RECV;
+      call.root = 1;
+      call.output = &values[i];
+      call.count = 1;
+      fdl_call_options options;
+      fdl_call_options_init(&options);
+      options.timeout_ns = i == 0 ? 0 : i == 1 ? 3'600'000'000'000 : 100'000'000;
+      FDL_ASSERT_OK(fdl_call_ex(me.comm, &call, &options, &requests[i + 1]));
+    }
+    std::size_t index = 0;
+    const auto begun = std::chrono::steady_clock::now();
+    EXPECT_EQ(fdl_wait_any(requests, 4, &index), FDL_TIMEOUT);
+    EXPECT_EQ(index, 3u);
+    EXPECT_GE(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(95));
+    // The limit ends the communicator, and with it the other requests.
+    for (const int left : {1, 2}) {
+      EXPECT_EQ(fdl_wait_any(requests, 4, &index), FDL_TIMEOUT);
+      EXPECT_EQ(index, static_cast<std::size_t>(left));
+    }
+    EXPECT_EQ(fdl_wait_any(requests, 4, &index), FDL_INVALID_ARGUMENT);
+    has_ended.arrive_and_wait();
+  });
+}
+
 // The second request begins when the first one has ended, which needs the other rank.
 TEST(Request, ItsAlgorithmMayBeOverwrittenAfterTheCall) {
   run_ranks(2, {}, [](World& me) {

@@ -124,6 +124,7 @@ void Job::check_one_outcome() {
       done_.size() == 1 && done_.front().kind == Fault::Kind::pause && network_.options().buffer >= 64;
   for (const auto& rank : ranks_) {
     if ((!is_unhurt(rank->process()) && !is_one_stop) || has_jumped(rank->process().host)) continue;
+    if (rank->process().has_missed) continue;
     const std::string side = is_cut ? fmt::format(" on host {}", rank->process().host) : "";
     for (const auto& [where, outcome] : rank->outcomes()) {
       const World& world = *worlds_.at(where.substr(0, where.find(" / ")));

@@ -128,6 +128,8 @@ void Connection::close(int side) {
   Side& here = sides_[side];
   if (std::exchange(here.is_closed, true)) return;
   Side& there = sides_[1 - side];
+  Process& reader = there.actor->process();
+  if (!there.unsent.empty() && reader.paused_until > network_.simulation().now()) reader.has_missed = true;
   there.unsent.clear();
   if (!there.is_closed) push(1 - side, {.is_end = true});
   here.arrived.clear();

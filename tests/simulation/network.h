@@ -32,6 +32,7 @@ struct Process {
   bool was_killed = false;  // by a fault
   int64_t paused_until = 0;
   int64_t longest_pause = 0;
+  bool has_missed = false;  // while it was stopped, the other end of a full connection ended with what did not fit
   std::vector<Actor*> actors;
 };
 

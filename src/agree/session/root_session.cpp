@@ -223,7 +223,7 @@ Status RootSession::State::take_in(int from, const RequestMessage& message, int6
 Status RootSession::receive(int from, ConstBytes bytes, int64_t now_ns) {
   State& state = *state_;
   FDL_CHECK(from >= 0 && from < state.size);
-  if (state.left[static_cast<std::size_t>(from)]) return state.reject(from, Code::shut_down, "it has shut down");
+  if (state.left[static_cast<std::size_t>(from)]) return ok_status();
   const auto message = decode_requests(bytes);
   if (!message.ok()) return state.reject(from, message.status().code(), message.status().text());
   return state.take_in(from, *message, now_ns);

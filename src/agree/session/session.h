@@ -59,10 +59,10 @@ class RootSession {
   ~RootSession();
 
   // Takes in a message of a rank. A malformed one is rejected with a status that names the rank, and nothing of it is
-  // used.
+  // used. A message of a rank that has left is dropped: it was still on its way when the news of the rank came.
   Status receive(int from, ConstBytes bytes, int64_t now_ns);
-  // Takes in what a child of the root has relayed, message by message. Messages of ranks that have left are dropped:
-  // they were still on their way. Returns the first rejected message; those behind it are not used.
+  // Takes in what a child of the root has relayed, message by message, in the same way. Returns the first rejected
+  // message; those behind it are not used.
   struct Rejected {
     int rank;  // its sender
     Status why;
@@ -93,7 +93,7 @@ class RootSession {
   // The tuner of the locked order; null without tuning, and before the first order.
   StepTuner* tuner();
 
-  // As in Negotiator. A rank that has left is sent no plan, and its messages are rejected.
+  // As in Negotiator. A rank that has left is sent no plan, and its messages are dropped.
   void leave(int rank, const std::string& why = {});
   std::vector<Stall> stalls(int64_t now_ns);
   std::vector<Stall> waiting(std::size_t most, int64_t now_ns) const;

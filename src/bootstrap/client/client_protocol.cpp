@@ -63,6 +63,7 @@ void ClientProtocol::handle(CoordinatorMessage message, int64_t now_ns) {
       break;
     }
     case Kind::lost:
+      last_loss_ = {.rank = message.rank, .why = message.why, .moment_ns = now_ns};
       message.why = with_last_decision(message.rank, message.why, now_ns);
       note_gone(CoordinatorEvent::Kind::lost, message, now_ns);
       break;
@@ -195,6 +196,18 @@ Status ClientProtocol::with_last_decision(int rank, const Status& why, int64_t n
   return Status(std::move(error));
 }
 
+// The same where the rank served the coordinator, which may have ended before it had sent that decision to all ranks. A
+// loss that was the reason has reached them before, so it goes before the decision.
+Status ClientProtocol::with_last_loss(int rank, const Status& why, int64_t now_ns) const {
+  const Loss& last = last_loss_;
+  if (last.why.ok() || last.rank == rank || now_ns - last.moment_ns > kShortlyAfter_ns) {
+    return with_last_decision(rank, why, now_ns);
+  }
+  Error error = why.error();
+  error.text += "; shortly before, " + last.why.text();
+  return Status(std::move(error));
+}
+
 void ClientProtocol::add_event(CoordinatorEvent event) {
   // After leave() the world has ended, and no thread takes events any more.
   if (!left_) events_.push_back(std::move(event));
@@ -278,11 +291,10 @@ void ClientProtocol::lose_coordinator(const std::string& how, int64_t now_ns) {
     const Hello& server = server_.front();
     CoordinatorMessage lost{.kind = Kind::lost};
     lost.rank = server.rank;
-    lost.why =
-        with_last_decision(server.rank,
-                           Status::blame(server.rank, server.host_name, Code::peer_lost,
-                                         process_name(server) + " was lost: it served the rendezvous and " + how),
-                           now_ns);
+    lost.why = with_last_loss(server.rank,
+                              Status::blame(server.rank, server.host_name, Code::peer_lost,
+                                            process_name(server) + " was lost: it served the rendezvous and " + how),
+                              now_ns);
     note_gone(CoordinatorEvent::Kind::lost, lost, now_ns);
     // One text, whether a call waits for the coordinator or for that rank.
     if (!in_order) coordinator_lost_ = lost.why;

@@ -90,6 +90,11 @@ class ClientProtocol {
     Status why;
     int64_t moment_ns = 0;
   };
+  struct Loss {
+    int rank = -1;
+    Status why;
+    int64_t moment_ns = 0;
+  };
 
   void send(CoordinatorMessage message);
   void handle(CoordinatorMessage message, int64_t now_ns);
@@ -99,6 +104,7 @@ class ClientProtocol {
   void note_departed(const std::vector<HostRanks>& hosts, int64_t now_ns);
   void note_gone(CoordinatorEvent::Kind kind, const CoordinatorMessage& message, int64_t now_ns);
   Status with_last_decision(int rank, const Status& why, int64_t now_ns) const;
+  Status with_last_loss(int rank, const Status& why, int64_t now_ns) const;
   void note_answer();
   void note_query(int64_t now_ns);
   std::string name_of_coordinator() const;
@@ -110,7 +116,7 @@ class ClientProtocol {
 
   // The most decisions in decided_.
   static constexpr std::size_t kMostDecided = 1024;
-  // A rank that is lost within this time after a decision may have ended because of it.
+  // A rank that is lost within this time after a decision or another loss may have ended because of it.
   static constexpr int64_t kShortlyAfter_ns = 10'000'000'000;
   // The longest time between two queries that counts in full as silence.
   static constexpr int64_t kLeastStep_ns = 1'000'000'000;
@@ -133,6 +139,7 @@ class ClientProtocol {
   std::set<std::string> undecided_;                // communicators that this rank has reported
   std::unordered_map<std::string, News> decided_;  // for set-ups that begin later
   Decision last_decision_;
+  Loss last_loss_;  // of another rank
   std::unordered_map<int, News> gone_;
   uint64_t last_news_ = 0;
   uint64_t last_id_ = 0;

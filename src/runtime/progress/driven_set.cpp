@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/progress/ended_communicator.h"
+
 namespace fdl {
 namespace {
 
@@ -96,14 +98,7 @@ void DrivenSet::finish_sleep() {
 
 void DrivenSet::fail(Driven& driven, const std::exception& error) {
   Communicator& comm = driven.comm();
-  const Member& me = comm.members()[static_cast<std::size_t>(comm.rank())];
-  const Status why = status_of_exception(error);
-  // Not a code that ends its call alone.
-  const Code code = why.code() == Code::internal ? Code::internal : Code::resource;
-  const Status failure = Status::blame(me.world_rank, me.host_name, code, name_of(me) + ": " + why.text());
-  comm.interrupt(failure);
-  comm.progress();  // carries out the interrupt
-  driven.note_failure(failure);
+  driven.note_failure(end_by_exception(comm, error));
   if (const Status report = driven.take_failure_report(); !report.ok()) hooks_.on_failure_report(comm, report);
 }
 

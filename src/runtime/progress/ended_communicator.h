@@ -2,9 +2,26 @@
 // calls refer to it.
 #pragma once
 
+#include <exception>
+
 #include "base/status.h"
+#include "engine/communicator.h"
 
 namespace fdl {
+
+// Ends the communicator after an exception of the standard library in the thread that drives it, and returns why. What
+// was interrupted is in an unknown state, so everything in flight ends, on all ranks. Then the engine refers to no
+// operation any more.
+inline Status end_by_exception(Communicator& comm, const std::exception& error) {
+  const Member& me = comm.members()[static_cast<std::size_t>(comm.rank())];
+  const Status why = status_of_exception(error);
+  // Not a code that ends its call alone.
+  const Code code = why.code() == Code::internal ? Code::internal : Code::resource;
+  const Status failure = Status::blame(me.world_rank, me.host_name, code, name_of(me) + ": " + why.text());
+  comm.interrupt(failure);
+  comm.progress();  // carries out the interrupt
+  return failure;
+}
 
 // Errors of arguments leave the communicator usable, and need no decision.
 inline bool ends_only_its_call(const Status& status) {

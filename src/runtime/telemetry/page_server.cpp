@@ -14,12 +14,12 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 namespace fdl {
 namespace {
 
-constexpr int64_t kMostMs = 10'000;           // for a request and its answer
 constexpr std::size_t kMostConnections = 64;  // the oldest one is closed for a new one
 constexpr std::size_t kMostRequest = 8192;
 
@@ -109,7 +109,7 @@ std::string answer(const std::string& status, const std::string& body, const std
 }  // namespace
 
 std::unique_ptr<PageServer> PageServer::open(const MetricsAddress& address, std::function<std::string()> page,
-                                             std::string& why) {
+                                             std::string& why, int64_t most_ms) {
   auto listeners = listen_as(address, why);
   if (listeners.empty()) return nullptr;
   UniqueFd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -118,12 +118,16 @@ std::unique_ptr<PageServer> PageServer::open(const MetricsAddress& address, std:
     return nullptr;
   }
   return std::unique_ptr<PageServer>(
-      new PageServer(std::move(listeners), std::move(stop), address.token, std::move(page)));
+      new PageServer(std::move(listeners), std::move(stop), address.token, std::move(page), most_ms));
 }
 
 PageServer::PageServer(std::vector<UniqueFd> listeners, UniqueFd stop, std::string token,
-                       std::function<std::string()> page)
-    : listeners_(std::move(listeners)), stop_(std::move(stop)), token_(std::move(token)), page_(std::move(page)) {
+                       std::function<std::string()> page, int64_t most_ms)
+    : listeners_(std::move(listeners)),
+      stop_(std::move(stop)),
+      token_(std::move(token)),
+      page_(std::move(page)),
+      most_ms_(most_ms) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -133,37 +137,49 @@ PageServer::~PageServer() {
   thread_.join();
 }
 
+// A page that needs more memory than there is ends its connections, and not the process.
 void PageServer::run() {
-  std::vector<pollfd> descriptors;
-  while (true) {
-    if (wait(descriptors) < 0) continue;
-    if (descriptors[0].revents != 0) return;
-    std::size_t at = 1 + listeners_.size();
-    for (auto one = connections_.begin(); one != connections_.end(); ++at) {
-      const bool goes_on = descriptors[at].revents == 0 ? one->deadline_ms > now_ms() : advance(*one);
-      one = goes_on ? std::next(one) : connections_.erase(one);
-    }
-    for (std::size_t i = 0; i < listeners_.size(); ++i) {
-      if (descriptors[1 + i].revents != 0) accept_all(listeners_[i].get());
+  bool goes_on = true;
+  while (goes_on) {
+    try {
+      goes_on = serve_once();
+    } catch (const std::exception&) {
+      connections_.clear();
     }
   }
 }
 
+// Returns false when the server is to end.
+bool PageServer::serve_once() {
+  if (wait() < 0) return true;
+  if (descriptors_[0].revents != 0) return false;
+  std::size_t at = 1 + listeners_.size();
+  for (auto one = connections_.begin(); one != connections_.end(); ++at) {
+    const bool is_late = now_ms() >= one->deadline_ms;
+    const bool goes_on = !is_late && (descriptors_[at].revents == 0 || advance(*one));
+    one = goes_on ? std::next(one) : connections_.erase(one);
+  }
+  for (std::size_t i = 0; i < listeners_.size(); ++i) {
+    if (descriptors_[1 + i].revents != 0) accept_all(listeners_[i].get());
+  }
+  return true;
+}
+
 // Waits for an event, or for the deadline of the oldest connection.
-int PageServer::wait(std::vector<pollfd>& descriptors) {
-  descriptors.assign(1, {stop_.get(), POLLIN, 0});
-  for (const UniqueFd& listener : listeners_) descriptors.push_back({listener.get(), POLLIN, 0});
+int PageServer::wait() {
+  descriptors_.assign(1, {stop_.get(), POLLIN, 0});
+  for (const UniqueFd& listener : listeners_) descriptors_.push_back({listener.get(), POLLIN, 0});
   for (const Connection& one : connections_) {
-    descriptors.push_back({one.fd.get(), static_cast<short>(one.answer.empty() ? POLLIN : POLLOUT), 0});
+    descriptors_.push_back({one.fd.get(), static_cast<short>(one.answer.empty() ? POLLIN : POLLOUT), 0});
   }
   const int64_t left = connections_.empty() ? -1 : std::max<int64_t>(connections_.front().deadline_ms - now_ms(), 0);
-  return ::poll(descriptors.data(), descriptors.size(), static_cast<int>(left));
+  return ::poll(descriptors_.data(), descriptors_.size(), static_cast<int>(left));
 }
 
 void PageServer::accept_all(int listener) {
   while (UniqueFd fd{::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)}) {
     if (connections_.size() == kMostConnections) connections_.pop_front();
-    connections_.push_back({std::move(fd), now_ms() + kMostMs, {}, {}, 0});
+    connections_.push_back({std::move(fd), now_ms() + most_ms_, {}, {}, 0});
   }
 }
 

@@ -18,10 +18,12 @@ namespace fdl {
 
 class PageServer {
  public:
-  // Listens at the address; `page` makes the text, in the server's thread. Returns null, and the reason in `why`, if it
-  // cannot listen.
+  static constexpr int64_t kMostMs = 10'000;
+
+  // Listens at the address; `page` makes the text, in the server's thread. A request and its answer take at most
+  // `most_ms`. Returns null, and the reason in `why`, if it cannot listen.
   static std::unique_ptr<PageServer> open(const MetricsAddress& address, std::function<std::string()> page,
-                                          std::string& why);
+                                          std::string& why, int64_t most_ms = kMostMs);
   ~PageServer();
   PageServer(const PageServer&) = delete;
   PageServer& operator=(const PageServer&) = delete;
@@ -36,9 +38,11 @@ class PageServer {
     std::size_t sent = 0;
   };
 
-  PageServer(std::vector<UniqueFd> listeners, UniqueFd stop, std::string token, std::function<std::string()> page);
+  PageServer(std::vector<UniqueFd> listeners, UniqueFd stop, std::string token, std::function<std::string()> page,
+             int64_t most_ms);
   void run();
-  int wait(std::vector<pollfd>& descriptors);
+  bool serve_once();
+  int wait();
   void accept_all(int listener);
   bool advance(Connection& connection);
   bool read_request(Connection& connection);
@@ -49,6 +53,8 @@ class PageServer {
   const UniqueFd stop_;  // an eventfd
   const std::string token_;
   const std::function<std::string()> page_;
+  const int64_t most_ms_;
+  std::vector<pollfd> descriptors_;    // that are waited for
   std::list<Connection> connections_;  // oldest first
   std::thread thread_;
 };

@@ -152,7 +152,7 @@ TEST_F(Sessions, DepartedRankIsIgnoredAndNotWaitedFor) {
   Start(3, 1);
   ASSERT_TRUE(Send(0, {allreduce("a")}).ok());
   root_->leave(2, "killed");
-  EXPECT_THAT(Send(2, {allreduce("a")}).text(), HasSubstr("rank 2 (host-c): it has shut down"));
+  EXPECT_TRUE(Send(2, {allreduce("a")}).ok()) << "it was on its way";
   EXPECT_EQ(Decide().error("a"), "rank 2 (host-c) has shut down: killed");
   ASSERT_TRUE(Send(1, {allreduce("b")}).ok());
   EXPECT_EQ(Decide().find("b")->code, Code::shut_down);

@@ -150,5 +150,25 @@ TEST_F(LossAfterADecision, NamesItIfTheRankServedTheCoordinatorToo) {
       "communicator 'all comm 1' had failed: a decision");
 }
 
+// The coordinator may have ended before it had sent the decision to all, but the loss came before.
+TEST_F(LossAfterADecision, NamesTheLossThatWasTheReasonOfTheEndOfTheCoordinator) {
+  CoordinatorMessage server{.kind = Kind::server};
+  server.members = {{.rank = 0, .size = 4, .host_name = "host", .boot_id = "boot", .process_id = 100}};
+  for (const bool has_decision : {false, true}) {
+    ClientProtocol protocol({.rank = 1, .size = 4, .host_name = "host", .boot_id = "boot", .process_id = 101},
+                            CoordinatorClient::Limits());
+    std::vector<CoordinatorMessage> news = {server, lost(2)};
+    if (has_decision) news.push_back(decided("all comm 1"));
+    protocol.receive(news, kNow);
+    protocol.closed(kNow);
+    const auto events = protocol.take_events();
+    ASSERT_FALSE(events.empty());
+    EXPECT_EQ(
+        events.back().why.text(),
+        "rank 0 on host (process 100) was lost: it served the rendezvous and its connection closed; shortly before, "
+        "rank 2 was lost");
+  }
+}
+
 }  // namespace
 }  // namespace fdl

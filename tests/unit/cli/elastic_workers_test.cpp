@@ -9,7 +9,9 @@
 #include "cli/elastic/elastic_job.h"
 #include "cli/elastic/elastic_member.h"
 #include "cli/elastic/succession.h"
+#include "cli/elastic/worker_listener.h"
 #include "system/socket.h"
+#include "tests/support/processes/other_user.h"
 
 namespace fdl {
 namespace {
@@ -84,6 +86,15 @@ class Worker {
   UniqueFd fd_;
   std::string text_;
 };
+
+// Lines of workers need no proof of a key, so the kernel's word for their user is all that protects the launcher.
+TEST(WorkerListeners, DisconnectAnotherUser) {
+  if (!test::OtherUser::is_possible()) return;
+  const auto listener = WorkerListener::open().take();
+  listener->expect(0);
+  test::expect_another_user_is_disconnected({listener->address()}, "join 0 -1\n", [&] { listener->serve(); });
+  EXPECT_TRUE(listener->take_requests().empty());
+}
 
 // ---- The launcher that leads; the test plays the nodes ----
 

@@ -9,6 +9,7 @@
 #include "bootstrap/coordinator/find_coordinator.h"
 #include "cli/elastic/node_search.h"
 #include "system/socket.h"
+#include "tests/support/processes/other_user.h"
 
 namespace fdl {
 namespace {
@@ -191,6 +192,25 @@ TEST_F(NodePorts, LimitsTheNumberOfSilentConnections) {
   for (int i = 0; i < 65; ++i) silent.push_back(connect());
   EXPECT_TRUE(serve_until([&] { return port_->strangers() == 1; }));
   EXPECT_FALSE(port_->is_empty());
+}
+
+TEST_F(NodePorts, DisconnectsAnotherUserOfItsHost) {
+  if (!test::OtherUser::is_possible()) return;
+  auto port =
+      NodePort::open({.address = "unix:@farandole-test-" + random_hex(8), .job_key = kKey, .name = "the leader"});
+  ASSERT_TRUE(port.ok()) << port.status().text();
+  port_ = port.take();
+  test::expect_another_user_is_disconnected({port_->address()}, "", [this] { port_->serve(); });
+  EXPECT_EQ(port_->strangers(), 1);
+}
+
+TEST_F(NodePorts, ASearchRefusesAnAddressAtWhichAnotherUserListens) {
+  if (!test::OtherUser::is_possible()) return;
+  const std::string address = "unix:@farandole-test-" + random_hex(8);
+  const auto listener = test::listen_as_another_user(address);
+  const NodeSearch::Result result = search({.targets = {address}});
+  EXPECT_EQ(result.outcome, NodeSearch::Outcome::silent);
+  EXPECT_THAT(result.failure.text(), HasSubstr("a process of another user listens at this address"));
 }
 
 TEST_F(NodePorts, ClosesSilentConnectionsAfterATimeout) {

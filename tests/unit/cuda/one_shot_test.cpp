@@ -17,7 +17,7 @@
 #include "data/half.h"
 #include "tests/fakes/cuda/fake_cuda.h"
 #include "tests/support/collective_case.h"
-#include "tests/support/processes.h"
+#include "tests/support/processes/processes.h"
 
 extern "C" int cuStreamSynchronize(void* stream);
 

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "tests/support/nccl_fixture.h"
-#include "tests/support/processes.h"
+#include "tests/support/processes/processes.h"
 #include "transports/nccl/nccl_library.h"
 #include "transports/nccl/nccl_reduction.h"
 

@@ -7,8 +7,10 @@
 
 #include <atomic>
 #include <cstring>
+#include <new>
 #include <sstream>
 
+#include "runtime/telemetry/page_server.h"
 #include "tests/support/worlds.h"
 
 namespace world_test {
@@ -284,6 +286,42 @@ TEST(MetricsPage, HalfOpenRequestsDelayNoScrape) {
     EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
     for (const int fd : half_open) ::close(fd);
   });
+}
+
+TEST(PageServers, EndARequestThatTakesTooLong) {
+  std::string why;
+  const int port = free_ports(1);
+  const auto server = fdl::PageServer::open(
+      {"localhost", port, ""}, [] { return "a page"; }, why, 200);
+  ASSERT_NE(server, nullptr) << why;
+  const int fd = connect_to(port);
+  ASSERT_GE(fd, 0);
+  const auto began = std::chrono::steady_clock::now();
+  bool has_ended = false;
+  for (int sent = 0; sent < 1000 && !has_ended; ++sent) {
+    static_cast<void>(::send(fd, "G", 1, MSG_NOSIGNAL));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    char byte = 0;
+    const ssize_t got = ::recv(fd, &byte, 1, MSG_DONTWAIT);
+    has_ended = got == 0 || (got < 0 && errno == ECONNRESET);
+  }
+  EXPECT_TRUE(has_ended);
+  EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(190));
+  ::close(fd);
+}
+
+TEST(PageServers, GoOnAfterAPageThatMemoryCannotHold) {
+  std::string why;
+  const int port = free_ports(1);
+  std::atomic<int> pages{0};
+  const auto page = [&pages]() -> std::string {
+    if (++pages == 1) throw std::bad_alloc();
+    return "the second page";
+  };
+  const auto server = fdl::PageServer::open({"localhost", port, ""}, page, why);
+  ASSERT_NE(server, nullptr) << why;
+  EXPECT_EQ(page_of(port), "");
+  EXPECT_NE(page_of(port).find("the second page"), std::string::npos);
 }
 
 // ---- failures ----

@@ -17,7 +17,7 @@
 #include "tests/support/collective_case.h"
 #include "tests/support/collectives_by_hand.h"
 #include "tests/support/participant.h"
-#include "tests/support/processes.h"
+#include "tests/support/processes/processes.h"
 #include "tests/support/sanitized.h"
 #include "transports/shm/memory/shm_memory.h"
 #include "transports/shm/numa/shm_level_answer.h"

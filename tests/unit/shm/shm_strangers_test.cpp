@@ -1,11 +1,8 @@
 // Tests of the socket over which shared memory is passed: other processes of the host may connect to it.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
 #include <latch>
 #include <thread>
 
@@ -14,6 +11,7 @@
 #include "system/poller.h"
 #include "system/socket.h"
 #include "tests/support/participant.h"
+#include "tests/support/processes/other_user.h"
 #include "transports/shm/shm_segment.h"
 
 namespace fdl {
@@ -81,26 +79,8 @@ TEST(ShmStrangers, AMemberThatHasProvedTheKeyMayBeSlow) {
 }
 
 TEST(ShmStrangers, AnotherUserIsDisconnectedAtOnce) {
-  if (::geteuid() != 0) {
-    std::puts("not tested: only root can become another user");
-    return;
-  }
-  share_while([](const Address& leader) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      if (::setresuid(65534, 65534, 65534) != 0) ::_exit(2);
-      auto fd = connect_any(std::span(&leader, 1), Deadline::after_seconds(5));
-      if (!fd.ok()) ::_exit(3);
-      // The end of the connection, and no greeting before it.
-      if (!wait_readable(fd->get(), Deadline::after_seconds(1.5))) ::_exit(4);
-      char byte = 0;
-      ::_exit(::recv(fd->get(), &byte, 1, 0) <= 0 ? 0 : 5);
-    }
-    int outcome = 0;
-    ASSERT_EQ(::waitpid(child, &outcome, 0), child);
-    EXPECT_TRUE(WIFEXITED(outcome));
-    EXPECT_EQ(WEXITSTATUS(outcome), 0);
-  });
+  if (!OtherUser::is_possible()) return;
+  share_while([](const Address& leader) { expect_another_user_is_disconnected(leader); });
 }
 
 }  // namespace

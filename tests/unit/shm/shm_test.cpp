@@ -14,7 +14,7 @@
 #include "tests/support/collectives_by_hand.h"
 #include "tests/support/descriptors.h"
 #include "tests/support/participant.h"
-#include "tests/support/processes.h"
+#include "tests/support/processes/processes.h"
 #include "tests/support/sanitized.h"
 #include "transports/shm/shm_host.h"
 

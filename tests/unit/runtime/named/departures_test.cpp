@@ -33,6 +33,29 @@ TEST(Departures, ARankThatSubmitsAfterTheRootHasLeftNamesTheRankThatLeftFirst) {
   EXPECT_EQ(late.handle->status().text(), kFirst.text());
 }
 
+// The news come over the coordinator, which may be faster than the communicator.
+TEST(Departures, AMessageThatIsSlowerThanTheNewsOfItsRankEndsNoGroup) {
+  const DrivenRanks ranks(3);
+  Tensor on_its_way({3});
+  ranks[2].submit(on_its_way, "sum");
+  ranks.progress({2});
+  leave(ranks[2]);
+  const Status news(Code::shut_down, "rank 12 has shut down");
+  for (const int rank : {0, 1}) ranks[rank].named.depart(2, news);
+  Tensor of_root({1});
+  Tensor of_other({2});
+  ranks[0].submit(of_root, "sum");
+  ranks[1].submit(of_other, "sum");
+  ranks.progress({0, 1});
+  for (const Tensor* tensor : {&of_root, &of_other}) {
+    ASSERT_TRUE(tensor->handle->done());
+    EXPECT_NE(tensor->handle->status().text().find("rank 12 has shut down"), std::string::npos)
+        << tensor->handle->status().text();
+  }
+  EXPECT_TRUE(ranks[0].named.failure().ok()) << ranks[0].named.failure().text();
+  EXPECT_TRUE(ranks[1].named.failure().ok()) << ranks[1].named.failure().text();
+}
+
 // The root's communicator stays open: where rank 0 serves the coordinator, it waits for the other ranks to leave.
 TEST(Departures, OperationsFailAtTheNewsOfTheRootWhileItsConnectionsAreOpen) {
   const DrivenRanks ranks(2);
