@@ -115,6 +115,7 @@ Result<SharedSegment> SharedSegment::map(UniqueFd fd) {
                   "the received descriptor is not a sealed segment of shared memory; is the sender a farandole rank?");
   }
   FDL_ASSIGN_OR_RETURN(const Bytes memory, map_whole(fd.get(), static_cast<std::size_t>(about.st_size)));
+  ::madvise(memory.data(), memory.size(), MADV_DONTDUMP);  // it may be sparse: see create_sparse()
   return SharedSegment(std::move(fd), memory);
 }
 

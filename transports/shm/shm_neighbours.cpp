@@ -84,16 +84,17 @@ Result<std::unique_ptr<Neighbours>> Neighbours::make(ShmShare share) {
 }
 
 Neighbours::Neighbours(ShmShare share, Poller poller)
-    : share_(std::move(share)), poller_(std::move(poller)), creator_(::getpid()) {}
+    : share_(std::move(share)),
+      poller_(std::move(poller)),
+      controls_(reinterpret_cast<Control*>(share_.memory().data())),
+      creator_(::getpid()) {}
 
 Neighbours::~Neighbours() {
   if (::getpid() != creator_) return;  // a forked child must not report that its parent has left
   if (control(rank()).state.load(std::memory_order_relaxed) == kPresent) set_state(kLeft);
 }
 
-Neighbours::Control& Neighbours::control(int rank) const {
-  return reinterpret_cast<Control*>(share_.memory().data())[rank];
-}
+Neighbours::Control& Neighbours::control(int rank) const { return controls_[rank]; }
 
 Bytes Neighbours::memory() const { return share_.memory().subspan(control_bytes(size())); }
 

@@ -81,6 +81,7 @@ class Neighbours {
 
   ShmShare share_;
   Poller poller_;
+  Control* const controls_;  // by rank
   const int creator_;   // process id; a forked child must not change the state of its parent
   RankMask ended_ = 0;  // processes that find_ended() has found ended
   bool sleeping_ = false;
