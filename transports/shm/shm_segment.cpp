@@ -143,15 +143,18 @@ class Setup {
       for (const UniqueFd& fd : received) fds.push_back(fd.get());
     }
     send_to_members(fds);
-    if (const Status own = take_meeting(std::move(received_fds_)); !own.ok()) return refuse(own);
+    if (const Status own = take_meeting(std::move(received_fds_)); !own.ok()) {
+      return refuse(Status(Code::unsupported, own.text()));
+    }
     for (std::size_t i = 1; i < members_.size(); ++i) {
       // All members must be able to map the segment, or none uses it.
+      const std::string limits = passed_ > 0 ? "ulimit -v and ulimit -n" : "FARANDOLE_MEMORY_BYTES and ulimit -v";
       std::byte mapped{0};
       const Status answered = read_all(sockets_[i].get(), std::span(&mapped, 1), membership_.deadline);
       if (answered.ok() && mapped == kMapped) continue;
       return refuse(Status(Code::unsupported, "shm: " + membership_.name_of(members_[i]) + " cannot map " +
                                                   std::to_string(bytes >> 20) +
-                                                  " MiB of address space (see FARANDOLE_MEMORY_BYTES and ulimit -v)"));
+                                                  " MiB of address space (see " + limits + ")"));
     }
     approve();
     return {};
