@@ -14,6 +14,7 @@
 
 namespace fdl {
 
+class MemoryGroup;
 class TcpConnector;
 
 // A memory group has a bit of a 64-bit mask for each rank.
@@ -74,6 +75,7 @@ struct Membership {
   bool key_is_secret = false;  // false: the job's key is derived from facts that others can know
   const Config* config = nullptr;
   std::shared_ptr<HostMemory> memory;  // shared by the ranks of this host in this job; null if they have none
+  std::shared_ptr<MemoryGroup> memory_group = {};    // communicators of one host are made in it; null: over sockets
   std::shared_ptr<TcpConnector> tcp_connector = {};  // makes connections of large communicators; null: none does
   Exchange* exchange = nullptr;
   Deadline deadline = Deadline::never();

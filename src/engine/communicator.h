@@ -107,6 +107,9 @@ class Communicator final : public Waitable {
     // Tried in this order. The scheduled engine runs what none of them supports.
     std::vector<std::unique_ptr<Collectives>> preferred;
     std::unique_ptr<ReadinessFlags> readiness_flags;  // null if the members have none
+    // Completes the set-up: OK on all members once all of them have called it, or an error on all. Empty: the members
+    // have no memory for this. Called once.
+    std::function<Status(Deadline)> confirm;
     // Returns the library that runs collectives on devices, or an error with the reason why there is none. Called when
     // it is first needed. Empty: there is no library. The library and the devices of the collectives
     // outlive the communicator.
@@ -124,6 +127,10 @@ class Communicator final : public Waitable {
   };
   static Result<std::unique_ptr<Communicator>> make(Parts parts);
   ~Communicator() override;
+
+  // Whether the members can complete the set-up among themselves, and that. See Parts::confirm.
+  bool can_confirm() const;
+  Status confirm(Deadline deadline);
 
   // Records all later operations and messages in `history`, which outlives the communicator. Call before the first one.
   void record_in(History& history);

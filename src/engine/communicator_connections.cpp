@@ -1,11 +1,18 @@
-// This file has what a communicator does while it waits for peers that its transport may not reach.
+// This file has what a communicator does while it waits for peers: in its set-up, and where its transport may not reach
+// them.
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "engine/communicator.h"
 #include "engine/communicator_state.h"
 
 namespace fdl {
+
+bool Communicator::can_confirm() const { return static_cast<bool>(state_->parts.confirm); }
+
+// What the set-up alone needs ends with it.
+Status Communicator::confirm(Deadline deadline) { return std::exchange(state_->parts.confirm, nullptr)(deadline); }
 
 void Communicator::check_connections(const std::function<void(const Status&)>& report) {
   State& s = *state_;

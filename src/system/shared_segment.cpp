@@ -115,6 +115,7 @@ Result<SharedSegment> SharedSegment::map(UniqueFd fd) {
                   "the received descriptor is not a sealed segment of shared memory; is the sender a farandole rank?");
   }
   FDL_ASSIGN_OR_RETURN(const Bytes memory, map_whole(fd.get(), static_cast<std::size_t>(about.st_size)));
+  ::madvise(memory.data(), memory.size(), MADV_DONTDUMP);  // it may be sparse: see create_sparse()
   return SharedSegment(std::move(fd), memory);
 }
 
@@ -144,11 +145,10 @@ Status SharedSegment::commit(std::size_t offset, std::size_t bytes) const {
   return failure == 0 ? Status() : Status::from_errno(reserving(bytes), failure);
 }
 
-void SharedSegment::discard(std::size_t offset, std::size_t bytes) const {
-  // The pages leave all processes that map them; the next access would find zeros. A failure keeps the memory
-  // allocated, which is harmless.
-  ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-              static_cast<off_t>(bytes));
+bool SharedSegment::discard(std::size_t offset, std::size_t bytes) const {
+  // The pages leave all processes that map them; the next access would find zeros.
+  return ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                     static_cast<off_t>(bytes)) == 0;
 }
 
 Status SharedSegment::detach(std::size_t offset, std::size_t bytes) const {

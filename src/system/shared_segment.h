@@ -31,7 +31,8 @@ class SharedSegment {
   // Reserve the pages of these bytes, or return whole pages to the system. Newly reserved pages are zero, and huge ones
   // where the bytes fill one and the kernel has them. Pages that are reserved already keep their bytes.
   Status commit(std::size_t offset, std::size_t bytes) const;
-  void discard(std::size_t offset, std::size_t bytes) const;
+  // discard() returns false if the kernel refused: the pages keep their bytes.
+  bool discard(std::size_t offset, std::size_t bytes) const;
   // Makes these pages private to this process and keeps their bytes. Later writes of other processes to the segment do
   // not appear here.
   Status detach(std::size_t offset, std::size_t bytes) const;

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "transports/shm/collectives/shm_collectives.h"
+#include "transports/shm/memory_group/group_place.h"
 #include "transports/shm/shm_layout.h"
 #include "transports/shm/shm_readiness_flags.h"
 #include "transports/shm/shm_segment.h"
@@ -35,26 +36,54 @@ struct Wanted {
   bool collectives = false;
 };
 
+// The parts of the segment. All ranks have the same, because they have the same settings.
+struct Sizes {
+  std::size_t flags = 0;
+  std::size_t slots = 0;
+  std::size_t first_ring = 0;
+  std::size_t rings = 0;
+  std::size_t all = 0;
+};
+Result<Sizes> sizes_of(int ranks, std::size_t shm_bytes, const Wanted& wanted) {
+  const auto count = static_cast<std::size_t>(ranks);
+  // 2^46 bytes is more than any host has; below it the sizes that follow cannot overflow.
+  if (shm_bytes > (std::size_t{1} << 46) / count) return too_much_memory(shm_bytes, count);
+  Sizes sizes;
+  sizes.flags = wanted.collectives ? shm_readiness_flags_bytes(ranks) : 0;
+  sizes.slots = wanted.collectives ? ShmLayout::bytes_for(ranks, ShmLayout::slice_for(ranks, shm_bytes)) : 0;
+  sizes.rings = wanted.transport ? shm_ring_bytes(ranks, shm_bytes) : 0;
+  sizes.first_ring = round_up(sizes.flags + sizes.slots, kRingAlignment);
+  sizes.all = Neighbours::control_bytes(ranks) + sizes.first_ring + sizes.rings;
+  return sizes;
+}
+
+// In the memory group where it has all members of the communicator, else over sockets.
+Result<ShmShare> share(const Membership& membership, const std::vector<int>& members, std::string_view purpose,
+                       std::size_t bytes) {
+  GroupShare joined;
+  const bool has_all = static_cast<int>(members.size()) == membership.size() && membership.memory_group != nullptr &&
+                       membership.memory_group->has_all(membership);
+  if (has_all) {
+    FDL_ASSIGN_OR_RETURN(joined, membership.memory_group->join(membership, purpose, bytes));
+  }
+  if (joined.share) return std::move(*joined.share);
+  return share_segment(membership, members, purpose, bytes);
+}
+
 Result<ShmHost> make_host(const Membership& membership, const std::vector<int>& members, const Wanted& wanted) {
   const int ranks = static_cast<int>(members.size());
-  const std::size_t shm_bytes = membership.config->shm_bytes;
-  // 2^46 bytes is more than any host has; below it the sizes that follow cannot overflow.
-  if (shm_bytes > (std::size_t{1} << 46) / members.size()) return too_much_memory(shm_bytes, members.size());
-  const std::size_t flags = wanted.collectives ? shm_readiness_flags_bytes(ranks) : 0;
-  const std::size_t slots =
-      wanted.collectives ? ShmLayout::bytes_for(ranks, ShmLayout::slice_for(ranks, shm_bytes)) : 0;
-  const std::size_t rings = wanted.transport ? shm_ring_bytes(ranks, shm_bytes) : 0;
-  const std::size_t first_ring = round_up(flags + slots, kRingAlignment);
-  const std::size_t bytes = Neighbours::control_bytes(ranks) + first_ring + rings;
-  FDL_ASSIGN_OR_RETURN(ShmShare share, share_segment(membership, members, wanted.purpose, bytes));
-  FDL_ASSIGN_OR_RETURN(std::shared_ptr<Neighbours> neighbours, Neighbours::make(std::move(share)));
+  FDL_ASSIGN_OR_RETURN(const Sizes sizes, sizes_of(ranks, membership.config->shm_bytes, wanted));
+  FDL_ASSIGN_OR_RETURN(ShmShare shared_by_all, share(membership, members, wanted.purpose, sizes.all));
+  const std::shared_ptr<GroupPlace> place = shared_by_all.place;
+  FDL_ASSIGN_OR_RETURN(std::shared_ptr<Neighbours> neighbours, Neighbours::make(std::move(shared_by_all)));
   const Bytes shared = neighbours->memory();
   ShmHost host;
+  if (place != nullptr) host.confirm = [place](Deadline deadline) { return place->confirm(deadline); };
   if (wanted.collectives) {
-    const Bytes slot_memory = shared.subspan(flags, slots);
-    if (neighbours->rank() == 0) FDL_RETURN_IF_ERROR(neighbours->back(shared.first(flags)));
+    const Bytes slot_memory = shared.subspan(sizes.flags, sizes.slots);
+    if (neighbours->rank() == 0) FDL_RETURN_IF_ERROR(neighbours->back(shared.first(sizes.flags)));
     FDL_RETURN_IF_ERROR(neighbours->back(ShmLayout(slot_memory, ranks).head_of(neighbours->rank())));
-    host.readiness_flags = make_shm_readiness_flags(neighbours, shared.first(flags));
+    host.readiness_flags = make_shm_readiness_flags(neighbours, shared.first(sizes.flags));
     host.collectives = make_shm_collectives(neighbours, slot_memory, nodes_of(membership, members), membership.memory,
                                             membership.config->spin_us > 0);
   }
@@ -64,7 +93,7 @@ Result<ShmHost> make_host(const Membership& membership, const std::vector<int>& 
       local_of[static_cast<std::size_t>(members[static_cast<std::size_t>(local)])] = local;
     }
     FDL_ASSIGN_OR_RETURN(host.transport,
-                         make_shm_transport(neighbours, shared.subspan(first_ring, rings), std::move(local_of)));
+                         make_shm_transport(neighbours, shared.subspan(sizes.first_ring, sizes.rings), std::move(local_of)));
   }
   return host;
 }
@@ -80,11 +109,20 @@ Result<std::vector<int>> with_peers(const Membership& membership, const std::vec
   return members;
 }
 
+constexpr Wanted kWholeHost{.purpose = "host", .transport = true, .collectives = true};
+
 }  // namespace
+
+Result<std::shared_ptr<MemoryGroup>> meet_memory_group(const Membership& world) {
+  const auto ranks = static_cast<int>(members_of_my_memory_group(world).size());
+  if (ranks < 2) return std::shared_ptr<MemoryGroup>();
+  FDL_ASSIGN_OR_RETURN(const Sizes sizes, sizes_of(ranks, world.config->shm_bytes, kWholeHost));
+  return MemoryGroup::meet(world, sizes.all);
+}
 
 Result<ShmHost> connect_shm_host(const Membership& membership, const std::vector<bool>& peers) {
   FDL_ASSIGN_OR_RETURN(const std::vector<int> members, with_peers(membership, peers));
-  return make_host(membership, members, {.purpose = "host", .transport = true, .collectives = true});
+  return make_host(membership, members, kWholeHost);
 }
 
 Result<std::unique_ptr<Transport>> connect_shm(const Membership& membership, const std::vector<bool>& peers) {

@@ -47,13 +47,8 @@ bool has_ended(int fd) { return wait_readable(fd, Deadline::at_ns(0)); }
 // A pidfd of this process alone. What another process has passed is one open file for all ranks of the host, and the
 // sets of all of them would count as paths to it.
 UniqueFd own_pidfd(UniqueFd received) {
-#ifdef SYS_pidfd_open
-  const int pid = process_id_of(received.get());
-  UniqueFd own(pid == 0 ? -1 : static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  // If the process still runs, the number has not passed to another one.
-  if (own && !has_ended(received.get())) return own;
-#endif
-  return received;
+  UniqueFd own = reopen_pidfd(received.get());
+  return own ? std::move(own) : std::move(received);
 }
 
 // Any thread may call. Descriptors are kept weakly: they close with the last communicator.
@@ -99,6 +94,16 @@ Result<Liveness> make_liveness() {
   life.watched = UniqueFd(ends[0]);
   life.kept = UniqueFd(ends[1]);
   return life;
+}
+
+// If the process still runs, its number has not passed to another one.
+UniqueFd reopen_pidfd([[maybe_unused]] int life) {
+#ifdef SYS_pidfd_open
+  const int pid = process_id_of(life);
+  UniqueFd own(pid == 0 ? -1 : static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (own && !has_ended(life)) return own;
+#endif
+  return {};
 }
 
 std::shared_ptr<const UniqueFd> SharedLives::share(UniqueFd received) {

@@ -17,6 +17,10 @@ struct Liveness {
 };
 Result<Liveness> make_liveness();
 
+// Opens the process of a pidfd again, as a file of this process alone. Empty for another kind of descriptor, a process
+// of another namespace, or one that has ended.
+UniqueFd reopen_pidfd(int life);
+
 // So many communicators share a descriptor. Each puts it into a set of its own that is nested in further sets, and
 // epoll refuses a descriptor to which too many such paths lead (10 of five sets, 50 of four).
 inline constexpr long kCommunicatorsOfALife = 8;

@@ -7,12 +7,14 @@
 #include <utility>
 
 #include "system/process/processor.h"
+#include "transports/shm/memory_group/lives_watch.h"
 
 namespace fdl {
 namespace {
 
 enum RankState : uint32_t { kPresent = 0, kLeft = 1, kFailed = 2 };
 constexpr uint64_t kDoorbellToken = ~uint64_t{0};
+constexpr uint64_t kGroupToken = kDoorbellToken - 1;
 // Smaller ranges are backed alone. Buffers of the default size are larger; the rings of two ranks, which may only carry
 // control messages, are not.
 constexpr std::size_t kLeastInHugePages = 768_KiB;
@@ -37,6 +39,12 @@ void put_text(std::array<char, N>& target, std::string_view text) {
   target[length] = 0;
 }
 
+// Another process has written the field, so its end is not trusted.
+template <std::size_t N>
+std::string text_in(const std::array<char, N>& field) {
+  return {field.data(), ::strnlen(field.data(), N)};
+}
+
 }  // namespace
 
 // The control block of one rank. Zeroed memory is its valid first state. `sleeps_for` is written by all ranks, the rest
@@ -57,36 +65,38 @@ std::size_t Neighbours::control_bytes(int size) { return sizeof(Control) * stati
 
 Result<std::unique_ptr<Neighbours>> Neighbours::make(ShmShare share) {
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
-  if (share.segment->bytes().size() < control_bytes(static_cast<int>(share.members.size()))) {
+  if (share.bytes < control_bytes(static_cast<int>(share.members.size()))) {
     return Status(Code::internal, "shm: the segment is too small for its ranks");
   }
   const Event& doorbell = share.doorbells[static_cast<std::size_t>(share.index)]->event;
   FDL_RETURN_IF_ERROR(poller.add_edges(doorbell.fd(), kDoorbellToken));
+  if (share.group_lives) FDL_RETURN_IF_ERROR(poller.add_edges(share.group_lives->fd(), kGroupToken));
   for (std::size_t i = 0; i < share.lives.size(); ++i) {
     // The token of a liveness descriptor is its rank; it becomes readable when that process ends.
     if (static_cast<int>(i) != share.index) FDL_RETURN_IF_ERROR(poller.add(share.lives[i]->get(), i));
   }
   std::unique_ptr<Neighbours> made(new Neighbours(std::move(share), std::move(poller)));
   if (made->rank() == 0) {
-    const Bytes control = made->share_.segment->bytes().first(control_bytes(made->size()));
+    const Bytes control = made->share_.memory().first(control_bytes(made->size()));
     FDL_RETURN_IF_ERROR(made->back(control));
   }
   return made;
 }
 
 Neighbours::Neighbours(ShmShare share, Poller poller)
-    : share_(std::move(share)), poller_(std::move(poller)), creator_(::getpid()) {}
+    : share_(std::move(share)),
+      poller_(std::move(poller)),
+      controls_(reinterpret_cast<Control*>(share_.memory().data())),
+      creator_(::getpid()) {}
 
 Neighbours::~Neighbours() {
   if (::getpid() != creator_) return;  // a forked child must not report that its parent has left
   if (control(rank()).state.load(std::memory_order_relaxed) == kPresent) set_state(kLeft);
 }
 
-Neighbours::Control& Neighbours::control(int rank) const {
-  return reinterpret_cast<Control*>(share_.segment->bytes().data())[rank];
-}
+Neighbours::Control& Neighbours::control(int rank) const { return controls_[rank]; }
 
-Bytes Neighbours::memory() const { return share_.segment->bytes().subspan(control_bytes(size())); }
+Bytes Neighbours::memory() const { return share_.memory().subspan(control_bytes(size())); }
 
 // False also if the node of any rank is unknown.
 bool Neighbours::are_on_several_nodes() const {
@@ -97,13 +107,13 @@ bool Neighbours::are_on_several_nodes() const {
 
 // The kernel takes pages from the node of the thread that reserves them. A range that fills a huge page gets one.
 Status Neighbours::back(Bytes mine) const {
-  const Bytes whole = share_.segment->bytes();
+  const Bytes whole = share_.memory();
   const bool in_huge_pages = mine.size() >= kLeastInHugePages && !are_on_several_nodes();
   const std::size_t page = in_huge_pages ? SharedSegment::largest_page_bytes() : SharedSegment::page_bytes();
   const auto first = static_cast<std::size_t>(mine.data() - whole.data());
   const std::size_t begin = first / page * page;
   const std::size_t end = std::min(round_up(first + mine.size(), page), whole.size());
-  const Status backed = share_.segment->commit(begin, end - begin);
+  const Status backed = share_.segment->commit(share_.offset + begin, end - begin);
   if (backed.ok()) return {};
   const Member& me = member(rank());
   return Status::blame(me.world_rank, me.host_name, backed.code(),
@@ -185,11 +195,23 @@ bool Neighbours::find_ended() {
   const std::size_t count = poller_.wait(ready, Deadline::at_ns(0));
   for (std::size_t i = 0; i < count; ++i) {
     if (ready[i].token == kDoorbellToken) continue;
+    if (ready[i].token == kGroupToken) {
+      note_ended_of_group();
+      continue;
+    }
     // An ended process stays readable for ever. Removing it keeps it from waking this rank again.
     ended_ |= bit_of(static_cast<int>(ready[i].token));
     poller_.remove(share_.lives[ready[i].token]->get());
   }
   return ended_ != before;
+}
+
+// The set of the group reports each end once, and stays readable.
+void Neighbours::note_ended_of_group() {
+  const RankMask ended = share_.group_lives->ended();
+  for (const int other : each_of(others())) {
+    if ((ended & bit_of(share_.group_of[static_cast<std::size_t>(other)])) != 0) ended_ |= bit_of(other);
+  }
 }
 
 RankMask Neighbours::gone() {
@@ -209,8 +231,8 @@ Status Neighbours::why_gone(int rank) const {
   const Member& lost = member(rank);
   switch (record.state.load(std::memory_order_acquire)) {
     case kFailed:
-      return Status::blame(record.culprit_rank, record.culprit_host.data(), static_cast<Code>(record.code),
-                           record.text.data());
+      return Status::blame(record.culprit_rank, text_in(record.culprit_host), static_cast<Code>(record.code),
+                           text_in(record.text));
     case kLeft:
       return Status::blame(lost.world_rank, lost.host_name, Code::peer_lost,
                            "shm: " + name_of(rank) + " has left: it ended its part of the group");

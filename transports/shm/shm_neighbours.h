@@ -10,37 +10,13 @@
 
 #include "contract/waitable.h"
 #include "system/poller.h"
+#include "transports/shm/rank_mask.h"
 #include "transports/shm/shm_segment.h"
 
 namespace fdl {
 
 // A spinning rank checks for ended processes once in so many idle polls.
 constexpr uint32_t kIdlePasses = 4096;
-
-// A set of local ranks.
-using RankMask = uint64_t;
-constexpr RankMask bit_of(int rank) { return RankMask{1} << rank; }
-constexpr RankMask all_ranks(int size) { return size >= 64 ? ~RankMask{0} : bit_of(size) - 1; }
-constexpr int first_of(RankMask mask) { return __builtin_ctzll(mask); }
-// for (int rank : each_of(mask))
-class each_of {
- public:
-  explicit constexpr each_of(RankMask mask) : mask_(mask) {}
-  struct Iterator {
-    RankMask left;
-    int operator*() const { return first_of(left); }
-    Iterator& operator++() {
-      left &= left - 1;
-      return *this;
-    }
-    bool operator!=(const Iterator& other) const { return left != other.left; }
-  };
-  Iterator begin() const { return {mask_}; }
-  Iterator end() const { return {0}; }
-
- private:
-  RankMask mask_;
-};
 
 class Neighbours {
  public:
@@ -100,10 +76,12 @@ class Neighbours {
   Control& control(int rank) const;
   void ring(int other);
   void set_state(uint32_t state);
+  void note_ended_of_group();
   bool are_on_several_nodes() const;
 
   ShmShare share_;
   Poller poller_;
+  Control* const controls_;  // by rank
   const int creator_;   // process id; a forked child must not change the state of its parent
   RankMask ended_ = 0;  // processes that find_ended() has found ended
   bool sleeping_ = false;

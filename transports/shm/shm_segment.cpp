@@ -4,19 +4,18 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include <array>
 #include <charconv>
 #include <cstring>
 #include <list>
-#include <map>
 #include <optional>
 
-#include "base/mutex.h"
 #include "system/handshake.h"
 #include "system/poller.h"
 #include "system/socket.h"
+#include "transports/shm/memory_group/lives_watch.h"
+#include "transports/shm/shm_mappings.h"
 
 namespace fdl {
 namespace {
@@ -30,44 +29,6 @@ constexpr double kDecisionSeconds = 1;
 // segment answers kMapped.
 constexpr std::string_view kNone = "none: ";
 constexpr std::byte kMapped{1};
-
-// Mappings shares one mapping among ranks that are threads of one process. The key is the inode of the segment. Any
-// thread may call.
-class Mappings {
- public:
-  std::shared_ptr<SharedSegment> keep(SharedSegment segment) {
-    // Kept weakly: the mapping ends with its last user.
-    auto shared = std::make_shared<SharedSegment>(std::move(segment));
-    struct stat file {};
-    ::fstat(shared->fd(), &file);
-    const MutexLock lock(mutex_);
-    std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
-    known_[file.st_ino] = shared;
-    return shared;
-  }
-  Result<std::shared_ptr<SharedSegment>> map(UniqueFd fd) {
-    struct stat file {};
-    if (::fstat(fd.get(), &file) != 0) return Status::from_errno("fstat");
-    {
-      const MutexLock lock(mutex_);
-      const auto found = known_.find(file.st_ino);
-      if (found != known_.end()) {
-        if (auto shared = found->second.lock()) return shared;
-      }
-    }
-    FDL_ASSIGN_OR_RETURN(SharedSegment segment, SharedSegment::map(std::move(fd)));
-    return std::make_shared<SharedSegment>(std::move(segment));
-  }
-
- private:
-  Mutex mutex_;
-  std::map<ino_t, std::weak_ptr<SharedSegment>> known_ FDL_GUARDED_BY(mutex_);
-};
-
-Mappings& mappings() {
-  static auto& instance = *new Mappings;  // intentionally leaked: threads may run while the process exits
-  return instance;
-}
 
 class Setup {
  public:
@@ -94,14 +55,30 @@ class Setup {
       FDL_RETURN_IF_ERROR(follow());
     }
     share_.own_life = std::move(liveness_.kept);
+    share_.bytes = share_.segment->bytes().size();
     return std::move(share_);
   }
 
   // Shares a sparse segment alone.
   Result<std::shared_ptr<SharedSegment>> run_sparse(std::size_t bytes) {
-    sparse_ = true;
+    passed_ = 0;
     FDL_RETURN_IF_ERROR(share_.index == 0 ? lead_sparse(bytes) : follow_sparse());
     return std::move(share_.segment);
+  }
+
+  // Shares a sparse segment, so many doorbells of each member, and the liveness descriptors.
+  Result<GroupMeeting> run_meeting(std::size_t bytes, std::size_t backed_bytes, std::size_t doorbells) {
+    backed_bytes_ = backed_bytes;
+    passed_ = doorbells + 1;
+    for (std::size_t i = 0; i < doorbells; ++i) {
+      FDL_ASSIGN_OR_RETURN(Event event, Event::make());
+      doorbells_.push_back(std::make_shared<Doorbell>(Doorbell{0, std::move(event)}));
+    }
+    FDL_ASSIGN_OR_RETURN(liveness_, make_liveness());
+    FDL_RETURN_IF_ERROR(share_.index == 0 ? lead_sparse(bytes) : follow_sparse());
+    meeting_.segment = std::move(share_.segment);
+    meeting_.own_life = std::move(liveness_.kept);
+    return std::move(meeting_);
   }
 
  private:
@@ -118,7 +95,7 @@ class Setup {
       return segment.status().while_doing("reserving " + std::to_string(bytes >> 10) + " KiB of shared memory for " +
                                           std::to_string(size()) + " ranks (see FARANDOLE_SHM_BYTES)");
     }
-    share_.segment = mappings().keep(segment.take());
+    share_.segment = keep_mapping(segment.take());
     FDL_RETURN_IF_ERROR(assemble_members());
     std::vector<int> fds{share_.segment->fd(), doorbell_->event.fd(), liveness_.watched.get()};
     doorbell_ids_.front() = doorbell_->id;
@@ -150,22 +127,34 @@ class Setup {
   // A leader that cannot create the segment publishes the reason under the key of its address.
   Status lead_sparse(std::size_t bytes) {
     auto segment = SharedSegment::create_sparse(bytes);
+    if (segment.ok() && backed_bytes_ > 0) {
+      if (const Status backed = segment->commit(0, backed_bytes_); !backed.ok()) segment = backed;
+    }
     if (!segment.ok()) {
       FDL_RETURN_IF_ERROR(membership_.exchange->publish(key_, std::string(kNone) + segment.status().text()));
       return Status(Code::unsupported, segment.status().text());
     }
-    share_.segment = mappings().keep(segment.take());
+    share_.segment = keep_mapping(segment.take());
     FDL_RETURN_IF_ERROR(assemble_members());
-    const int fd = share_.segment->fd();
-    send_to_members(std::span(&fd, 1));
+    std::vector<int> fds{share_.segment->fd()};
+    const std::vector<int> mine = passed_by_me();
+    fds.insert(fds.end(), mine.begin(), mine.end());
+    for (const auto& received : received_fds_) {
+      for (const UniqueFd& fd : received) fds.push_back(fd.get());
+    }
+    send_to_members(fds);
+    if (const Status own = take_meeting(std::move(received_fds_)); !own.ok()) {
+      return refuse(Status(Code::unsupported, own.text()));
+    }
     for (std::size_t i = 1; i < members_.size(); ++i) {
       // All members must be able to map the segment, or none uses it.
+      const std::string limits = passed_ > 0 ? "ulimit -v and ulimit -n" : "FARANDOLE_MEMORY_BYTES and ulimit -v";
       std::byte mapped{0};
       const Status answered = read_all(sockets_[i].get(), std::span(&mapped, 1), membership_.deadline);
       if (answered.ok() && mapped == kMapped) continue;
       return refuse(Status(Code::unsupported, "shm: " + membership_.name_of(members_[i]) + " cannot map " +
                                                   std::to_string(bytes >> 20) +
-                                                  " MiB of address space (see FARANDOLE_MEMORY_BYTES and ulimit -v)"));
+                                                  " MiB of address space (see " + limits + ")"));
     }
     approve();
     return {};
@@ -233,7 +222,7 @@ class Setup {
       if (!caller.index) return Progress::refused;
     }
     if (sockets_[*caller.index]) return Progress::refused;  // a second connection of the same member
-    if (!sparse_) {
+    if (passed_ > 0) {
       const Progress passed = receive_doorbell(caller);
       if (passed != Progress::admitted) return passed;
     }
@@ -251,7 +240,7 @@ class Setup {
       caller.received += static_cast<std::size_t>(count);
     }
     if (!wait_readable(socket, Deadline::at_ns(0))) return Progress::waits;
-    auto fds = recv_fds(socket, 2, Deadline::at_ns(0));
+    auto fds = recv_fds(socket, passed_, Deadline::at_ns(0));
     if (!fds.ok()) return Progress::refused;
     received_fds_[*caller.index] = fds.take();
     std::memcpy(&doorbell_ids_[*caller.index], caller.doorbell.data(), caller.doorbell.size());
@@ -316,15 +305,13 @@ class Setup {
   Status follow() {
     FDL_RETURN_IF_ERROR(join_leader());
     const int socket = leader_socket_.get();
-    const int mine[] = {doorbell_->event.fd(), liveness_.watched.get()};
-    FDL_RETURN_IF_ERROR(write_all(socket, std::as_bytes(std::span(&doorbell_->id, 1)), membership_.deadline));
-    FDL_RETURN_IF_ERROR(send_fds(socket, mine, membership_.deadline));
+    FDL_RETURN_IF_ERROR(pass(doorbell_->id, {doorbell_->event.fd(), liveness_.watched.get()}));
     FDL_RETURN_IF_ERROR(receive_decision(Code::timeout));
     std::vector<uint64_t> ids(members_.size());
     const Status passed = read_all(socket, std::as_writable_bytes(std::span(ids)), timeout());
     if (!passed.ok()) return passed.while_doing("receiving the shared memory of " + leader());
     FDL_ASSIGN_OR_RETURN(auto fds, receive_fds(1 + 2 * members_.size()));
-    FDL_ASSIGN_OR_RETURN(share_.segment, mappings().map(std::move(fds[0])));
+    FDL_ASSIGN_OR_RETURN(share_.segment, map_once(std::move(fds[0])));
     for (std::size_t i = 0; i < members_.size(); ++i) {
       const bool is_own = static_cast<int>(i) == share_.index;
       share_.doorbells.push_back(is_own ? doorbell_ : keep_doorbell(ids[i], std::move(fds[1 + 2 * i])));
@@ -335,13 +322,49 @@ class Setup {
 
   Status follow_sparse() {
     FDL_RETURN_IF_ERROR(join_leader());
+    if (passed_ > 0) FDL_RETURN_IF_ERROR(pass(0, passed_by_me()));
     FDL_RETURN_IF_ERROR(receive_decision(Code::timeout));
-    FDL_ASSIGN_OR_RETURN(auto fds, receive_fds(1));
-    auto mapped = mappings().map(std::move(fds[0]));
-    const std::byte answer = mapped.ok() ? kMapped : std::byte{0};
+    Status taken = take_segment();
+    const std::byte answer = taken.ok() ? kMapped : std::byte{0};
     FDL_RETURN_IF_ERROR(write_all(leader_socket_.get(), std::span(&answer, 1), membership_.deadline));
     FDL_RETURN_IF_ERROR(receive_decision(Code::unsupported));
-    share_.segment = mapped.take();
+    return taken;
+  }
+
+  // A failure is the answer to the leader, so that no member uses the segment.
+  Status take_segment() {
+    FDL_ASSIGN_OR_RETURN(auto fds, receive_fds(1 + passed_ * members_.size()));
+    std::vector<std::vector<UniqueFd>> passed(members_.size());
+    for (std::size_t i = 1; i < fds.size(); ++i) passed[(i - 1) / passed_].push_back(std::move(fds[i]));
+    FDL_ASSIGN_OR_RETURN(share_.segment, map_once(std::move(fds[0])));
+    return take_meeting(std::move(passed));
+  }
+
+  // ---- A meeting ----
+  // Each member passes its doorbells and its liveness descriptor, in this order.
+  std::vector<int> passed_by_me() const {
+    std::vector<int> fds;
+    for (const auto& doorbell : doorbells_) fds.push_back(doorbell->event.fd());
+    if (passed_ > 0) fds.push_back(liveness_.watched.get());
+    return fds;
+  }
+
+  Status take_meeting(std::vector<std::vector<UniqueFd>> passed) {
+    if (passed_ == 0) return {};
+    std::vector<UniqueFd> lives(members_.size());
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      meeting_.doorbells.emplace_back();
+      if (static_cast<int>(i) == share_.index) {
+        meeting_.doorbells.back() = doorbells_;
+        continue;
+      }
+      lives[i] = std::move(passed[i].back());
+      passed[i].pop_back();
+      for (UniqueFd& fd : passed[i]) {
+        meeting_.doorbells.back().push_back(std::make_shared<Doorbell>(Doorbell{0, Event(std::move(fd))}));
+      }
+    }
+    FDL_ASSIGN_OR_RETURN(meeting_.lives, LivesWatch::make(std::move(lives)));
     return {};
   }
 
@@ -357,6 +380,12 @@ class Setup {
     const auto introduced = introduce_as_client(leader_socket_.get(), membership_.job_key, purpose_,
                                                 std::to_string(share_.index), membership_.deadline);
     return introduced.ok() ? Status() : introduced.status().while_doing("joining the shared memory of " + leader());
+  }
+
+  Status pass(uint64_t doorbell_id, const std::vector<int>& fds) {
+    const int socket = leader_socket_.get();
+    FDL_RETURN_IF_ERROR(write_all(socket, std::as_bytes(std::span(&doorbell_id, 1)), membership_.deadline));
+    return send_fds(socket, fds, membership_.deadline);
   }
 
   std::string leader() const { return membership_.name_of(members_.front()); }
@@ -393,15 +422,18 @@ class Setup {
   const std::vector<int>& members_;
   const std::string purpose_;
   std::string key_;
-  bool sparse_ = false;
+  std::size_t passed_ = 2;  // descriptors that each member passes
   std::shared_ptr<const Doorbell> doorbell_;
   Liveness liveness_;
   SharedLives lives_;
   ShmShare share_;
+  std::vector<std::shared_ptr<const Doorbell>> doorbells_;  // of this rank, in a meeting
+  GroupMeeting meeting_;
+  std::size_t backed_bytes_ = 0;  // of a meeting: the front of the segment
   UniqueFd leader_socket_;
   // Used by the leader only, by index.
   std::vector<UniqueFd> sockets_;
-  std::vector<std::vector<UniqueFd>> received_fds_;  // doorbell, liveness descriptor
+  std::vector<std::vector<UniqueFd>> received_fds_;  // doorbells, liveness descriptor
   std::vector<uint64_t> doorbell_ids_;
   std::string refused_;  // the error of the last connection whose handshake failed
 };
@@ -427,6 +459,12 @@ Result<std::shared_ptr<SharedSegment>> share_sparse(const Membership& membership
                                                     std::string_view purpose, std::size_t bytes) {
   FDL_RETURN_IF_ERROR(check_count(members));
   return Setup(membership, members, purpose).run_sparse(bytes);
+}
+
+Result<GroupMeeting> meet_group(const Membership& membership, const std::vector<int>& members, std::size_t bytes,
+                                std::size_t backed_bytes, int doorbells) {
+  FDL_RETURN_IF_ERROR(check_count(members));
+  return Setup(membership, members, "group").run_meeting(bytes, backed_bytes, static_cast<std::size_t>(doorbells));
 }
 
 Result<ShmShare> share_segment(const Membership& membership, const std::vector<int>& members, std::string_view purpose,

@@ -18,6 +18,9 @@
 
 namespace fdl {
 
+class GroupPlace;
+class LivesWatch;
+
 // A rank's sleep word has one bit per rank.
 inline constexpr int kMaxShmRanks = kRanksPerMemoryGroup;
 
@@ -25,10 +28,21 @@ struct ShmShare {
   std::vector<Member> members;  // of this host, by index
   int index = 0;                // of this rank in members
   std::shared_ptr<SharedSegment> segment;
+  // The part of the segment that is theirs.
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
   std::vector<std::shared_ptr<const Doorbell>> doorbells;  // by index; this rank sleeps on its own
   // Liveness descriptors by index, readable once that process has ended; own: null. See shm_lives.h.
   std::vector<std::shared_ptr<const UniqueFd>> lives;
   UniqueFd own_life;  // closes with this process, which the others see; empty with pidfds
+
+  // Of a communicator of a memory group, instead of `lives`: the liveness set of the group, the rank in the group by
+  // index, and what the range ends with.
+  std::shared_ptr<const LivesWatch> group_lives;
+  std::vector<int> group_of;
+  std::shared_ptr<GroupPlace> place;
+
+  Bytes memory() const { return segment->bytes().subspan(offset, bytes); }
 };
 
 // The error for a FARANDOLE_SHM_BYTES that is larger than any host's memory.
@@ -44,6 +58,18 @@ Result<ShmShare> share_segment(const Membership& membership, const std::vector<i
 // with one error, which is RESOURCE or UNSUPPORTED if a member cannot map it.
 Result<std::shared_ptr<SharedSegment>> share_sparse(const Membership& membership, const std::vector<int>& members,
                                                     std::string_view purpose, std::size_t bytes);
+
+// What the ranks of a memory group exchange when their world starts.
+struct GroupMeeting {
+  std::shared_ptr<SharedSegment> segment;
+  std::vector<std::vector<std::shared_ptr<const Doorbell>>> doorbells;  // by rank
+  std::shared_ptr<const LivesWatch> lives;                              // of the other ranks
+  UniqueFd own_life;                                                    // as in ShmShare
+};
+// Shares a sparse segment of `bytes`, of which the first `backed_bytes` are backed, and so many doorbells of each rank.
+// All members get it or all fail, as with share_sparse().
+Result<GroupMeeting> meet_group(const Membership& membership, const std::vector<int>& members, std::size_t bytes,
+                                std::size_t backed_bytes, int doorbells);
 
 // The ranks of `membership` in this rank's memory group, in order, this rank included.
 std::vector<int> members_of_my_memory_group(const Membership& membership);

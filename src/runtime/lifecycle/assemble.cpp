@@ -46,6 +46,7 @@ using Peers = std::vector<bool>;
 struct HostParts {
   std::unique_ptr<Collectives> collectives;
   std::unique_ptr<ReadinessFlags> readiness_flags;
+  std::function<Status(Deadline)> confirm;
 };
 
 // A transport of this build.
@@ -61,7 +62,7 @@ struct Option {
 Result<std::unique_ptr<Transport>> connect_host(const Membership& membership, const Peers& peers, HostParts* host) {
   if (host == nullptr) return connect_shm(membership, peers);
   FDL_ASSIGN_OR_RETURN(ShmHost made, connect_shm_host(membership, peers));
-  *host = {std::move(made.collectives), std::move(made.readiness_flags)};
+  *host = {std::move(made.collectives), std::move(made.readiness_flags), std::move(made.confirm)};
   return std::move(made.transport);
 }
 #endif
@@ -301,6 +302,14 @@ Result<std::shared_ptr<HostMemory>> assemble_memory(const Membership& membership
   return std::shared_ptr<HostMemory>();
 }
 
+Result<std::shared_ptr<MemoryGroup>> assemble_memory_group(const Membership& world) {
+  FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*world.config));
+#if FDL_WITH_SHM
+  if (hosts_share_memory(chosen, world)) return meet_memory_group(world);
+#endif
+  return std::shared_ptr<MemoryGroup>();
+}
+
 Result<std::shared_ptr<TcpConnector>> assemble_connector([[maybe_unused]] const Membership& world,
                                                          [[maybe_unused]] std::unique_ptr<Exchange> exchange) {
 #if FDL_WITH_TCP
@@ -376,6 +385,7 @@ Status prefer_shared_memory(const Membership& membership, const std::vector<cons
   if (parts.shape.hosts == 1) {
     parts.preferred.push_back(std::move(host.collectives));
     parts.readiness_flags = std::move(host.readiness_flags);
+    parts.confirm = std::move(host.confirm);
     return {};
   }
   const Member& of_second_host = membership.members[static_cast<std::size_t>(parts.shape.ranks_per_host)];

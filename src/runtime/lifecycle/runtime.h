@@ -241,7 +241,7 @@ class Runtime {
   Result<Connected> connect(const std::string& id, const std::vector<Member>& members, int rank,
                             std::function<void()> watch = {});
   // Returns OK on all members, or an error on all: `own` is what this rank has to say.
-  Status commit(const SetUp& set_up, const Communicator& comm, const Status& own);
+  Status commit(const SetUp& set_up, Communicator& comm, const Status& own);
   void withdraw(Group& group, const Status& why);
   std::shared_ptr<Group> unlist(Group& group);
   int64_t watch_set_ups(int64_t now_ns);
@@ -308,6 +308,7 @@ class Runtime {
   std::string why_no_efa_;                       // unless a prerequisite is missing on this host
   std::unique_ptr<EfaTraffic> efa_traffic_;      // since the start; null before
   std::shared_ptr<HostMemory> memory_;           // shared by this host's ranks; null if they cannot share memory
+  std::shared_ptr<MemoryGroup> memory_group_;    // of this host's ranks; null if they cannot have it
   std::shared_ptr<TcpConnector> tcp_connector_;  // null if no communicator needs it
   std::unique_ptr<Coordinator> coordinator_;     // on rank 0, unless the launcher serves it
   std::thread coordinator_thread_;

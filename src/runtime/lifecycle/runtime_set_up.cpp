@@ -33,6 +33,7 @@ Result<Runtime::Connected> Runtime::connect(const std::string& id, const std::ve
                               .key_is_secret = !identity_.job_key_is_derived,
                               .config = &config_,
                               .memory = memory_,
+                              .memory_group = memory_group_,
                               .tcp_connector = tcp_connector_,
                               .exchange = &exchange,
                               .deadline = set_up.deadline};
@@ -47,11 +48,13 @@ Result<Runtime::Connected> Runtime::connect(const std::string& id, const std::ve
 }
 
 // A rank that has connected must not go on if another one fails in the rest of its set-up. The first member collects
-// the others' words and answers all of them, so that the number of messages is that of the members.
-Status Runtime::commit(const SetUp& set_up, const Communicator& comm, const Status& own) {
+// the others' words and answers all of them, so that the number of messages is that of the members. A communicator that
+// was made in the members' memory needs no message.
+Status Runtime::commit(const SetUp& set_up, Communicator& comm, const Status& own) {
   StoreExchange exchange(*coordinator_client_, set_up.comm + " made");
   const auto all_have = [&]() -> Status {
     FDL_RETURN_IF_ERROR(own);
+    if (comm.can_confirm()) return comm.confirm(set_up.deadline.shifted_by_ns(kLaterReport_ns));
     if (comm.rank() > 0) {
       FDL_RETURN_IF_ERROR(exchange.publish(std::to_string(comm.rank()), "1"));
       const Deadline last = set_up.deadline.shifted_by_ns(2 * kLaterReport_ns);

@@ -403,15 +403,19 @@ Status Runtime::compute_facts() {
 Status Runtime::share_memory() {
   StoreExchange exchange(*coordinator_client_, "memory");
   FDL_ASSIGN_OR_RETURN(const SetUp set_up, begin_set_up(others(members_)));
-  auto memory = assemble_memory({.id = "the world's memory",
-                                 .rank = identity_.rank,
-                                 .members = members_,
-                                 .job_key = identity_.job_key,
-                                 .config = &config_,
-                                 .exchange = &exchange,
-                                 .deadline = set_up.deadline});
+  const Membership world{.id = "the world's memory",
+                         .rank = identity_.rank,
+                         .members = members_,
+                         .job_key = identity_.job_key,
+                         .config = &config_,
+                         .exchange = &exchange,
+                         .deadline = set_up.deadline};
+  auto memory = assemble_memory(world);
   if (!memory.ok()) return outcome(set_up, memory.status());
   memory_ = memory.take();
+  auto group = assemble_memory_group(world);
+  if (!group.ok()) return outcome(set_up, group.status());
+  memory_group_ = group.take();
   return {};
 }
 

@@ -1,0 +1,213 @@
+// Tests of set-ups in the arena in which a member fails, leaves, never comes or is killed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <latch>
+#include <random>
+
+#include "tests/support/processes.h"
+#include "tests/support/sanitized.h"
+#include "tests/unit/shm/memory_group/group_of_ranks.h"
+
+namespace fdl {
+namespace {
+
+using namespace fdl::test;
+using testing::HasSubstr;
+
+const std::vector<int> kAll{0, 1, 2};
+Deadline long_enough() { return Deadline::after_seconds(kTimeoutSeconds); }
+
+TEST(MemoryGroupLosses, NameTheMembersThatDoNotCome) {
+  GroupOfRanks ranks(3);
+  ranks.meet();
+  run_ranks(2, [&](int rank) {
+    const Status failed = ranks.make(rank, kAll, "not all", Deadline::after_seconds(0.3)).status();
+    // The deadline of one of them passes first, and closes the set-up for both.
+    if (failed.code() == Code::timeout) {
+      EXPECT_THAT(failed.text(), HasSubstr("rank 12 (host-c) did not join the shared memory"));
+    } else {
+      EXPECT_EQ(failed.code(), Code::transport);
+      EXPECT_THAT(failed.text(), HasSubstr("has ended its part of the set-up"));
+    }
+  });
+  EXPECT_TRUE(ranks.all_are_free());
+}
+
+TEST(MemoryGroupLosses, NameTheFirstMemberThatDoesNotAnnounce) {
+  GroupOfRanks ranks(3);
+  ranks.meet();
+  run_ranks(2, [&](int rank) {
+    const Status failed = ranks.make(rank + 1, kAll, "no first", Deadline::after_seconds(0.2)).status();
+    EXPECT_EQ(failed.code(), Code::timeout);
+    EXPECT_THAT(failed.text(), HasSubstr("rank 10 (host-a) did not join"));
+  });
+}
+
+// A member that comes after the others have given up must not have the communicator, nor write to its memory.
+TEST(MemoryGroupLosses, ShutOutAMemberThatComesLate) {
+  GroupOfRanks ranks(3);
+  ranks.meet();
+  run_ranks(2, [&](int rank) { EXPECT_FALSE(ranks.make(rank, kAll, "late", Deadline::after_seconds(0.1)).ok()); });
+  EXPECT_TRUE(ranks.all_are_free());
+  EXPECT_EQ(ranks.make(2, kAll, "late", Deadline::after_seconds(0.1)).status().code(), Code::timeout);
+  EXPECT_TRUE(ranks.all_are_free());
+}
+
+TEST(MemoryGroupLosses, EndASetUpThatAMemberLeaves) {
+  GroupOfRanks ranks(3);
+  ranks.meet();
+  for (int leaver = 0; leaver < 3; ++leaver) {
+    run_ranks(3, [&](int rank) {
+      auto host = require(ranks.join(rank, kAll, "left by " + std::to_string(leaver)));
+      if (rank == leaver) return;
+      const int64_t began = now_ns();
+      const Status failed = host.confirm(long_enough());
+      EXPECT_EQ(failed.code(), Code::transport);
+      EXPECT_EQ(failed.error().culprit_rank, 10 + leaver);
+      EXPECT_LT(now_ns() - began, seconds_to_ns(20)) << "it waited for the deadline";
+    });
+    EXPECT_TRUE(ranks.all_are_free());
+  }
+}
+
+TEST(MemoryGroupLosses, NameTheMemberThatDoesNotConfirm) {
+  GroupOfRanks ranks(3);
+  ranks.meet();
+  std::latch failed(2);
+  run_ranks(3, [&](int rank) {
+    auto host = require(ranks.join(rank, kAll, "unconfirmed"));
+    if (rank == 1) {
+      failed.wait();
+      EXPECT_FALSE(host.confirm(Deadline::at_ns(0)).ok()) << "the set-up is closed";
+      return;
+    }
+    const Status late = host.confirm(Deadline::after_seconds(0.2));
+    EXPECT_TRUE(late.code() == Code::timeout || late.code() == Code::transport);
+    if (late.code() == Code::timeout) {
+      EXPECT_THAT(late.text(), HasSubstr("rank 11 (host-b) has not finished its part"));
+    }
+    failed.count_down();
+  });
+  EXPECT_TRUE(ranks.all_are_free());
+}
+
+// All or none: the deadlines pass while members confirm.
+TEST(MemoryGroupLosses, GiveTheCommunicatorToAllOrToNone) {
+  GroupOfRanks ranks(3);
+  ranks.meet();
+  std::mt19937 random(7);
+  int made = 0, closed = 0;
+  const int rounds = kThreadSanitized ? 300 : 1500;
+  for (int round = 0; round < rounds; ++round) {
+    std::array<int, 3> limit_us{};
+    for (int& one : limit_us) one = static_cast<int>(random() % 250);
+    std::atomic<int> have{0};
+    std::latch come(3);
+    run_ranks(3, [&](int rank) {
+      auto host = require(ranks.join(rank, kAll, std::to_string(round)));
+      come.arrive_and_wait();
+      const Deadline deadline = Deadline::after_ns(limit_us[static_cast<std::size_t>(rank)] * 1000);
+      if (host.confirm(deadline).ok()) ++have;
+    });
+    ASSERT_TRUE(have == 0 || have == 3) << have << " members have it";
+    ++(have == 3 ? made : closed);
+    ASSERT_TRUE(ranks.all_are_free());
+  }
+  EXPECT_GT(made, 0);
+  EXPECT_GT(closed, 0);
+}
+
+// Any member gives up at a random moment of the whole set-up.
+TEST(MemoryGroupLosses, LeaveNothingWhenMembersGiveUpAtAnyMoment) {
+  GroupOfRanks ranks(3);
+  ranks.meet();
+  std::mt19937 random(11);
+  for (int round = 0; round < (kThreadSanitized ? 150 : 600); ++round) {
+    const int quitter = static_cast<int>(random() % 3);
+    const int64_t limit_ns = static_cast<int64_t>(random() % 300'000);
+    const bool never_comes = random() % 4 == 0;
+    std::atomic<int> have{0};
+    run_ranks(3, [&](int rank) {
+      if (rank == quitter && never_comes) return;
+      // Without a coordinator the others learn only from their deadline that a member has not come.
+      const Deadline deadline = rank == quitter ? Deadline::after_ns(limit_ns) : Deadline::after_seconds(0.01);
+      if (ranks.make(rank, kAll, std::to_string(round), deadline).ok()) ++have;
+    });
+    ASSERT_TRUE(have == 0 || have == 3) << have;
+    ASSERT_TRUE(ranks.all_are_free());
+  }
+}
+
+// ---- Processes that are killed ----
+
+// Rank 2 is killed after a random time, while all make communicators. The others must end, and go on without it.
+TEST(MemoryGroupLosses, EndWithTheErrorOfAMemberThatIsKilled) {
+  std::mt19937 random(13);
+  for (int round = 0; round < (kThreadSanitized ? 8 : 25); ++round) {
+    SCOPED_TRACE(round);
+    const auto delay = std::chrono::microseconds(random() % 20'000);
+    GroupOfRanks ranks(3);
+    run_processes(3, [&](int rank) {
+      ranks.meet(rank);
+      if (rank == 2) {
+        std::thread([delay] {
+          std::this_thread::sleep_for(delay);
+          ::kill(::getpid(), SIGKILL);
+        }).detach();
+      }
+      Status failed;
+      std::vector<ShmHost> kept;
+      for (int i = 0; failed.ok(); ++i) {
+        auto host = ranks.make(rank, kAll, std::to_string(i), Deadline::after_seconds(30));
+        failed = host.status();
+        if (!host.ok()) break;
+        std::vector<float> values(700, 1);
+        failed = sum(*host, values);
+        kept.push_back(host.take());
+        if (kept.size() > 3) kept.clear();
+      }
+      EXPECT_TRUE(failed.code() == Code::peer_lost || failed.code() == Code::transport) << failed.text();
+      kept.clear();
+      // The first member frees what a killed member kept when it needs room.
+      for (int i = 0; i < 5; ++i) {
+        ShmHost host = require(ranks.make(rank, {0, 1}, "two " + std::to_string(i)));
+        check_sums(host, rank, {0, 1}, 2);
+      }
+    });
+  }
+}
+
+// A member is killed after it has left no trace but its word: those that leave later free the range.
+TEST(MemoryGroupLosses, FreeTheRangeOfAMemberThatWasKilled) {
+  GroupOfRanks ranks(2);
+  run_processes(2, [&](int rank) {
+    ranks.meet(rank);
+    const std::size_t all = ranks.of(rank)->arena().chunk_count();
+    ShmHost host = require(ranks.make(rank, {0, 1}, "killed"));
+    check_sums(host, rank, {0, 1}, 1);
+    if (rank == 1) ::kill(::getpid(), SIGKILL);
+    std::vector<float> values(10, 1);
+    EXPECT_EQ(sum(host, values).code(), Code::peer_lost);
+    EXPECT_LT(ranks.of(0)->arena().free_chunks(), all);
+    host = ShmHost();
+    EXPECT_EQ(ranks.of(0)->arena().free_chunks(), all);
+  });
+}
+
+// A killed member that has confirmed does not keep the others from an outcome.
+TEST(MemoryGroupLosses, EndConfirmationsThatAKilledMemberDoesNotGive) {
+  GroupOfRanks ranks(3);
+  run_processes(3, [&](int rank) {
+    ranks.meet(rank);
+    auto host = require(ranks.join(rank, kAll, "killed before it confirms"));
+    if (rank == 2) ::kill(::getpid(), SIGKILL);
+    const Status failed = host.confirm(Deadline::after_seconds(30));
+    EXPECT_FALSE(failed.ok());
+    EXPECT_EQ(failed.error().culprit_rank >= 10, true);
+  });
+}
+
+}  // namespace
+}  // namespace fdl
