@@ -62,6 +62,10 @@ Result<std::shared_ptr<MemoryGroup>> MemoryGroup::meet(const Membership& world, 
            met.status().text());
     return none;
   }
+  if (!Arena::fits(met->segment->bytes().size(), ranks)) {
+    return Status(Code::transport, "shm: " + world.name_of(members.front()) + " has shared too little memory for " +
+                                       std::to_string(ranks) + " ranks");
+  }
   std::vector<int> world_ranks;
   int mine = 0;
   for (const int member : members) {
