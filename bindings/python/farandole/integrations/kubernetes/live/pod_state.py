@@ -41,7 +41,7 @@ def short_name(pod):
 
 
 def _status(pod):
-    """The status of the container with the ranks. Statuses are sorted by name, so that an added container may be first."""
+    """The status of the container with the ranks. Statuses are sorted by name: an added container may be first."""
     statuses = pod.get("status", {}).get("containerStatuses") or []
     name = container_of(pod)
     return next((one for one in statuses if one.get("name") == name), statuses[0] if statuses else {})
