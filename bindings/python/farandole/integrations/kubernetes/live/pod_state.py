@@ -67,11 +67,11 @@ def state(pod):
     if ended:
         reason = ended.get("reason", "")
         code = ended.get("exitCode")
-        return f"ended with {code}", "" if code == 0 else _meaning(code, reason)
+        return f"ended with {code}", "" if code == 0 else _end_by_the_node(pod) or _meaning(code, reason)
     if pod["metadata"].get("deletionTimestamp"):
         return "ending", "it has received SIGTERM and is in its grace period"
     if pod.get("status", {}).get("phase") == "Failed":
-        return "failed", pod["status"].get("message") or pod["status"].get("reason") or ""
+        return "failed", _end_by_the_node(pod)
     if waiting and waiting.get("reason") != "ContainerCreating":
         return "waiting", ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
     if waiting or pod.get("status", {}).get("phase") == "Pending":
@@ -97,6 +97,12 @@ def _meaning(code, reason):
     if reason == "OOMKilled":
         return "out of memory: give more --memory"
     return _MEANINGS.get(code, reason if reason != "Error" else "")
+
+
+def _end_by_the_node(pod):
+    """Why the kubelet ended or refused the whole pod, such as an eviction; "" if the container ended by itself."""
+    status = pod.get("status", {})
+    return ": ".join(filter(None, (status.get("reason"), " ".join(status.get("message", "").split()))))
 
 
 def _unscheduled(pod):
