@@ -25,6 +25,7 @@ WRONG = [
     ("job --efa all", "--efa all needs --instance-type"),
     ("job --efa some", "neither a number nor all or off"),
     ("job --instance-type p5.24xlarge", "did you mean p5.4xlarge"),
+    ("job --instance-type zz.big", "is not in the table of instance types. For a type that is newer"),
     ("job --instance-type g4dn.xlarge --gpus 2", "a g4dn.xlarge has 1"),
     ("job --gpu-resource gpu", "no resource such as nvidia.com/gpu"),
     ("job --gpus 4 --nproc-per-node 8", "ranks would share a GPU"),

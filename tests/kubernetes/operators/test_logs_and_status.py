@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from api_pods import pod
+from api_pods import pod, with_sidecar
 from farandole import launcher
 from farandole.integrations.kubernetes.__main__ import main
 from live_commands import NO_SUCH_JOB, RUNNING, SUSPENDED, UNREACHABLE, end_job, end_pod, follow_pod_1
@@ -95,6 +95,50 @@ def test_k20_a_failed_job_has_the_code_of_the_pod_that_failed_first(api):
     ended["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:02Z"
     api.put_pod(ended)
     assert main(["status", "train"]) == 78
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["appended", "put first, and the annotation names ours"])
+@pytest.mark.parametrize(
+    "name, state", [("autoscaler", {"running": {}}), ("istio-proxy", {"terminated": {"exitCode": 0}})]
+)
+def test_the_state_of_a_pod_is_that_of_the_container_with_the_ranks(api, capsys, name, state, first):
+    """Not of a container whose name comes before it, such as Ray's autoscaler or the sidecar of a mesh."""
+    api.put_job("Failed")
+    api.put_pod(with_sidecar(pod(0, code=3), name, state, first))
+    assert main(["status", "train"]) == 3
+    assert "ended with 3" in capsys.readouterr().out
+    assert main(["logs", "train"]) == 3
+    assert [query["container"] for path, query in api.requests if path.endswith("/log")] == ["trainer"]
+
+
+def test_the_pods_of_a_searchs_trials_are_told_apart(api, begin, capsys):
+    """Each trial numbers its pods from 0, and trials run at the same time."""
+    running = {"conditions": [{"type": "Running", "status": "True"}]}
+    search = {"kind": "Experiment", "metadata": {"name": "train"}, "status": running}
+    pods = [(trial, index) for trial in ("train-a", "train-b") for index in (0, 1)]
+
+    def put_pods(code=None):
+        for trial, index in pods:
+            labels = {"batch.kubernetes.io/job-completion-index": str(index), "katib.kubeflow.org/trial": trial}
+            api.put_pod(pod(index, code=code, name=f"{trial}-{index}-x1", labels=labels))
+
+    api.put("experiments", search)
+    put_pods()
+    for trial, index in pods:
+        api.write(f"{trial}-{index}-x1", f"line of {trial}")
+    command = begin("logs", "train", "--follow")
+    command.until(lambda: len(command.out) == 4)
+    assert main(["status", "train"]) == RUNNING
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        ["train-a/0", "train-a-0-x1"], ["train-a/1", "train-a-1-x1"],
+        ["train-b/0", "train-b-0-x1"], ["train-b/1", "train-b-1-x1"],
+    ]  # fmt: skip
+    put_pods(code=0)
+    running["conditions"].append({"type": "Succeeded", "status": "True"})
+    api.put("experiments", search)
+    assert command.code() == 0
+    assert sorted(command.out) == [f"{trial}/{index}| line of {trial}" for trial, index in pods]
+    assert command.err == ["farandole kubernetes: Experiment train is complete"]
 
 
 @pytest.mark.parametrize("code", [RUNNING, SUSPENDED, NO_SUCH_JOB])

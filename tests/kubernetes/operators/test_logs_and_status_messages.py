@@ -39,6 +39,21 @@ def test_one_look_at_a_job_that_does_not_run_says_why(api, capsys, command):
     assert capsys.readouterr().err == ""
 
 
+def test_a_pod_that_its_node_evicted_says_why_and_is_not_said_to_lack_memory(api, capsys):
+    """Its container ends with 137, as without memory: here its files in /dev/shm have exceeded --shm."""
+    full = 'Usage of EmptyDir volume "dshm" exceeds the limit "1Gi".'
+    evicted = pod(0, code=137, reason="Error")
+    evicted["status"].update(reason="Evicted", message=f"{full} ")
+    refused = {**pod(1), "status": {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no device"}}
+    api.put_job("Failed")
+    api.put_pod(evicted)
+    api.put_pod(refused)
+    assert main(["status", "train"]) == 137
+    first, second = capsys.readouterr().out.splitlines()[1:]
+    assert first.endswith(f"ended with 137  Evicted: {full}")
+    assert second.endswith("failed          UnexpectedAdmissionError: no device")
+
+
 def test_pods_without_an_object_above_them_are_a_job_too(api, capsys):
     end_pod(api, 0, 0)
     assert main(["status", "train"]) == 0

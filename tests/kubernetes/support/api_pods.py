@@ -21,3 +21,17 @@ def pod(index, *, code=None, reason="", waiting=None, unscheduled=None, name=Non
         "spec": {"nodeName": f"node-{index}"},
         "status": status,
     }
+
+
+def with_sidecar(pod, name, state, first=False):
+    """The pod with a second container, as an injector or an operator adds it. The API server sorts statuses by name."""
+    spec, status = pod["spec"], pod["status"]
+    status["containerStatuses"][0].setdefault("name", "trainer")
+    added = [{"name": name}]
+    spec["containers"] = added + [{"name": "trainer"}] if first else [{"name": "trainer"}] + added
+    if first:
+        pod["metadata"]["annotations"] = {"kubectl.kubernetes.io/default-container": "trainer"}
+    status["containerStatuses"] = sorted(
+        [*status["containerStatuses"], {"name": name, "state": state}], key=lambda one: one["name"]
+    )
+    return pod

@@ -115,7 +115,7 @@ def find(name):
     if name in TABLE:
         return TABLE[name]
     near = difflib.get_close_matches(name, TABLE, n=3, cutoff=0.5)
-    meant = f"; did you mean {', '.join(near)}?" if near else ""
+    meant = f"; did you mean {', '.join(near)}?" if near else "."
     raise WrongCombination(
         f"--instance-type {name} is not in the table of instance types{meant} For a type that is newer than the "
         f"table leave --instance-type out, and give --gpus, --efa and "

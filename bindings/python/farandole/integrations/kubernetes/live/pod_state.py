@@ -10,9 +10,14 @@ def uid(pod):
     return pod["metadata"].get("uid", pod["metadata"]["name"])
 
 
+def _trial_of(pod):
+    """The name of the trial of Katib that the pod belongs to; each trial numbers its pods from 0."""
+    return pod["metadata"].get("labels", {}).get("katib.kubeflow.org/trial", "")
+
+
 def index_of(pod):
-    """The sort key of pods: launcher or master first, then their index, then their name."""
-    labels, name = pod["metadata"].get("labels", {}), pod["metadata"]["name"]
+    """The sort key of pods: their trial, launcher or master first, then their index, then their name."""
+    labels, name, trial = pod["metadata"].get("labels", {}), pod["metadata"]["name"], _trial_of(pod)
     role = labels.get("training.kubeflow.org/job-role") or labels.get("training.kubeflow.org/replica-type") or ""
     first = 0 if role in ("launcher", "master", "chief") or labels.get("ray.io/node-type") == "head" else 1
     for key in (
@@ -22,20 +27,28 @@ def index_of(pod):
         "training.kubeflow.org/replica-index",
     ):
         if labels.get(key, "").isdigit():
-            return (first, int(labels[key]), "")
+            return (trial, first, int(labels[key]), "")
     ordinal = re.search(r"-(\d+)\Z", name)
-    return (first, int(ordinal.group(1)), "") if ordinal else (first, 0, name)
+    return (trial, first, int(ordinal.group(1)), "") if ordinal else (trial, first, 0, name)
 
 
 def short_name(pod):
-    """`0` for a pod with an index, else its own name."""
-    first, number, name = index_of(pod)
-    return name or (str(number) if first else pod["metadata"]["name"])
+    """`0` for a pod with an index, `TRIAL/0` for one of a trial, else its own name."""
+    trial, first, number, name = index_of(pod)
+    if name or not first:
+        return pod["metadata"]["name"]
+    return f"{trial}/{number}" if trial else str(number)
+
+
+def _status(pod):
+    """The status of the container with the ranks. Statuses are sorted by name: an added container may be first."""
+    statuses = pod.get("status", {}).get("containerStatuses") or []
+    name = container_of(pod)
+    return next((one for one in statuses if one.get("name") == name), statuses[0] if statuses else {})
 
 
 def _container_state(pod):
-    states = pod.get("status", {}).get("containerStatuses") or []
-    return states[0].get("state", {}) if states else {}
+    return _status(pod).get("state", {})
 
 
 def exit_code(pod):
@@ -54,11 +67,11 @@ def state(pod):
     if ended:
         reason = ended.get("reason", "")
         code = ended.get("exitCode")
-        return f"ended with {code}", "" if code == 0 else _meaning(code, reason)
+        return f"ended with {code}", "" if code == 0 else _end_by_the_node(pod) or _meaning(code, reason)
     if pod["metadata"].get("deletionTimestamp"):
         return "ending", "it has received SIGTERM and is in its grace period"
     if pod.get("status", {}).get("phase") == "Failed":
-        return "failed", pod["status"].get("message") or pod["status"].get("reason") or ""
+        return "failed", _end_by_the_node(pod)
     if waiting and waiting.get("reason") != "ContainerCreating":
         return "waiting", ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
     if waiting or pod.get("status", {}).get("phase") == "Pending":
@@ -86,6 +99,12 @@ def _meaning(code, reason):
     return _MEANINGS.get(code, reason if reason != "Error" else "")
 
 
+def _end_by_the_node(pod):
+    """Why the kubelet ended or refused the whole pod, such as an eviction; "" if the container ended by itself."""
+    status = pod.get("status", {})
+    return ": ".join(filter(None, (status.get("reason"), " ".join(status.get("message", "").split()))))
+
+
 def _unscheduled(pod):
     for condition in pod.get("status", {}).get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
@@ -95,15 +114,16 @@ def _unscheduled(pod):
 
 def restarts(pod):
     """How often the pod's container has been started again."""
-    statuses = pod.get("status", {}).get("containerStatuses") or []
-    return statuses[0].get("restartCount", 0) if statuses else 0
+    return _status(pod).get("restartCount", 0)
 
 
 def container_of(pod):
-    """The name of the container with the ranks: the first one."""
+    """The name of the container with the ranks: the one that an annotation names, as injectors of sidecars write it, or
+    the first one."""
     statuses = pod.get("status", {}).get("containerStatuses") or []
-    containers = pod.get("spec", {}).get("containers") or []
-    return containers[0]["name"] if containers else statuses[0].get("name") if statuses else None
+    names = [one.get("name") for one in pod.get("spec", {}).get("containers") or statuses]
+    named = (pod["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/default-container")
+    return named if named in names else names[0] if names else None
 
 
 def has_started(pod):
