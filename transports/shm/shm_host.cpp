@@ -92,8 +92,8 @@ Result<ShmHost> make_host(const Membership& membership, const std::vector<int>& 
     for (int local = 0; local < ranks; ++local) {
       local_of[static_cast<std::size_t>(members[static_cast<std::size_t>(local)])] = local;
     }
-    FDL_ASSIGN_OR_RETURN(host.transport,
-                         make_shm_transport(neighbours, shared.subspan(sizes.first_ring, sizes.rings), std::move(local_of)));
+    FDL_ASSIGN_OR_RETURN(host.transport, make_shm_transport(neighbours, shared.subspan(sizes.first_ring, sizes.rings),
+                                                            std::move(local_of)));
   }
   return host;
 }

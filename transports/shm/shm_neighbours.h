@@ -82,8 +82,8 @@ class Neighbours {
   ShmShare share_;
   Poller poller_;
   Control* const controls_;  // by rank
-  const int creator_;   // process id; a forked child must not change the state of its parent
-  RankMask ended_ = 0;  // processes that find_ended() has found ended
+  const int creator_;        // process id; a forked child must not change the state of its parent
+  RankMask ended_ = 0;       // processes that find_ended() has found ended
   bool sleeping_ = false;
   RankMask sleeps_for_ = 0;  // what this rank last wrote to its sleep word
   RankMask rung_ = 0;        // the ranks that this rank has rung since activity() was last called

@@ -153,8 +153,8 @@ class Setup {
       const Status answered = read_all(sockets_[i].get(), std::span(&mapped, 1), membership_.deadline);
       if (answered.ok() && mapped == kMapped) continue;
       return refuse(Status(Code::unsupported, "shm: " + membership_.name_of(members_[i]) + " cannot map " +
-                                                  std::to_string(bytes >> 20) +
-                                                  " MiB of address space (see " + limits + ")"));
+                                                  std::to_string(bytes >> 20) + " MiB of address space (see " + limits +
+                                                  ")"));
     }
     approve();
     return {};

@@ -27,8 +27,8 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, Sus
 // Memory that all ranks of this host map; null if they cannot, or if the transports exclude it. Collective over the
 // members.
 Result<std::shared_ptr<HostMemory>> assemble_memory(const Membership& membership);
-// What communicators of this host are made in, for Membership::memory_group; null if its ranks cannot have it, or if the
-// transports exclude it. Collective over the members.
+// What communicators of this host are made in, for Membership::memory_group; null if its ranks cannot have it, or if
+// the transports exclude it. Collective over the members.
 Result<std::shared_ptr<MemoryGroup>> assemble_memory_group(const Membership& world);
 // What makes connections of large communicators when they are first used; null if the world needs none. It publishes in
 // the exchange, and fetches from it until it is stopped.

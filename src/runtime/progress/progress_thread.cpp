@@ -134,11 +134,11 @@ bool ProgressThread::submit_and_wait(ProgressToken::Task task, Handle& handle, D
   return true;
 }
 
-// A call that is due before needs no wake-up of the owner. A call that runs may have looked already: keep_watch().
 void ProgressThread::watch() {
-  const int64_t first = now_ns() + usual_probe_interval_ns(config_.suspect_after_s);
-  if (next_watch_ns_.load() <= first) return;
-  progress_token_.post([this, first] { watch_by(first); });
+  progress_token_.post([this] {
+    const int64_t first = now_ns() + usual_probe_interval_ns(config_.suspect_after_s);
+    next_watch_ns_ = std::min(next_watch_ns_, first);
+  });
 }
 
 bool ProgressThread::call(const std::function<void()>& task) {
@@ -299,12 +299,8 @@ bool ProgressThread::poll_coordinator() {
 }
 
 void ProgressThread::keep_watch(int64_t now) {
-  if (now < next_watch_ns_.load()) return;
-  // Before it looks: a watch() that it does not see must post its task.
-  next_watch_ns_.store(std::numeric_limits<int64_t>::max());
-  int64_t next = now;  // if it fails
-  driven_.guard(nullptr, [&] { next = hooks_.on_watch(now); });
-  next_watch_ns_.store(next);
+  if (now < next_watch_ns_) return;
+  driven_.guard(nullptr, [&] { next_watch_ns_ = hooks_.on_watch(now); });
 }
 
 // ---- sleeping ----
@@ -314,7 +310,7 @@ bool ProgressThread::sleep(Deadline deadline) {
   // An ordered communicator enters the poller before its first sleep.
   const bool quiet = driven_.prepare_to_sleep(
       [this](Driven& driven) { return poller_.add(driven.comm().wake_fd(), token_of(driven)).ok(); });
-  const Deadline alarm = driven_.next_alarm().earlier(Deadline::at_ns(next_watch_ns_.load())).earlier(deadline);
+  const Deadline alarm = driven_.next_alarm().earlier(Deadline::at_ns(next_watch_ns_)).earlier(deadline);
   if (quiet && progress_token_.begin_sleep()) {
     // From here on a caller may take the token: this thread must not touch the owner's members until end_sleep()
     // returns true.

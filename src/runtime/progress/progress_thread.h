@@ -67,7 +67,7 @@ class ProgressThread {
   Status add(Group& group);
   void remove(Driven& driven);
   // Requests a call of hooks.on_watch at this moment at the latest.
-  void watch_by(int64_t moment_ns) { next_watch_ns_.store(std::min(next_watch_ns_.load(), moment_ns)); }
+  void watch_by(int64_t moment_ns) { next_watch_ns_ = std::min(next_watch_ns_, moment_ns); }
   // Drives one group until all buckets that were agreed upon are finished, or the deadline.
   void drain(Group& group, Deadline deadline);
 
@@ -101,7 +101,7 @@ class ProgressThread {
   int64_t polled_coordinator_ns_ = 0;
   uint32_t rounds_ = 0;
   Spin spin_;
-  std::atomic<int64_t> next_watch_ns_{std::numeric_limits<int64_t>::max()};  // any thread reads it
+  int64_t next_watch_ns_ = std::numeric_limits<int64_t>::max();
 };
 
 }  // namespace fdl

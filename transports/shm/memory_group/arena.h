@@ -7,8 +7,8 @@
 //
 // A record belongs to the rank that is the first member of its communicator: this rank alone announces in it. Each
 // record has a word for each rank of the group, which starts empty and has the generation of the record. A member comes
-// by a compare-and-swap on its own word. The record, and the range with it, may be used again when each member has left,
-// is shut out or has ended: flags are only added to a word, so this stays true once it is.
+// by a compare-and-swap on its own word. The record, and the range with it, may be used again when each member has
+// left, is shut out or has ended: flags are only added to a word, so this stays true once it is.
 #pragma once
 
 #include <array>

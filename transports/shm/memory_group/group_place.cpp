@@ -90,9 +90,7 @@ Status GroupPlace::meet(Deadline deadline) {
   return {};
 }
 
-bool GroupPlace::all_have(uint64_t flags) const {
-  return group_->arena_.with(*record_, members_, flags) == members_;
-}
+bool GroupPlace::all_have(uint64_t flags) const { return group_->arena_.with(*record_, members_, flags) == members_; }
 
 std::shared_ptr<const LivesWatch> GroupPlace::lives() const {
   const MutexLock lock(group_->mutex_);

@@ -59,8 +59,8 @@ class GroupPlace {
 
   const std::shared_ptr<MemoryGroup> group_;
   const Facts facts_;
-  RankMask members_ = 0;  // ranks in the group
-  const int creator_;     // process id
+  RankMask members_ = 0;             // ranks in the group
+  const int creator_;                // process id
   std::unique_ptr<SetUpWait> wait_;  // null once the communicator is made
   std::optional<MemoryGroup::Load> load_;
   std::optional<Arena::Record> record_;  // once this member has come

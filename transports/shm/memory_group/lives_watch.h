@@ -19,7 +19,8 @@ class LivesWatch {
   // Another set of the same descriptors, opened again.
   Result<std::shared_ptr<const LivesWatch>> another() const;
 
-  // Readable from the first end on. A set that reports each readiness once (Poller::add_edges) reports each further end.
+  // Readable from the first end on. A set that reports each readiness once (Poller::add_edges) reports each further
+  // end.
   int fd() const { return poller_.fd(); }
   // The ranks whose processes have ended. From any thread; costs a system call.
   RankMask ended() const;

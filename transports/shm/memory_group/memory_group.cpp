@@ -22,8 +22,8 @@ std::size_t physical_memory() {
   return ::sysinfo(&info) == 0 ? static_cast<std::size_t>(info.totalram) * info.mem_unit : kMostBytes;
 }
 
-// Twice as many communicators of all ranks as their doorbells allow: there may be more that have fewer members. A range is never larger than the host's memory: the
-// socket exchange has the error for such a size.
+// Twice as many communicators of all ranks as their doorbells allow: there may be more that have fewer members. A range
+// is never larger than the host's memory: the socket exchange has the error for such a size.
 std::size_t range_bytes(int ranks, std::size_t bytes_of_all) {
   const std::size_t most = std::min(kMostBytes, physical_memory()) / Arena::kChunkBytes;
   const auto count = static_cast<std::size_t>(2 * doorbells_of(ranks) * kCommunicatorsOfAGroupDoorbell);
@@ -82,8 +82,8 @@ MemoryGroup::MemoryGroup(GroupMeeting met, int rank, std::vector<int> world_rank
       doorbells_(std::move(met.doorbells)),
       own_life_(std::move(met.own_life)),
       arena_(segment_->bytes(), static_cast<int>(world_ranks_.size())),
-      waits_(std::make_unique<SetUpWaits>(arena_, rank_, doorbells_[static_cast<std::size_t>(rank_)].front(),
-                                          met.lives)),
+      waits_(
+          std::make_unique<SetUpWaits>(arena_, rank_, doorbells_[static_cast<std::size_t>(rank_)].front(), met.lives)),
       doorbell_loads_(doorbells_.front().size()),
       watches_{{std::move(met.lives), 0}},
       own_(Arena::kRecordsOfARank) {}
@@ -134,8 +134,7 @@ std::optional<MemoryGroup::Load> MemoryGroup::take_load() {
   if (*least >= kCommunicatorsOfAGroupDoorbell) return std::nullopt;
   const bool is_private = watches_.front().lives->is_private();
   const int others = static_cast<int>(world_ranks_.size()) - 1;
-  const int most =
-      is_private ? kCommunicatorsOfAGroupDoorbell : std::max(1, kCommunicatorsOfAGroupDoorbell / others);
+  const int most = is_private ? kCommunicatorsOfAGroupDoorbell : std::max(1, kCommunicatorsOfAGroupDoorbell / others);
   auto watch = std::ranges::find_if(watches_, [&](const Watch& one) { return one.load < most; });
   if (watch == watches_.end()) {
     auto lives = watches_.front().lives->another();
@@ -172,8 +171,9 @@ Result<Arena::Record> MemoryGroup::announce(const Arena::Key& key, RankMask memb
     if (load && !claimed) claimed = arena_.claim(count, rank_);
   }
   const Status backed = index ? back_record(*index)
-                              : Status(Code::resource, "shm: too many communicators of this rank have members that "
-                                                       "ended before they were made");
+                              : Status(Code::resource,
+                                       "shm: too many communicators of this rank have members that "
+                                       "ended before they were made");
   if (!backed.ok()) {
     if (claimed) arena_.free(*claimed);
     return backed;
@@ -232,8 +232,7 @@ void MemoryGroup::retire(const Arena::Record& record, RankMask members, Arena::C
   if (!arena_.retire(record, members, ended)) return;
   // The pages go before the range is free: its next user finds zeros.
   const bool is_zero =
-      chunks.count == 0 ||
-      segment_->discard(arena_.offset_of(chunks.first), chunks.count * Arena::kChunkBytes);
+      chunks.count == 0 || segment_->discard(arena_.offset_of(chunks.first), chunks.count * Arena::kChunkBytes);
   arena_.release(record, is_zero ? chunks : Arena::Chunks());
 }
 

@@ -18,8 +18,8 @@ namespace fdl {
 
 class GroupPlace;
 
-// epoll limits the nested sets that lead to one open file (100 of three sets, 50 of four). So many communicators share a
-// doorbell, and as many a liveness set.
+// epoll limits the nested sets that lead to one open file (100 of three sets, 50 of four). So many communicators share
+// a doorbell, and as many a liveness set.
 inline constexpr int kCommunicatorsOfAGroupDoorbell = 40;
 // Each rank has so many doorbells: fewer where each process holds those of many ranks.
 constexpr int doorbells_of(int ranks) { return ranks <= 16 ? 4 : 2; }
@@ -34,9 +34,9 @@ struct GroupShare {
 // From any thread. A communicator keeps its memory group.
 class MemoryGroup : public std::enable_shared_from_this<MemoryGroup> {
  public:
-  // Blocking, and collective over the members of `world` in this rank's memory group, at least two. `bytes_of_all`: what a
-  // communicator of all of them needs. Null on all of them if they cannot have it; if that is unexpected, one line in
-  // the log gives the reason.
+  // Blocking, and collective over the members of `world` in this rank's memory group, at least two. `bytes_of_all`:
+  // what a communicator of all of them needs. Null on all of them if they cannot have it; if that is unexpected, one
+  // line in the log gives the reason.
   static Result<std::shared_ptr<MemoryGroup>> meet(const Membership& world, std::size_t bytes_of_all);
   ~MemoryGroup();
 
@@ -85,8 +85,8 @@ class MemoryGroup : public std::enable_shared_from_this<MemoryGroup> {
   void ring(RankMask members) const;
 
   const std::shared_ptr<SharedSegment> segment_;
-  const int rank_;                      // in the group
-  const std::vector<int> world_ranks_;  // of the group, in order
+  const int rank_;                                                             // in the group
+  const std::vector<int> world_ranks_;                                         // of the group, in order
   const std::vector<std::vector<std::shared_ptr<const Doorbell>>> doorbells_;  // by rank
   const UniqueFd own_life_;
   mutable Arena arena_;

@@ -6,8 +6,8 @@
 namespace fdl {
 namespace {
 
-constexpr uint64_t kDoorbellToken = 0;
-constexpr uint64_t kLivesToken = 1;
+constexpr uint64_t kRingToken = 0;
+constexpr uint64_t kEndToken = 1;
 // Sets that are kept for the next set-ups: to make one takes longer than most set-ups wait.
 constexpr std::size_t kIdleSets = 1;
 
@@ -23,8 +23,8 @@ Result<Poller> SetUpWaits::take() {
     }
   }
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
-  FDL_RETURN_IF_ERROR(poller.add_edges(doorbell_->event.fd(), kDoorbellToken));
-  FDL_RETURN_IF_ERROR(poller.add_edges(lives_->fd(), kLivesToken));
+  FDL_RETURN_IF_ERROR(poller.add_edges(doorbell_->event.fd(), kRingToken));
+  FDL_RETURN_IF_ERROR(poller.add_edges(lives_->fd(), kEndToken));
   return poller;
 }
 
@@ -51,7 +51,7 @@ void SetUpWait::sleep(Deadline deadline) {
   std::array<Poller::Ready, 2> ready;
   const std::size_t count = poller_.wait(ready, deadline);
   for (std::size_t i = 0; i < count; ++i) {
-    if (ready[i].token == kLivesToken) all_.ended_.fetch_or(all_.lives_->ended());
+    if (ready[i].token == kEndToken) all_.ended_.fetch_or(all_.lives_->ended());
   }
 }
 

@@ -233,9 +233,7 @@ TEST(MemoryGroup, IsLeftAloneByAForkedChild) {
   GroupOfRanks ranks(2);
   ranks.meet();
   std::array<std::optional<ShmHost>, 2> hosts;
-  run_ranks(2, [&](int rank) {
-    hosts[static_cast<std::size_t>(rank)] = require(ranks.make(rank, {0, 1}, "forked"));
-  });
+  run_ranks(2, [&](int rank) { hosts[static_cast<std::size_t>(rank)] = require(ranks.make(rank, {0, 1}, "forked")); });
   const pid_t child = ::fork();
   if (child == 0) {
     for (auto& host : hosts) host.reset();

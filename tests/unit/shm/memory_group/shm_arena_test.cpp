@@ -1,6 +1,4 @@
 // Tests of the arena: its ranges, its records, the outcome of a set-up, and what a broken process may have written.
-#include "transports/shm/memory_group/arena.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -8,6 +6,8 @@
 #include <random>
 #include <thread>
 #include <vector>
+
+#include "transports/shm/memory_group/arena.h"
 
 namespace fdl {
 namespace {
