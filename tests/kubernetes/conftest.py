@@ -80,9 +80,11 @@ def simulate(digits):
 
 
 @pytest.fixture
-def elastic(simulate):
-    """simulate() with the elastic programs in the image."""
+def elastic(simulate, tmp_path):
+    """simulate() with the elastic programs in the image, and the file in which end_training() tells them to end."""
+    (tmp_path / "end").touch()
     image = {
-        f"/app/{name}.py": os.path.join(SUPPORT, f"{name}.py") for name in ("train_digits_elastic", "train_digits")
+        "/app/end": str(tmp_path / "end"),
+        **{f"/app/{name}.py": os.path.join(SUPPORT, f"{name}.py") for name in ("train_digits_elastic", "train_digits")},
     }
     return lambda documents, **more: simulate(documents, image=image, **more)

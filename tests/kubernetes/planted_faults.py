@@ -51,7 +51,7 @@ FAULTS = {
                 "    if hvd.rank() == 0:\n", "    if True:\n",
                 "programs/test_keras.py::test_h4_the_training_script_trains_resumes_and_one_rank_prints"),
     "H8": Fault("logs are not in the order of ranks", f"{GENERATOR}/live/pod_state.py",
-                'return (first, int(labels[key]), "")', 'return (first, -int(labels[key]), "")',
+                'return (trial, first, int(labels[key]), "")', 'return (trial, first, -int(labels[key]), "")',
                 "operators/test_logs_and_status.py::test_h8_logs_come_in_order_of_rank_each_behind_its_number"),
     "H9": Fault("a file is written in its place", "bindings/python/farandole/stores.py",
                 'temporary = f"{target}.{socket.gethostname()}.{os.getpid()}.tmp"', "temporary = target",

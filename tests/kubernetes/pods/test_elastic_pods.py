@@ -16,6 +16,7 @@ from elastic_pods import (
     assert_one_pod_learns_alone,
     begin_deployment,
     elastic_job,
+    end_training,
     until_steps,
 )
 from farandole.integrations.kubernetes import checks, generate
@@ -61,7 +62,7 @@ def test_a_job_that_loses_a_pod_resumes_and_learns_the_same(simulate, way, lost)
 
 
 def test_h16_k12_k19_an_elastic_job_survives_an_evicted_and_a_killed_pod_and_accepts_their_successors(elastic):
-    sim = elastic(elastic_job("2:3", 2, steps=150))
+    sim = elastic(elastic_job("2:3", 2, steps=None))
     until_steps(sim, 6)
     first, evicted, killed = (sim.pod(f"train-{index}") for index in range(3))
     sim.held |= {"train-1", "train-2"}
@@ -77,7 +78,7 @@ def test_h16_k12_k19_an_elastic_job_survives_an_evicted_and_a_killed_pod_and_acc
     assert killed.code == 137 and "node 2 was lost with 2 ranks" in first.output, sim.logs()
     sim.release("train-2")
     until_steps(sim, 6)
-    sim.wait(60)
+    end_training(sim)
     assert_conditions(sim, "train", COMPLETE)
     assert first.code == 0 and first.main.codes == [0]  # it was never restarted
     assert re.findall(r"generation \d begins with (\d+) ranks on (\d) nodes", first.output) == [
@@ -89,7 +90,7 @@ def test_h16_k12_k19_an_elastic_job_survives_an_evicted_and_a_killed_pod_and_acc
 
 def test_k19_a_node_that_vanishes_is_survived_and_its_pod_does_no_harm_when_it_comes_back(elastic):
     """No connection is reset, and the pod is replaced late. Its processes run on, and find the network again."""
-    documents = elastic_job("1:2", 1, steps=400, count=2)
+    documents = elastic_job("1:2", 1, steps=None, count=2)
     variables = documents[2]["spec"]["template"]["spec"]["containers"][0]["env"]
     variables.append({"name": "FARANDOLE_LOST_AFTER_S", "value": "2"})
     sim = elastic(documents)
@@ -103,7 +104,7 @@ def test_k19_a_node_that_vanishes_is_survived_and_its_pod_does_no_harm_when_it_c
     until_steps(sim, 2)
     lost.come_back()
     until_steps(sim, 2, 10)
-    sim.wait(60)
+    end_training(sim)
     assert_conditions(sim, "train", COMPLETE)
     assert first.main.codes == [0] and first.output.count("step 1 on") == 1, sim.logs()
     assert re.findall(r"generation \d begins with (\d+) ranks", first.output) == ["2", "1", "2"], sim.logs()

@@ -2,7 +2,7 @@
 
 import podsim
 import pytest
-from elastic_pods import COMPLETE, ELASTIC, assert_conditions, until_steps_anywhere
+from elastic_pods import COMPLETE, ELASTIC, UNTIL_TOLD, assert_conditions, end_training, until_steps_anywhere
 from farandole.integrations.kubernetes import generate
 from scheduler import CHANNELS, Node
 
@@ -15,7 +15,8 @@ def nodes_of(count, **devices):
 
 def generated(name, nnodes, steps, options=""):
     words = f"job --name {name} --nnodes {nnodes} --cpus 2 --memory 2Gi --shm 64Mi --nproc-per-node 1 --image any"
-    command = [*ELASTIC, "--steps", str(steps), "--step-seconds", "0.05"]
+    until = UNTIL_TOLD if steps is None else ["--steps", str(steps)]
+    command = [*ELASTIC, *until, "--step-seconds", "0.05"]
     return podsim.read(generate([*words.split(), *options.split(), "--", *command]))
 
 
@@ -52,7 +53,7 @@ def test_without_groups_each_of_two_jobs_holds_a_node_that_the_other_needs(elast
 
 
 def test_h16_an_elastic_group_trains_with_its_minimum_and_accepts_late_pods_and_successors(elastic):
-    sim = elastic(generated("train", "2:3", 200, "--gang volcano"), nodes=nodes_of(1))
+    sim = elastic(generated("train", "2:3", None, "--gang volcano"), nodes=nodes_of(1))
     sim.wait(20, lambda: len(sim.pods) == 3)
     sim.step()
     assert all(pod.unschedulable.startswith("pod group train is not ready: 1 of 2") for pod in sim.pods), sim.logs()
@@ -65,7 +66,7 @@ def test_h16_an_elastic_group_trains_with_its_minimum_and_accepts_late_pods_and_
     sim.evict(lost)
     sim.wait(20, lambda: sim.pod("train-1") is not lost)
     until_steps_anywhere(sim, 3)
-    sim.wait(60)
+    end_training(sim)
     assert_conditions(sim, "train", COMPLETE)
 
 
@@ -75,7 +76,7 @@ def test_h16_an_elastic_group_trains_with_its_minimum_and_accepts_late_pods_and_
 def test_h16_pods_claim_their_devices_and_a_successor_claims_those_of_its_predecessor(elastic):
     """Both nodes have room for all pods, and one device each."""
     nodes = [Node(f"node-{n}", {"cpu": "64", "memory": "64Gi"}, devices={GPUS: 1}) for n in range(2)]
-    sim = elastic(generated("train", "1:3", 150, f"--gpus 1 --device-class {GPUS}"), nodes=nodes)
+    sim = elastic(generated("train", "1:3", None, f"--gpus 1 --device-class {GPUS}"), nodes=nodes)
     until_steps_anywhere(sim, 2)
     assert sorted(pod.node for pod in sim.pods if pod.phase == "Running") == ["node-0", "node-1"]
     (waiting,) = [pod for pod in sim.pods if pod.phase == "Pending"]
@@ -85,7 +86,7 @@ def test_h16_pods_claim_their_devices_and_a_successor_claims_those_of_its_predec
     sim.wait(20, lambda: lost.gone)
     until_steps_anywhere(sim, 2)
     assert sorted(pod.node for pod in sim.living() if pod.phase == "Running") == ["node-0", "node-1"]
-    sim.wait(60)
+    end_training(sim)
     assert_conditions(sim, "train", COMPLETE)
 
 

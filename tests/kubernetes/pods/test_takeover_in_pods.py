@@ -11,6 +11,7 @@ from elastic_pods import (
     COMPLETE,
     ELASTIC,
     LEADER,
+    UNTIL_TOLD,
     all_output,
     assert_conditions,
     assert_late_pods_join,
@@ -18,6 +19,7 @@ from elastic_pods import (
     begin_deployment,
     elastic_job,
     elastic_run,
+    end_training,
     steps_of,
     until_steps,
     until_steps_anywhere,
@@ -36,14 +38,14 @@ def assert_no_step_was_lost(sim, again=1):
     assert len(missing) <= again and len(steps) - len(set(steps)) <= again, (steps, sim.logs())
 
 
-def generated(steps):
-    return podsim.read(generate([*GENERATED.split(), *ELASTIC, "--steps", str(steps), "--step-seconds", "0.05"]))
+def generated():
+    return podsim.read(generate([*GENERATED.split(), *ELASTIC, *UNTIL_TOLD, "--step-seconds", "0.05"]))
 
 
 @pytest.mark.parametrize("way", ["killed", "evicted"])
 def test_k19_when_pod_0_is_lost_the_others_go_on_and_its_successor_joins_them(elastic, way):
     """The output of `gen job`. The container is killed, or the pod gets SIGTERM."""
-    sim = elastic(generated(200))
+    sim = elastic(generated())
     until_steps(sim, 3)
     lost = sim.pod("train-0")
     sim.held.add("train-0")
@@ -53,7 +55,7 @@ def test_k19_when_pod_0_is_lost_the_others_go_on_and_its_successor_joins_them(el
     assert lost.code == (137 if way == "killed" else 143), sim.logs()
     sim.release("train-0")
     until_steps_anywhere(sim, 3)
-    sim.wait(60)
+    end_training(sim)
     assert_conditions(sim, "train", COMPLETE)
     assert_no_step_was_lost(sim, again=1 if way == "killed" else 0)
     assert "this node, 1, leads the job from now on, because node 0, " in sim.pod("train-1").output, sim.logs()
@@ -70,7 +72,7 @@ def test_k19_the_learned_weights_do_not_depend_on_the_loss_of_pod_0(elastic):
 
 def test_k19_pods_that_come_late_find_the_pod_that_leads(elastic):
     """Pod 0's name does not resolve any more. The pods of higher numbers answer for it."""
-    sim = elastic(elastic_job("1:3", 1, steps=200), held=["train-2"])
+    sim = elastic(elastic_job("1:3", 1, steps=None), held=["train-2"])
     until_steps(sim, 2)
     sim.held.add("train-0")
     sim.pod("train-0").kill()
@@ -81,7 +83,7 @@ def test_k19_pods_that_come_late_find_the_pod_that_leads(elastic):
 
 def test_k19_when_pod_0_vanishes_the_majority_goes_on_and_its_processes_end_when_they_come_back(elastic):
     """No connection is reset, and pod 0 goes on running on a node that is cut off. It must not train on."""
-    sim = elastic(elastic_job("1:3", 1, steps=200, FARANDOLE_LOST_AFTER_S=2))
+    sim = elastic(elastic_job("1:3", 1, steps=None, FARANDOLE_LOST_AFTER_S=2))
     until_steps(sim, 3)
     lost = sim.pod("train-0")
     lost.vanish()
@@ -93,14 +95,14 @@ def test_k19_when_pod_0_vanishes_the_majority_goes_on_and_its_processes_end_when
     until_steps_anywhere(sim, 3)
     lost.come_back()
     until_steps_anywhere(sim, 3)
-    sim.wait(60)
+    end_training(sim)
     assert_conditions(sim, "train", COMPLETE)
     assert_no_step_was_lost(sim)
 
 
 def test_k19_of_two_pods_the_other_keeps_the_state_until_the_successor_of_pod_0_comes(elastic):
     """It cannot know whether pod 0 goes on somewhere: it waits, and a successor is the proof that pod 0 is gone."""
-    sim = elastic(elastic_job("1:2", 1, steps=200, count=2, FARANDOLE_LOST_AFTER_S=2))
+    sim = elastic(elastic_job("1:2", 1, steps=None, count=2, FARANDOLE_LOST_AFTER_S=2))
     until_steps(sim, 2)
     lost, other = sim.pod("train-0"), sim.pod("train-1")
     lost.vanish()
@@ -111,7 +113,7 @@ def test_k19_of_two_pods_the_other_keeps_the_state_until_the_successor_of_pod_0_
     assert "generation" not in other.output and " on 1 ranks" not in all_output(sim), sim.logs()
     sim.forget(lost)
     until_steps_anywhere(sim, 2)
-    sim.wait(60)
+    end_training(sim)
     assert_conditions(sim, "train", COMPLETE)
     assert other.main.codes == [0], sim.logs()
     assert_no_step_was_lost(sim)
@@ -132,7 +134,7 @@ def test_h16_when_pod_0_is_lost_in_the_last_steps_the_job_is_complete(elastic):
 def test_p6_k19_in_a_stateful_set_the_successor_of_pod_0_joins_too(elastic, way):
     """Its container is restarted in the same pod, with the same address; or the pod is replaced."""
     env = {"FARANDOLE_NNODES": "2:3", "FARANDOLE_RANK_FROM": "hostname", "FARANDOLE_START_TIMEOUT_S": start_limit_s()}
-    documents = builders.stateful_set(3, elastic_run(1, steps=100000), env=env)
+    documents = builders.stateful_set(3, elastic_run(1, steps=None), env=env)
     sim = elastic(documents, crash_backoff_s=0.3)
     until_steps(sim, 3)
     lost = sim.pod("train-0")
@@ -238,7 +240,13 @@ def test_p6_k19_pods_that_a_deployment_adds_without_its_leader_join_and_do_not_t
 
 def cut_job(count=3, **variables):
     return elastic_job(
-        f"1:{count}", 1, steps=400, count=count, flags=["--elastic-timeout", "4"], FARANDOLE_LOST_AFTER_S=2, **variables
+        f"1:{count}",
+        1,
+        steps=None,
+        count=count,
+        flags=["--elastic-timeout", "4"],
+        FARANDOLE_LOST_AFTER_S=2,
+        **variables,
     )
 
 
@@ -307,7 +315,7 @@ def test_p6_k19_a_successor_of_pod_0_that_is_cut_off_begins_no_job_of_its_own(el
         sim, lost = begin_deployment(elastic, "1:2")
         name, other = LEADER, sim.pod("web-7d9c6b5f4")
     else:
-        sim = elastic(elastic_job("1:2", 1, steps=600, count=2))
+        sim = elastic(elastic_job("1:2", 1, steps=None, count=2))
         name, other = "train-0", sim.pod("train-1")
         lost = sim.pod(name)
     until_steps(sim, 2, pod=lost.name)
@@ -329,7 +337,7 @@ def test_p6_k19_a_successor_of_pod_0_that_is_cut_off_begins_no_job_of_its_own(el
 
 
 def test_k19_a_successor_of_pod_0_names_the_silent_pods_when_its_time_is_over(elastic):
-    sim = elastic(elastic_job("1:2", 1, steps=600, count=2, start_timeout=3))
+    sim = elastic(elastic_job("1:2", 1, steps=None, count=2, start_timeout=3))
     until_steps(sim, 2)
     lost, other = sim.pod("train-0"), sim.pod("train-1")
     sim.held.add("train-0")

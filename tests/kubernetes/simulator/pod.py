@@ -13,7 +13,8 @@ from machine import remove_cgroup
 class Container:
     def __init__(self, spec, is_init):
         self.spec, self.name, self.is_init = spec, spec["name"], is_init
-        self.pid = 0
+        self.pid = 0  # until the sandbox has reported the start
+        self.unsent = []  # signals for it since then
         self.code = None  # of its last end
         self.codes = []
         self.running = False
@@ -157,7 +158,7 @@ class Pod:
                 self.start_container(one)
 
     def start_container(self, container):
-        container.running, container.again_at = True, 0.0
+        container.running, container.again_at, container.pid = True, 0.0, 0
         self.sandbox.send(start=self.sim.kubelet.container_for(self, container))
 
     def take_ends(self):
@@ -171,8 +172,9 @@ class Pod:
             one = next(one for one in self.containers if one.name == (message.get("started") or message.get("exited")))
             if "started" in message:
                 one.pid = message["pid"]
-                if self.terminating:  # deleted between its start and this message
-                    self.signal(signal.SIGTERM)
+                unsent, one.unsent = one.unsent, []
+                for number in unsent:
+                    self._signal(one, number)
             else:
                 one.running, one.code = False, message["code"]
                 one.codes.append(message["code"])
@@ -182,10 +184,16 @@ class Pod:
     def signal(self, number):
         for one in self.containers:
             if one.running and one.pid:
-                try:
-                    os.kill(one.pid, number)
-                except ProcessLookupError:
-                    pass
+                self._signal(one, number)
+            elif one.running:
+                one.unsent.append(number)
+
+    @staticmethod
+    def _signal(container, number):
+        try:
+            os.kill(container.pid, number)
+        except ProcessLookupError:
+            pass
 
     def terminate(self, grace=None):
         """Deletes the pod as the kubelet does: preStop, SIGTERM, and SIGKILL after the grace period. Does not

@@ -11,6 +11,7 @@ import types
 import builders
 import podsim
 import pytest
+from pod import Pod
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SUPPORT = os.path.join(os.path.dirname(HERE), "support")
@@ -118,6 +119,18 @@ def test_a_pod_that_is_replaced_has_the_same_name_and_a_new_address(simulate):
     first.terminate(0.2)
     sim.wait(10, lambda: sim.pod("train-0") is not first)
     assert first.addresses != sim.pod("train-0").addresses and first.name == sim.pod("train-0").name
+
+
+def test_a_signal_to_a_container_that_is_being_started_arrives(simulate, monkeypatch):
+    """Its process is not known yet, as on a slow machine."""
+    with monkeypatch.context() as slow:
+        slow.setattr(Pod, "take_ends", lambda pod: [])
+        sim = simulate(builders.indexed_job(1, DEAF))
+        sim.wait(10, lambda: sim.pods and sim.pods[0].main.running)
+        first = sim.pods[0]
+        assert not first.main.pid
+        first.signal(signal.SIGKILL)
+    sim.wait(20, lambda: first.main.codes == [137])
 
 
 def test_services_with_an_address_leave_variables_that_look_like_ports(simulate):

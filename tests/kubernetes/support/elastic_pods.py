@@ -1,6 +1,7 @@
 """Elastic jobs in simulated pods: their manifests, and what their pods have printed."""
 
 import re
+from pathlib import Path
 
 import builders
 import podsim
@@ -21,11 +22,15 @@ ELASTIC = ["python", "/app/train_digits_elastic.py"]
 # The success of any pod is the job's: pods end with 0 when all ranks have finished.
 FORGIVING = {"backoffLimitPerIndex": 2, "backoffLimit": None, "podFailurePolicy": FAILURE_POLICY,
              "successPolicy": {"rules": [{"succeededCount": 1}]}}  # fmt: skip
+# Successors need as long as the machine lets them. With a number of steps the job could end before they join.
+UNTIL_TOLD = ["--until", "/app/end"]
 COMPLETE = {"SuccessCriteriaMet": "SuccessPolicy", "Complete": "SuccessPolicy"}
 
 
 def elastic_run(per_node, steps=60, seconds=0.05, flags=()):
-    return ["farandole", "run", "--nproc-per-node", str(per_node), *flags, "--", *ELASTIC, "--steps", str(steps),
+    """With `steps` None the ranks train until end_training()."""
+    until = UNTIL_TOLD if steps is None else ["--steps", str(steps)]
+    return ["farandole", "run", "--nproc-per-node", str(per_node), *flags, "--", *ELASTIC, *until,
             "--step-seconds", str(seconds)]  # fmt: skip
 
 
@@ -67,6 +72,12 @@ def until_steps(sim, ranks, count=4, pod="train-0"):
     sim.wait(30, lambda: sim.pod(pod).output.count(line) >= before + count)
 
 
+def end_training(sim):
+    """Lets ranks with UNTIL_TOLD end, and waits for the end of the job."""
+    Path(sim.image["/app/end"]).write_text("end")
+    sim.wait(60, lambda: sim.result("train") != "Running")
+
+
 def assert_conditions(sim, name, conditions):
     """Waits for the ends of the pods, after which the controller writes the last conditions."""
     sim.wait(30, lambda: sim.conditions(name).keys() >= conditions.keys() or not sim.living())
@@ -96,7 +107,7 @@ def assert_late_pods_join(sim, *late):
     for ranks, pod in enumerate(late, 2):
         sim.release(pod)
         until_steps_anywhere(sim, ranks)
-    sim.wait(60)
+    end_training(sim)
     assert_conditions(sim, "train", COMPLETE)
 
 

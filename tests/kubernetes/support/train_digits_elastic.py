@@ -1,7 +1,7 @@
 """train_digits as an elastic program: ranks join and leave at commits, and the learned weights are the same.
 
-DIGITS=digits.npy farandole run --nnodes 2:3 ... -- python train_digits_elastic.py [--steps N] [--step-seconds S]
-    [--step-seconds-a-rank S]
+DIGITS=digits.npy farandole run --nnodes 2:3 ... -- python train_digits_elastic.py [--steps N] [--until FILE]
+    [--step-seconds S] [--step-seconds-a-rank S]
 """
 
 import argparse
@@ -17,6 +17,7 @@ from train_digits import softmax
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--until", metavar="FILE", help="after --steps too, until this file has a byte")
     parser.add_argument("--step-seconds", type=float, default=0, help="of each step, at least")
     parser.add_argument("--step-seconds-a-rank", type=float, default=0, help="added for each rank beyond the first")
     options = parser.parse_args()
@@ -27,7 +28,9 @@ def main():
     batch = 240
     farandole.on_leave(lambda seconds: print(f"left at step {state.step}", flush=True))
     farandole.init()
-    state = farandole.elastic.ObjectState(step=0, loss=0.0, weights=np.random.default_rng(0).normal(0, 0.01, (65, 10)))
+    state = farandole.elastic.ObjectState(
+        step=0, loss=0.0, weights=np.random.default_rng(0).normal(0, 0.01, (65, 10)), may_end=options.until is None
+    )
 
     @farandole.elastic.run
     def go_on(state):
@@ -37,7 +40,7 @@ def main():
             f"{state.step}",
             flush=True,
         )
-        while state.step < options.steps:
+        while state.step < options.steps or not state.may_end:
             begin = time.monotonic()
             start = state.step * batch % (len(train) - batch + 1)
             mine = train[start : start + batch][rank::size]
@@ -45,7 +48,9 @@ def main():
             loss = -np.log(chances[np.arange(len(mine)), labels[mine]] + 1e-12).sum()
             chances[np.arange(len(mine)), labels[mine]] -= 1
             gradient = farandole.allreduce(pixels[mine].T @ chances, name="gradient", op=farandole.SUM)
-            state.loss = float(farandole.allreduce(np.array([loss]), name="loss", op=farandole.SUM)[0]) / batch
+            is_told = bool(options.until) and os.path.getsize(options.until) > 0
+            loss, told = farandole.allreduce(np.array([loss, is_told]), name="loss", op=farandole.SUM)
+            state.loss, state.may_end = float(loss) / batch, state.may_end or told > 0
             state.weights = state.weights - 0.5 * gradient / batch
             state.step += 1
             if rank == 0:
