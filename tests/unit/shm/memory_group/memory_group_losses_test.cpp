@@ -6,7 +6,7 @@
 #include <latch>
 #include <random>
 
-#include "tests/support/processes.h"
+#include "tests/support/processes/processes.h"
 #include "tests/support/sanitized.h"
 #include "tests/unit/shm/memory_group/group_of_ranks.h"
 
