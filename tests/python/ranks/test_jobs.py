@@ -314,7 +314,9 @@ def steps(folder, how, count=8):
     @elastic.run
     def train(state):
         while state.step < count:
+            begun = time.monotonic()
             while state.step == 6 and farandole.size() < 3:  # until the lost ranks have been replaced
+                assert time.monotonic() < begun + 100, f"{farandole.size()} ranks, and no other has come for 100 s"
                 time.sleep(0.05)
                 state.check_host_updates()
             state.sizes.append(int(farandole.allreduce(numpy.ones(1), op="sum")[0]))
