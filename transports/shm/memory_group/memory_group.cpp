@@ -205,8 +205,7 @@ void MemoryGroup::collect_ended() {
   for (Own& one : own_) {
     if (!one.is_used || arena_.kind_of(rank_, one.record.index) == Arena::Kind::free) continue;
     if (!arena_.retire(one.record, one.members, ended)) continue;
-    const bool is_zero = segment_->discard(arena_.offset_of(one.chunks.first), one.chunks.count * Arena::kChunkBytes);
-    arena_.release(one.record, is_zero ? one.chunks : Arena::Chunks());
+    release(one.record, one.chunks);
     one.is_used = false;
   }
 }
@@ -229,8 +228,11 @@ void MemoryGroup::retire(const Arena::Record& record, RankMask members, Arena::C
     const MutexLock lock(mutex_);
     ended = watches_.front().lives->ended();
   }
-  if (!arena_.retire(record, members, ended)) return;
-  // The pages go before the range is free: its next user finds zeros.
+  if (arena_.retire(record, members, ended)) release(record, chunks);
+}
+
+// The pages go before the range is free: its next user finds zeros.
+void MemoryGroup::release(const Arena::Record& record, Arena::Chunks chunks) {
   const bool is_zero =
       chunks.count == 0 || segment_->discard(arena_.offset_of(chunks.first), chunks.count * Arena::kChunkBytes);
   arena_.release(record, is_zero ? chunks : Arena::Chunks());

@@ -81,6 +81,8 @@ class MemoryGroup : public std::enable_shared_from_this<MemoryGroup> {
   Status back_record(uint32_t index) FDL_REQUIRES(mutex_);
   // Frees the record and its range if this was the last member.
   void retire(const Arena::Record& record, RankMask members, Arena::Chunks chunks);
+  // Of a record that this member has retired.
+  void release(const Arena::Record& record, Arena::Chunks chunks);
   // Rings those of `members` that wait in a set-up.
   void ring(RankMask members) const;
 
