@@ -99,6 +99,7 @@ void ProgressToken::give_back(bool undone) {
   if (hand_to_next()) return;
   holder_ = Holder::none;
   ++moves_;
+  wanted_ = false;  // a call during the turn found the token taken, and must be repeated
   if (undone || !tasks_.empty() || stopping()) {
     call_progress_thread();
   } else if (long_turn_) {
