@@ -126,7 +126,8 @@ class Tasks {
     progress_.join();
   }
 
-  // Posts `task` or runs it as the owner, and waits until the handle is done.
+  // Posts `task` or runs it as the owner, and waits until the handle is done. A task that ends a handle shares it: the
+  // waiting thread may return before finish_one() does.
   void RunAndWait(const std::function<void()>& task, Handle& handle) {
     if (token_.try_take()) {
       DoTasks();
@@ -188,25 +189,25 @@ TEST(ProgressToken, EveryTaskOfManyThreadsRunsOnce) {
     for (int thread = 0; thread < kThreads; ++thread) {
       threads.emplace_back([&, thread] {
         for (int round = 0; round < kRounds; ++round) {
-          Handle handle(1);
-          const auto end = [&] {
+          const auto handle = std::make_shared<Handle>(1);
+          const auto end = [&runs, handle] {
             ++runs;
-            handle.finish_one({});
+            handle->finish_one({});
           };
           if ((thread + round) % 3 != 0) {
-            tasks.RunAndWait(end, handle);
+            tasks.RunAndWait(end, *handle);
           } else {
             // The owner may be this thread, asleep until the helper's task has run.
             std::thread helper([&] {
-              Handle own(1);
+              const auto own = std::make_shared<Handle>(1);
               tasks.RunAndWait(
-                  [&] {
+                  [end, own] {
                     end();
-                    own.finish_one({});
+                    own->finish_one({});
                   },
-                  own);
+                  *own);
             });
-            tasks.RunAndWait([] {}, handle);
+            tasks.RunAndWait([] {}, *handle);
             helper.join();
           }
           if (round % 50 == thread) std::this_thread::sleep_for(kLongTurn / 5);
