@@ -261,7 +261,7 @@ sanitized_tests=(elastic_workers_test coordinator_loss_test transport_contract_t
   progress_token_test shm_transport_test shm_doorbells_test shm_lives_test shm_readiness_flags_test shm_arena_test set_up_wait_test
   memory_group_test memory_group_losses_test engine_test adasum_test capi_test
   capi_sizes_test capi_progress_test capi_submitted_test capi_waits_test capi_lifetime_test capi_timeline_test
-  timeline_test channel_test cuda_test capi_devices_test capi_device_watch_test capi_group_launch_test
+  timeline_test timeline_memory_test channel_test cuda_test capi_devices_test capi_device_watch_test capi_group_launch_test
   capi_launch_turns_test capi_busy_device_test device_scratch_test symmetric_memory_test tcp_connector_test
   on_demand_test capi_random_test nccl_calls_test nccl_failure_test)
 address_tests=("${sanitized_tests[@]}" farandole_wheel system_test node_port_test coordinator_strangers_test tcp_test)

@@ -19,7 +19,9 @@ Timeline::Timeline(TimelineFile file, std::string_view process_label, bool marks
       marks_cycles_(marks_cycles),
       event_(std::move(event)),
       file_(std::move(file)),
-      timeline_events_(now_ns(), process_label) {}
+      timeline_events_(now_ns(), process_label) {
+  text_.reserve(TraceRing::kMaxText);
+}
 
 Result<std::unique_ptr<Timeline>> Timeline::start(const std::string& path, std::string_view process_label,
                                                   bool marks_cycles, std::size_t records) {
@@ -37,7 +39,7 @@ Status Timeline::stop() {
   event_.ring();
   thread_.join();
   drain();
-  timeline_events_.end(now_ns(), pending_);
+  convert([this] { timeline_events_.end(now_ns(), pending_); });
   write();
   if (reported_dropped_ > 0) {
     log_warning("timeline: {} records came faster than they could be written, and are missing in '{}'",
@@ -77,16 +79,32 @@ void Timeline::run() {
 
 bool Timeline::drain() {
   TraceRecord record;
-  std::string text;
   bool any = false;
-  while (ring_.pop(record, text)) {
+  while (ring_.pop(record, text_)) {
     any = true;
-    timeline_events_.add(record, text, pending_);
+    convert([&] { timeline_events_.add(record, text_, pending_); });
     if (pending_.size() >= kWriteBytes) write();
   }
-  if (any) add_dropped();
+  if (any) convert([this] { add_dropped(); });
   write();
   return any;
+}
+
+// Calls `append`, which adds events to pending_. After an exception the state of timeline_events_ is unknown: nothing
+// is converted any more.
+void Timeline::convert(const std::function<void()>& append) {
+  if (!failure_.ok()) return;
+  const std::size_t complete = pending_.size();
+  try {
+    append();
+  } catch (const std::exception& error) {
+    pending_.resize(complete);
+    write();
+    if (!failure_.ok()) return;
+    failure_ = Status(status_of_exception(error).code(),
+                      "the timeline '" + file_.path() + "' ends here: " + status_of_exception(error).text());
+    log_warning("{}", failure_.text());
+  }
 }
 
 void Timeline::add_dropped() {

@@ -1,9 +1,11 @@
 // Timeline writes one timeline file: it has the ring that traces fill, and the thread that drains the ring.
 //
-// The thread sleeps while the ring is empty; while records come it writes about twenty times a second.
+// The thread sleeps while the ring is empty; while records come it writes about twenty times a second. If memory is short,
+// the file ends with the last complete event, later records are discarded, and the process goes on.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -41,6 +43,7 @@ class Timeline {
   void wake();
   void run();
   bool drain();
+  void convert(const std::function<void()>& append);
   void add_dropped();
   void write();
 
@@ -56,6 +59,7 @@ class Timeline {
   // ---- of the thread, and of stop() once the thread has ended ----
   TimelineFile file_;
   TimelineEvents timeline_events_;
+  std::string text_;  // of the record that is converted
   std::string pending_;
   uint64_t reported_dropped_ = 0;
   Status failure_;

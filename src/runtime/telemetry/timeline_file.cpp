@@ -4,8 +4,11 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 
 namespace fdl {
@@ -36,16 +39,21 @@ Result<TimelineFile> TimelineFile::open(const std::string& path) {
   return file;
 }
 
+// One call writes the events and the bracket, without a copy.
 Status TimelineFile::append(std::string_view events) {
-  std::string text(events);
-  text += "\n]\n";
-  std::size_t written = 0;
-  while (written < text.size()) {
-    const ssize_t count = ::pwrite(fd_.get(), text.data() + written, text.size() - written,
-                                   static_cast<off_t>(end_) + static_cast<off_t>(written));
+  std::string_view rest = events;
+  std::string_view bracket = "\n]\n";
+  off_t at = end_;
+  while (!bracket.empty()) {
+    const std::array<iovec, 2> parts{iovec{const_cast<char*>(rest.data()), rest.size()},
+                                     iovec{const_cast<char*>(bracket.data()), bracket.size()}};
+    const ssize_t count = ::pwritev(fd_.get(), parts.data(), static_cast<int>(parts.size()), at);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return failure("cannot write to", path_, "is the disk full? What came later is missing");
-    written += static_cast<std::size_t>(count);
+    at += count;
+    const std::size_t of_events = std::min(static_cast<std::size_t>(count), rest.size());
+    rest.remove_prefix(of_events);
+    bracket.remove_prefix(static_cast<std::size_t>(count) - of_events);
   }
   end_ += static_cast<int64_t>(events.size());
   return {};
