@@ -257,7 +257,7 @@ part_kubernetes() {
 }
 
 # Tests of threads and raw memory, which run again under a sanitizer. Pure modules are deterministic and left out.
-sanitized_tests=(elastic_workers_test coordinator_loss_test transport_contract_test hostile_network_test shm_test
+sanitized_tests=(elastic_workers_test coordinator_loss_test coordinator_memory_test transport_contract_test hostile_network_test shm_test
   progress_token_test shm_transport_test shm_doorbells_test shm_lives_test shm_readiness_flags_test shm_arena_test set_up_wait_test
   memory_group_test memory_group_losses_test engine_test adasum_test capi_test
   capi_sizes_test capi_progress_test capi_submitted_test capi_waits_test capi_lifetime_test capi_timeline_test

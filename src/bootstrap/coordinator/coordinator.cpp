@@ -86,6 +86,7 @@ class CoordinatorServer final : public Coordinator, private CoordinatorRounds::C
  private:
   Deadline next_deadline() const;
   void serve_once(Deadline deadline);
+  void end_by_exception(const std::exception& error);
   void accept_all(CoordinatorListener& listener, bool may_only_query);
   void take_in(UniqueFd fd, bool may_only_query);
   void close_listener_if_complete();
@@ -128,8 +129,27 @@ class CoordinatorServer final : public Coordinator, private CoordinatorRounds::C
 };
 
 void CoordinatorServer::run() {
-  while (!stopping_.load()) serve_once(Deadline::never());
-  announce_end();
+  try {
+    while (!stopping_.load()) serve_once(Deadline::never());
+    announce_end();
+  } catch (const std::exception& error) {
+    end_by_exception(error);
+  }
+}
+
+// The state is unknown, so nothing is sent any more: the ranks see the end of their connections, and report the loss of
+// the coordinator. Ranks that arrive later find no listener.
+void CoordinatorServer::end_by_exception(const std::exception& error) {
+  connections_.clear();
+  listener_->close(poller_);
+  if (query_listener_) query_listener_->close(poller_);
+  {
+    MutexLock lock(mutex_);
+    empty_ = true;
+    emptied_.notify_all();
+  }
+  log_error("coordinator: {}; the job ends, and its ranks report that the coordinator was lost",
+            status_of_exception(error).text());
 }
 
 // Sleeps until something happens or the deadline passes, and handles it.

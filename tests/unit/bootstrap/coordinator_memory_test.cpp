@@ -1,0 +1,111 @@
+// Tests of a coordinator whose memory runs short: its thread returns, no rank waits for it, and the process goes on.
+// Each trial lets another allocation fail.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <new>
+
+#include "tests/support/coordinator_job.h"
+
+namespace {
+
+std::atomic<int> allowed{-1};  // how many allocations the chosen thread may still make; negative: all
+std::atomic<std::thread::id> chosen;
+std::atomic<int> refused{0};
+
+}  // namespace
+
+// Every allocation of this program. One fails, once.
+void* operator new(std::size_t bytes) {
+  if (allowed.load(std::memory_order_relaxed) >= 0 && std::this_thread::get_id() == chosen.load() &&
+      allowed.fetch_sub(1) == 0) {
+    ++refused;
+    throw std::bad_alloc();
+  }
+  void* const memory = std::malloc(bytes > 0 ? bytes : 1);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace fdl {
+namespace {
+
+using namespace test;
+
+// Runs jobs of two ranks, and lets allocation `number` of the coordinator's thread fail, until none fails any more.
+class ShortMemory : public ::testing::Test {
+ protected:
+  // Starts a coordinator, calls `job` with its address, and ends it.
+  void RunJob(const std::function<void(const std::string& address)>& job) {
+    refused = 0;
+    CoordinatorOptions options = options_for(2);
+    options.job_key = kKey;
+    options.server_name = "farandole run on host-a";
+    auto coordinator = Coordinator::open(options);
+    ASSERT_TRUE(coordinator.ok()) << coordinator.status().text();
+    std::thread server([&] { (*coordinator)->run(); });
+    chosen = server.get_id();
+    job((*coordinator)->address());
+    EXPECT_TRUE((*coordinator)->wait_until_empty(Deadline::after_seconds(10)));
+    (*coordinator)->stop();
+    server.join();
+    allowed = -1;
+  }
+};
+
+// The ranks exchange a fact and leave. A rank that cannot is told that the coordinator was lost.
+bool exchange_and_leave(int rank, Rank& me) {
+  const bool works = me->wait_for_all(Deadline::after_seconds(20)).ok() &&
+                     me->publish(std::to_string(rank), "fact").ok() &&
+                     me->fetch(std::to_string(1 - rank), Deadline::after_seconds(20)).ok();
+  if (works) {
+    me->leave();
+  } else {
+    EXPECT_TRUE(me.next_event().has_value()) << "rank " << rank << " was not told";
+  }
+  return works;
+}
+
+TEST_F(ShortMemory, EndsTheJobOfRanksThatHaveArrived) {
+  for (int number = 0;; ++number) {
+    SCOPED_TRACE(number);
+    std::atomic<int> through{0};
+    RunJob([&](const std::string& address) {
+      auto ranks = join_all(address, 2);
+      allowed = number;
+      on_all(ranks, [&](int rank, Rank& me) { through += exchange_and_leave(rank, me) ? 1 : 0; });
+    });
+    if (HasFailure()) return;
+    if (refused > 0) continue;
+    EXPECT_EQ(through, 2);
+    EXPECT_GT(number, 10);
+    return;
+  }
+}
+
+// A rank that has not arrived looks for the coordinator until its deadline, as it does where none has started yet.
+TEST_F(ShortMemory, EndsTheJobOfRanksThatArrive) {
+  for (int number = 0;; number += 5) {
+    SCOPED_TRACE(number);
+    RunJob([&](const std::string& address) {
+      allowed = number;
+      std::vector<std::thread> threads;
+      for (const int rank : {0, 1}) {
+        threads.emplace_back([&address, rank] {
+          auto connected = CoordinatorClient::connect(address, kKey, hello_of(rank, 2), Deadline::after_seconds(0.5));
+          if (!connected.ok()) return;
+          Rank me(connected.take());
+          exchange_and_leave(rank, me);
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+    });
+    if (HasFailure() || refused == 0) return;
+  }
+}
+
+}  // namespace
+}  // namespace fdl
