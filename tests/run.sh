@@ -257,13 +257,14 @@ part_kubernetes() {
 }
 
 # Tests of threads and raw memory, which run again under a sanitizer. Pure modules are deterministic and left out.
-sanitized_tests=(elastic_workers_test coordinator_loss_test coordinator_memory_test transport_contract_test hostile_network_test shm_test
-  progress_token_test shm_transport_test shm_doorbells_test shm_lives_test shm_readiness_flags_test shm_arena_test set_up_wait_test
-  memory_group_test memory_group_losses_test engine_test adasum_test capi_test
-  capi_sizes_test capi_progress_test capi_submitted_test capi_waits_test capi_lifetime_test capi_timeline_test
-  timeline_test timeline_memory_test channel_test cuda_test capi_devices_test capi_device_watch_test capi_group_launch_test
-  capi_launch_turns_test capi_busy_device_test device_scratch_test symmetric_memory_test tcp_connector_test
-  on_demand_test capi_random_test nccl_calls_test nccl_failure_test)
+sanitized_tests=(elastic_workers_test coordinator_loss_test coordinator_memory_test transport_contract_test
+  hostile_network_test shm_test progress_token_test shm_transport_test shm_doorbells_test shm_lives_test
+  shm_readiness_flags_test shm_arena_test set_up_wait_test memory_group_test memory_group_losses_test engine_test
+  adasum_test capi_test capi_sizes_test capi_progress_test capi_submitted_test capi_waits_test capi_lifetime_test
+  capi_timeline_test timeline_test timeline_memory_test channel_test cuda_test capi_devices_test
+  capi_device_watch_test capi_group_launch_test capi_launch_turns_test capi_busy_device_test device_scratch_test
+  symmetric_memory_test tcp_connector_test connector_memory_test on_demand_test capi_random_test nccl_calls_test
+  nccl_failure_test)
 address_tests=("${sanitized_tests[@]}" farandole_wheel system_test node_port_test coordinator_strangers_test tcp_test)
 thread_tests=("${sanitized_tests[@]}" coordinator_test history_test)
 

@@ -51,8 +51,11 @@ class CondVar {
   // Waits until `ready()` holds or the deadline passes; true if it holds. The mutex is held when it returns.
   template <typename Ready>
   bool wait(Mutex& mutex, Deadline deadline, Ready ready) FDL_REQUIRES(mutex) {
-    // The caller owns the lock. `lock` only borrows it, and release() below leaves it locked.
-    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    // The caller owns the lock. `lock` only borrows it: also if ready() throws, the mutex stays locked.
+    struct Borrowed : std::unique_lock<std::mutex> {
+      using std::unique_lock<std::mutex>::unique_lock;
+      ~Borrowed() { release(); }
+    } lock(mutex.mutex_, std::adopt_lock);
     bool holds = true;
     if (deadline.is_never()) {
       condition_.wait(lock, ready);
@@ -60,7 +63,6 @@ class CondVar {
       // A deadline that has passed gives a wait of 0 ns, which still evaluates the predicate once.
       holds = condition_.wait_for(lock, std::chrono::nanoseconds(deadline.remaining_ns()), ready);
     }
-    lock.release();
     return holds;
   }
 

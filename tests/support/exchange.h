@@ -57,10 +57,9 @@ class SharedExchange final : public Exchange {
       pthread_cond_timedwait(&shared_->published, &shared_->mutex, &moment);
       note = find(key);
     }
-    const std::string value = note == nullptr ? "" : std::string(note->value, note->value_bytes);
     pthread_mutex_unlock(&shared_->mutex);
     if (note == nullptr) return Status(Code::timeout, "no rank published " + std::string(key));
-    return value;
+    return std::string(note->value, note->value_bytes);  // a note never changes
   }
 
  private:

@@ -63,6 +63,9 @@ class TcpConnector::Loop final : private TcpLinks {
   void run();
 
  private:
+  void serve();
+  void end_by_exception(const Status& why);
+
   // A connection of a communicator. Those that were never used are not in the map.
   struct Slot {
     bool made = false;
@@ -84,7 +87,6 @@ class TcpConnector::Loop final : private TcpLinks {
   void close(const TcpEndpoint& endpoint);
   void admit(Open& open, std::size_t place, const TcpCaller& caller);
   void park(std::size_t place, const TcpCaller& caller);
-  void deliver(TcpEndpoint& endpoint, TcpEndpoint::Arrival arrival);
   // Gives up a call.
   void fail(std::size_t place, const Status& why, bool left = false);
   // The communicator and the slot of this rank's call.
@@ -108,6 +110,7 @@ class TcpConnector::Loop final : private TcpLinks {
   const double patience_s_;  // until a call is given up
   std::map<std::string, Open> open_;
   std::map<int, std::vector<Address>> addresses_;  // by world rank
+  std::vector<Request> taken_;                     // requests that are being handled
   std::vector<std::size_t> demanded_;              // places of calls that have not begun
   std::map<std::size_t, TcpCaller> parked_;        // by place
   std::deque<std::size_t> parked_in_order_;        // their places, and those of some that are not parked any more
@@ -118,6 +121,37 @@ class TcpConnector::Loop final : private TcpLinks {
 };
 
 void TcpConnector::Loop::run() {
+  try {
+    serve();
+  } catch (const std::exception& error) {
+    end_by_exception(status_of_exception(error));
+  }
+}
+
+// Ranks that call this one later find no listener. The connections that have been made stay. A slot counts as made once
+// its arrival is delivered, so that each demand gets an answer.
+void TcpConnector::Loop::end_by_exception(const Status& why) {
+  end_links();
+  log_error("tcp: this rank makes no connections any more: {}", why.text());
+  std::vector<Request> waiting;
+  {
+    const MutexLock lock(connector_.mutex_);
+    connector_.failure_ = why;
+    waiting.swap(connector_.requests_);
+  }
+  for (const auto& [name, open] : open_) {
+    for (const auto& [key, slot] : open.slots) {
+      if (!slot.made) open.endpoint->refuse({key.first, key.second % kChannelCount}, why);
+    }
+  }
+  for (const auto* requests : {&taken_, &waiting}) {
+    for (const Request& request : *requests) {
+      if (request.kind == Request::Kind::demand) request.endpoint->refuse(request.channel, why);
+    }
+  }
+}
+
+void TcpConnector::Loop::serve() {
   while (!stopped_) {
     const Status status = poll_once(Deadline::never());
     if (status.ok()) continue;
@@ -131,14 +165,13 @@ void TcpConnector::Loop::run() {
 
 void TcpConnector::Loop::handle_requests() {
   requests_.clear();
-  std::vector<Request> requests;
   {
     const MutexLock lock(connector_.mutex_);
-    requests = std::exchange(connector_.requests_, {});
+    taken_ = std::exchange(connector_.requests_, {});
     stopped_ = connector_.stopped_;
   }
   if (stopped_) return;
-  for (const Request& request : requests) {
+  for (const Request& request : taken_) {
     if (request.kind == Request::Kind::open) {
       open(request.endpoint);
     } else if (request.kind == Request::Kind::close) {
@@ -148,6 +181,7 @@ void TcpConnector::Loop::handle_requests() {
       demand(found->second, request.channel);
     }
   }
+  taken_.clear();
   begin_calls();
 }
 
@@ -234,23 +268,12 @@ TcpConnector::Loop::Call TcpConnector::Loop::call_at(std::size_t place) {
   return {&open, &open.slots.at({mine.target, mine.number})};
 }
 
-void TcpConnector::Loop::deliver(TcpEndpoint& endpoint, TcpEndpoint::Arrival arrival) {
-  const MutexLock lock(endpoint.mutex_);
-  if (!endpoint.closed_) {
-    endpoint.arrivals_.push_back(std::move(arrival));
-    endpoint.has_arrivals_.store(true, std::memory_order_release);
-    endpoint.event_.ring();
-  } else if (arrival.connection.fd) {
-    say_goodbye(endpoint.membership_, arrival.peer, std::move(arrival.connection));
-  }
-}
-
 void TcpConnector::Loop::fail(std::size_t place, const Status& why, bool left) {
   const auto [owner, slot] = call_at(place);
   const TcpCaller mine = link(place).caller;
   drop(place);
+  owner->endpoint->arrive({mine.target, mine.number, {}, why, left});
   slot->made = true;  // no second call
-  deliver(*owner->endpoint, {mine.target, mine.number, {}, why, left});
 }
 
 // ---- Calls of this rank ----
@@ -318,8 +341,8 @@ Status TcpConnector::Loop::on_kept(std::size_t place) {
   if (count == 1 && byte == kTaken) {
     const auto [owner, slot] = call_at(place);
     const TcpCaller mine = link(place).caller;
+    owner->endpoint->arrive({mine.target, mine.number, take(place), {}});
     slot->made = true;
-    deliver(*owner->endpoint, {mine.target, mine.number, take(place), {}});
   } else if (count == 1 && byte == kLeft) {
     const auto [owner, slot] = call_at(place);
     const Membership& membership = owner->endpoint->membership_;
@@ -367,7 +390,7 @@ void TcpConnector::Loop::admit(Open& open, std::size_t place, const TcpCaller& c
   const int count = endpoint.connections_with(caller.rank);
   if (caller.target != endpoint.membership_.rank || count == 0) return refuse(place, "it called another rank");
   if (caller.count != count) {
-    deliver(endpoint, {caller.rank, 0, {}, tcp_streams_differ(endpoint.membership_, caller, count)});
+    endpoint.arrive({caller.rank, 0, {}, tcp_streams_differ(endpoint.membership_, caller, count)});
     return refuse(place, "it has another number of connections");
   }
   if (caller.number < 0 || caller.number >= count) return refuse(place, "it named no connection");
@@ -378,9 +401,9 @@ void TcpConnector::Loop::admit(Open& open, std::size_t place, const TcpCaller& c
     if (found->second.made || (endpoint.membership_.rank > caller.rank && reached())) return drop(place);
     drop(found->second.place);
   }
-  open.slots[{caller.rank, caller.number}] = {.made = true};
   answer(link(place).fd.get(), kTaken);
-  deliver(endpoint, {caller.rank, caller.number, take(place), {}});
+  endpoint.arrive({caller.rank, caller.number, take(place), {}});
+  open.slots[{caller.rank, caller.number}] = {.made = true};
 }
 
 // ---- The connector ----
@@ -429,10 +452,17 @@ Result<std::shared_ptr<TcpEndpoint>> TcpConnector::open(const Membership& member
 }
 
 void TcpConnector::post(Request request) {
-  const MutexLock lock(mutex_);
-  if (stopped_) return;
-  requests_.push_back(std::move(request));
-  loop_->wake();
+  Status failure;
+  {
+    const MutexLock lock(mutex_);
+    if (stopped_) return;
+    if (failure_.ok()) {
+      requests_.push_back(std::move(request));
+      return loop_->wake();
+    }
+    failure = failure_;
+  }
+  if (request.kind == Request::Kind::demand) request.endpoint->refuse(request.channel, failure);
 }
 
 }  // namespace fdl

@@ -56,6 +56,9 @@ class TcpEndpoint {
   friend class TcpConnector;
   TcpEndpoint(Membership membership, std::vector<int> streams, Event event);
   int connections_with(int member) const;
+  void arrive(Arrival arrival);
+  // The connection of a channel cannot be made, because the connector has ended with `why`.
+  void refuse(Channel channel, const Status& why);
 
   std::weak_ptr<TcpConnector> connector_;
   std::weak_ptr<TcpEndpoint> self_;
@@ -99,6 +102,7 @@ class TcpConnector {
   Mutex mutex_;
   std::vector<Request> requests_ FDL_GUARDED_BY(mutex_);
   bool stopped_ FDL_GUARDED_BY(mutex_) = false;
+  Status failure_ FDL_GUARDED_BY(mutex_);  // an exception has ended the thread
   std::thread thread_;
 };
 

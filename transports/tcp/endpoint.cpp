@@ -1,5 +1,5 @@
-// TcpEndpoint passes demands to the connector's thread, and connections from there to the transport. Its functions run
-// in the thread that drives the transport.
+// TcpEndpoint passes demands to the connector's thread, and connections from there to the transport. Its public
+// functions run in the thread that drives the transport.
 #include <utility>
 
 #include "system/handshake.h"
@@ -45,6 +45,27 @@ std::vector<TcpEndpoint::Arrival> TcpEndpoint::take() {
   event_.clear();
   has_arrivals_.store(false, std::memory_order_relaxed);
   return std::exchange(arrivals_, {});
+}
+
+void TcpEndpoint::arrive(Arrival arrival) {
+  const MutexLock lock(mutex_);
+  if (!closed_) {
+    arrivals_.push_back(std::move(arrival));
+    has_arrivals_.store(true, std::memory_order_release);
+    event_.ring();
+  } else if (arrival.connection.fd) {
+    say_goodbye(membership_, arrival.peer, std::move(arrival.connection));
+  }
+}
+
+void TcpEndpoint::refuse(Channel channel, const Status& why) {
+  const Member& me = membership_.me();
+  arrive({channel.peer,
+          channel.index,
+          {},
+          Status::blame(
+              me.world_rank, me.host_name, why.code(),
+              "tcp: " + membership_.name_of(membership_.rank) + " makes no connections any more: " + why.text())});
 }
 
 void TcpEndpoint::close() {

@@ -78,6 +78,11 @@ TcpLinks::TcpLinks(std::string key, std::string purpose, std::string mine, int c
 
 Status TcpLinks::begin() { return poller_.add(listening_.fd.get(), kListenerToken); }
 
+void TcpLinks::end_links() {
+  links_.clear();
+  listening_.fd.reset();
+}
+
 Status TcpLinks::poll_once(Deadline deadline) {
   std::array<Poller::Ready, 64> ready;
   const std::size_t count = poller_.wait(ready, deadline.earlier(earliest_timeout()));

@@ -72,6 +72,8 @@ class TcpLinks {
 
   // Watches the listener. Call once, before the other functions.
   Status begin();
+  // Ends all connections that are being made, and listens no more.
+  void end_links();
   // Waits for one batch of events, or for the earliest timeout of a connection, and handles it.
   Status poll_once(Deadline deadline);
 

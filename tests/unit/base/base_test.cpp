@@ -1,9 +1,12 @@
 // Tests of the base module: status, deadline, configuration and log.
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/nearest.h"
 #include "base/status.h"
 
@@ -39,6 +42,20 @@ TEST(ResultTest, HoldsAValueOrAStatus) {
   Result<int> none = Status(Code::timeout, "late");
   EXPECT_FALSE(none.ok());
   EXPECT_EQ(none.status().text(), "late");
+}
+
+TEST(CondVarTest, AnExceptionOfThePredicateLeavesTheMutexLocked) {
+  Mutex mutex;
+  CondVar changed;
+  for (const Deadline deadline : {Deadline::never(), Deadline::after_seconds(10)}) {
+    MutexLock lock(mutex);
+    EXPECT_THROW(changed.wait(mutex, deadline, []() -> bool { throw std::bad_alloc(); }), std::bad_alloc);
+    std::thread([&mutex] {
+      const bool is_free = mutex.try_lock();
+      EXPECT_FALSE(is_free);
+      if (is_free) mutex.unlock();
+    }).join();
+  }
 }
 
 TEST(DeadlineTest, NeverDoesNotPassAndThePastHasPassed) {

@@ -1,0 +1,108 @@
+// Tests of a connector whose memory runs short: each connection is made or refused with an error, no rank waits for
+// ever, and the process goes on. Each trial lets another allocation fail.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <latch>
+#include <new>
+
+#include "tests/support/participant.h"
+#include "transports/tcp/tcp_transport.h"
+
+namespace {
+
+thread_local bool is_thread_of_the_test = false;
+std::atomic<int> allowed{-1};  // how many allocations the connectors' threads may still make; negative: all
+std::atomic<int> refused{0};
+
+}  // namespace
+
+// Every allocation of this program. One fails, once.
+void* operator new(std::size_t bytes) {
+  if (allowed.load(std::memory_order_relaxed) >= 0 && !is_thread_of_the_test && allowed.fetch_sub(1) == 0) {
+    ++refused;
+    throw std::bad_alloc();
+  }
+  void* const memory = std::malloc(bytes > 0 ? bytes : 1);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace fdl {
+namespace {
+
+using namespace fdl::test;
+
+// Sends a number to the other rank on each channel, and receives one. The first error of the transport ends it.
+Status exchange(Transport& transport, int peer) {
+  for (int index = 0; index < kChannelCount; ++index) {
+    const Channel channel{peer, index};
+    auto mine = static_cast<uint64_t>(1 - peer);
+    uint64_t theirs = 77;
+    std::optional<Ticket> sent;
+    std::optional<Ticket> received;
+    const Deadline deadline = Deadline::after_seconds(20);
+    const auto done = [&](const std::optional<Ticket>& ticket) { return ticket && transport.done(*ticket); };
+    while (!done(sent) || !done(received)) {
+      if (!sent) sent = transport.send(channel, 9, std::as_bytes(std::span(&mine, 1)));
+      if (!received) received = transport.recv(channel, 9, std::as_writable_bytes(std::span(&theirs, 1)));
+      if (!transport.progress()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+      FDL_RETURN_IF_ERROR(transport.status());
+      FDL_RETURN_IF_ERROR(transport.channel_status(channel));
+      if (deadline.passed()) {
+        ADD_FAILURE() << "neither an exchange nor an error on channel " << index;
+        return {};
+      }
+    }
+    EXPECT_EQ(theirs, static_cast<uint64_t>(peer));
+  }
+  return {};
+}
+
+// Lets allocations `first`, `first` + 2, ... fail, until none fails any more.
+void refuse_every_other(int first) {
+  for (int number = first;; number += 2) {
+    SCOPED_TRACE(number);
+    refused = 0;
+    Participant world(2);
+    std::latch ready(2);
+    std::latch done(2);
+    std::atomic<int> failures{0};
+    is_thread_of_the_test = true;
+    run_ranks(2, [&](int rank) {
+      is_thread_of_the_test = true;
+      Membership membership = world.membership(rank);
+      membership.tcp_connector =
+          require(start_tcp_connector(membership, std::make_unique<ExchangeOf>(*membership.exchange)));
+      ready.arrive_and_wait();
+      allowed = number;
+      auto transport = require(connect_tcp_on_demand(membership, {1, 1}, membership.tcp_connector));
+      const Status status = exchange(*transport, 1 - rank);
+      if (!status.ok()) {
+        ++failures;
+        const bool is_of_memory = status.text().find("makes no connections any more") != std::string::npos;
+        EXPECT_EQ(status.code(), is_of_memory ? Code::resource : Code::peer_lost) << status.text();
+        EXPECT_GE(status.error().culprit_rank, 0) << status.text();
+      }
+      transport.reset();
+      done.arrive_and_wait();  // the other rank may need this one's listener
+      allowed = -1;
+      stop_tcp_connector(*membership.tcp_connector);
+    });
+    if (testing::Test::HasFailure()) return;
+    if (refused > 0) continue;
+    EXPECT_EQ(failures, 0);
+    EXPECT_GT(number, 20);
+    return;
+  }
+}
+
+TEST(ConnectorMemory, AShortageRefusesConnections) { refuse_every_other(0); }
+
+TEST(ConnectorMemory, AShortageAtAnotherAllocationRefusesConnections) { refuse_every_other(1); }
+
+}  // namespace
+}  // namespace fdl
