@@ -1,7 +1,7 @@
 // Timeline writes one timeline file: it has the ring that traces fill, and the thread that drains the ring.
 //
-// The thread sleeps while the ring is empty; while records come it writes about twenty times a second. If memory is short,
-// the file ends with the last complete event, later records are discarded, and the process goes on.
+// The thread sleeps while the ring is empty; while records come it writes about twenty times a second. If memory is
+// short, the file ends with the last complete event, later records are discarded, and the process goes on.
 #pragma once
 
 #include <atomic>
