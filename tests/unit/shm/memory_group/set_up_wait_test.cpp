@@ -85,6 +85,16 @@ TEST_F(SetUpWaitTest, EndsAfterTheDeadline) {
   EXPECT_TRUE(deadline.passed());
 }
 
+// The communicators clear the doorbell, and not the set-ups: what has rung stays readable.
+TEST_F(SetUpWaitTest, SleepsAgainThoughTheDoorbellStaysReadable) {
+  const auto wait = require(waits_->begin());
+  doorbell_->event.ring();
+  wait->sleep(Deadline::after_seconds(30));
+  const Deadline deadline = Deadline::after_seconds(0.05);
+  wait->sleep(deadline);
+  EXPECT_TRUE(deadline.passed());
+}
+
 // Each thread looks at its own condition: no thread takes the ring of another one.
 TEST_F(SetUpWaitTest, EndsInEachThreadAfterARing) {
   for (int round = 1; round <= 200; ++round) {
