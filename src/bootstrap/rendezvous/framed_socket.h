@@ -29,8 +29,8 @@ class FramedSocket {
   // arrived before the end are appended too.
   State receive(std::vector<CoordinatorMessage>& messages);
   // After `closed`: whether the other end's system has ended the connection, as when its process exits. False: the
-  // network has, after a time without answers.
-  bool was_closed_by_peer() const { return was_closed_by_peer_; }
+  // network has, after a time without answers. Not beside flush() of another thread, which may have found that.
+  bool was_closed_by_peer() const { return has_end_ && !is_cut_off_; }
 
   void send(const CoordinatorMessage& message) { queue(sealer_.seal(encode(message))); }
   // The same, for a message that several connections send. A long one is not copied.
@@ -56,9 +56,9 @@ class FramedSocket {
   FrameOpener opener_;
   FrameSealer sealer_;
   std::deque<Piece> outgoing_;
-  std::size_t sent_ = 0;    // of the first piece
-  std::size_t unsent_ = 0;  // of all pieces
-  bool was_closed_by_peer_ = false;
+  std::size_t sent_ = 0;     // of the first piece
+  std::size_t unsent_ = 0;   // of all pieces
+  bool has_end_ = false;     // a receive has found the end that a peer makes
   bool is_cut_off_ = false;  // a send has found that the network ended the connection
 };
 
