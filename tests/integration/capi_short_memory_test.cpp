@@ -2,36 +2,22 @@
 // usable. Each trial lets another allocation fail.
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <latch>
-#include <new>
 #include <thread>
 
+#include "tests/support/refused_allocations.h"
 #include "tests/support/worlds.h"
 
 namespace {
 
-// How many allocations the chosen thread may still make; the one after them fails, once. Negative: all may be made.
-std::atomic<int> allowed{-1};
+using refused_allocations::allowed;
+using refused_allocations::refused;
 std::atomic<std::thread::id> chosen;
-std::atomic<int> refused{0};
 
 }  // namespace
 
-// Every allocation of this program, and of the library in it.
-void* operator new(std::size_t bytes) {
-  if (allowed.load(std::memory_order_relaxed) >= 0 && std::this_thread::get_id() == chosen.load() &&
-      allowed.fetch_sub(1) == 0) {
-    ++refused;
-    throw std::bad_alloc();
-  }
-  void* const memory = std::malloc(bytes > 0 ? bytes : 1);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+bool refused_allocations::is_chosen() { return std::this_thread::get_id() == chosen.load(); }
 
 namespace world_test {
 namespace {

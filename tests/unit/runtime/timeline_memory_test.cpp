@@ -3,38 +3,27 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
-#include <new>
 #include <thread>
 
 #include "runtime/telemetry/timeline.h"
+#include "tests/support/refused_allocations.h"
 #include "tests/support/trace_events.h"
 
 namespace {
 
+using refused_allocations::allowed;
+using refused_allocations::refused;
 enum class Thread { test, other };
 
 const std::thread::id test_thread = std::this_thread::get_id();
 std::atomic<Thread> chosen{Thread::other};
-std::atomic<int> allowed{-1};  // how many allocations the chosen thread may still make; negative: all
-std::atomic<int> refused{0};
 
 }  // namespace
 
-// Every allocation of this program. One fails, once.
-void* operator new(std::size_t bytes) {
-  const Thread here = std::this_thread::get_id() == test_thread ? Thread::test : Thread::other;
-  if (allowed.load(std::memory_order_relaxed) >= 0 && here == chosen.load() && allowed.fetch_sub(1) == 0) {
-    ++refused;
-    throw std::bad_alloc();
-  }
-  void* const memory = std::malloc(bytes > 0 ? bytes : 1);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
+bool refused_allocations::is_chosen() {
+  return chosen.load() == (std::this_thread::get_id() == test_thread ? Thread::test : Thread::other);
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace fdl {
 namespace {

@@ -3,33 +3,21 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <latch>
-#include <new>
 
 #include "tests/support/participant.h"
+#include "tests/support/refused_allocations.h"
 #include "transports/tcp/tcp_transport.h"
 
 namespace {
 
+using refused_allocations::allowed;
+using refused_allocations::refused;
 thread_local bool is_thread_of_the_test = false;
-std::atomic<int> allowed{-1};  // how many allocations the connectors' threads may still make; negative: all
-std::atomic<int> refused{0};
 
 }  // namespace
 
-// Every allocation of this program. One fails, once.
-void* operator new(std::size_t bytes) {
-  if (allowed.load(std::memory_order_relaxed) >= 0 && !is_thread_of_the_test && allowed.fetch_sub(1) == 0) {
-    ++refused;
-    throw std::bad_alloc();
-  }
-  void* const memory = std::malloc(bytes > 0 ? bytes : 1);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+bool refused_allocations::is_chosen() { return !is_thread_of_the_test; }
 
 namespace fdl {
 namespace {
