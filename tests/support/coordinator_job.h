@@ -37,6 +37,7 @@ class RunningCoordinator {
   }
   ~RunningCoordinator() { stop(); }
   Coordinator* operator->() { return coordinator_.get(); }
+  std::thread::id thread_id() const { return thread_.get_id(); }
   void stop() {
     if (!thread_.joinable()) return;
     coordinator_->stop();

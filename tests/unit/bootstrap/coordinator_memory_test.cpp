@@ -22,28 +22,19 @@ namespace {
 
 using namespace test;
 
-// Runs jobs of two ranks, and lets allocation `number` of the coordinator's thread fail, until none fails any more.
-class ShortMemory : public ::testing::Test {
- protected:
-  // Starts a coordinator, calls `job` with its address, and ends it.
-  void RunJob(const std::function<void(const std::string& address)>& job) {
-    refused = 0;
-    CoordinatorOptions options = options_for(2);
-    options.job_key = kKey;
-    options.server_name = "farandole run on host-a";
-    auto coordinator = Coordinator::open(options);
-    ASSERT_TRUE(coordinator.ok()) << coordinator.status().text();
-    std::thread server([&] { (*coordinator)->run(); });
-    chosen = server.get_id();
-    job((*coordinator)->address());
-    EXPECT_TRUE((*coordinator)->wait_until_empty(Deadline::after_seconds(10)));
-    (*coordinator)->stop();
-    server.join();
-    allowed = -1;
-  }
-};
+// Starts a coordinator of two ranks, chooses its thread, calls `job` with its address, and ends it.
+void run_job(const std::function<void(const std::string& address)>& job) {
+  refused = 0;
+  RunningCoordinator coordinator(options_for(2));
+  chosen = coordinator.thread_id();
+  job(coordinator->address());
+  EXPECT_TRUE(coordinator->wait_until_empty(Deadline::after_seconds(10)));
+  coordinator.stop();
+  allowed = -1;
+}
 
-// The ranks exchange a fact and leave. A rank that cannot is told that the coordinator was lost.
+// Publishes a fact of this rank, fetches the one of the other rank, and leaves. Returns false if the coordinator ended
+// before: it then expects an event that tells the rank so.
 bool exchange_and_leave(int rank, Rank& me) {
   const bool works = me->wait_for_all(Deadline::after_seconds(20)).ok() &&
                      me->publish(std::to_string(rank), "fact").ok() &&
@@ -56,16 +47,16 @@ bool exchange_and_leave(int rank, Rank& me) {
   return works;
 }
 
-TEST_F(ShortMemory, EndsTheJobOfRanksThatHaveArrived) {
+TEST(ShortMemory, EndsTheJobOfRanksThatHaveArrived) {
   for (int number = 0;; ++number) {
     SCOPED_TRACE(number);
     std::atomic<int> through{0};
-    RunJob([&](const std::string& address) {
+    run_job([&](const std::string& address) {
       auto ranks = join_all(address, 2);
       allowed = number;
       on_all(ranks, [&](int rank, Rank& me) { through += exchange_and_leave(rank, me) ? 1 : 0; });
     });
-    if (HasFailure()) return;
+    if (testing::Test::HasFailure()) return;
     if (refused > 0) continue;
     EXPECT_EQ(through, 2);
     EXPECT_GT(number, 10);
@@ -74,10 +65,10 @@ TEST_F(ShortMemory, EndsTheJobOfRanksThatHaveArrived) {
 }
 
 // A rank that has not arrived looks for the coordinator until its deadline, as it does where none has started yet.
-TEST_F(ShortMemory, EndsTheJobOfRanksThatArrive) {
+TEST(ShortMemory, EndsTheJobOfRanksThatArrive) {
   for (int number = 0;; number += 5) {
     SCOPED_TRACE(number);
-    RunJob([&](const std::string& address) {
+    run_job([&](const std::string& address) {
       allowed = number;
       std::vector<std::thread> threads;
       for (const int rank : {0, 1}) {
@@ -90,7 +81,7 @@ TEST_F(ShortMemory, EndsTheJobOfRanksThatArrive) {
       }
       for (std::thread& thread : threads) thread.join();
     });
-    if (HasFailure() || refused == 0) return;
+    if (testing::Test::HasFailure() || refused == 0) return;
   }
 }
 
