@@ -104,7 +104,7 @@ class CoordinatorServer final : public Coordinator, private CoordinatorRounds::C
 
   bool flush(Peer peer, Connection& connection);
   void watch(Peer peer, Connection& connection, bool write);
-  void note_emptiness();
+  void publish_emptiness(bool empty);
   void announce_end();
 
   // stop(), query_states(), strangers() and wait_until_empty() may be called from any thread; all else belongs to the
@@ -143,11 +143,7 @@ void CoordinatorServer::end_by_exception(const std::exception& error) {
   connections_.clear();
   listener_->close(poller_);
   if (query_listener_) query_listener_->close(poller_);
-  {
-    MutexLock lock(mutex_);
-    empty_ = true;
-    emptied_.notify_all();
-  }
+  publish_emptiness(true);
   log_error("coordinator: {}; the job ends, and its ranks report that the coordinator was lost",
             status_of_exception(error).text());
 }
@@ -172,7 +168,7 @@ void CoordinatorServer::serve_once(Deadline deadline) {
   if (query_requested_.exchange(false)) rounds_.query_states(now_ns());
   close_listener_if_complete();
   rounds_.finish(now_ns());
-  note_emptiness();
+  publish_emptiness(rounds_.membership().is_empty());
 }
 
 Deadline CoordinatorServer::next_deadline() const {
@@ -315,10 +311,10 @@ void CoordinatorServer::close(Peer peer) {
 }
 
 // Publishes whether all ranks have gone to the threads in wait_until_empty().
-void CoordinatorServer::note_emptiness() {
+void CoordinatorServer::publish_emptiness(bool empty) {
   MutexLock lock(mutex_);
-  if (empty_ == rounds_.membership().is_empty()) return;
-  empty_ = rounds_.membership().is_empty();
+  if (empty_ == empty) return;
+  empty_ = empty;
   emptied_.notify_all();
 }
 

@@ -46,7 +46,7 @@ FramedSocket::State FramedSocket::receive(std::vector<CoordinatorMessage>& messa
     } else if (count < 0 && would_block()) {
       return State::open;
     } else if (count == 0 || errno != EINTR) {
-      has_end_ = count == 0 || errno == ECONNRESET;
+      has_read_close_ = count == 0 || errno == ECONNRESET;
       return opener_.is_inside_a_frame() ? State::broken : State::closed;
     }
   }

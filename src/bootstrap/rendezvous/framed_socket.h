@@ -30,7 +30,7 @@ class FramedSocket {
   State receive(std::vector<CoordinatorMessage>& messages);
   // After `closed`: whether the other end's system has ended the connection, as when its process exits. False: the
   // network has, after a time without answers. Not beside flush() of another thread, which may have found that.
-  bool was_closed_by_peer() const { return has_end_ && !is_cut_off_; }
+  bool was_closed_by_peer() const { return has_read_close_ && !is_cut_off_; }
 
   void send(const CoordinatorMessage& message) { queue(sealer_.seal(encode(message))); }
   // The same, for a message that several connections send. A long one is not copied.
@@ -56,10 +56,10 @@ class FramedSocket {
   FrameOpener opener_;
   FrameSealer sealer_;
   std::deque<Piece> outgoing_;
-  std::size_t sent_ = 0;     // of the first piece
-  std::size_t unsent_ = 0;   // of all pieces
-  bool has_end_ = false;     // a receive has found the end that a peer makes
-  bool is_cut_off_ = false;  // a send has found that the network ended the connection
+  std::size_t sent_ = 0;         // of the first piece
+  std::size_t unsent_ = 0;       // of all pieces
+  bool has_read_close_ = false;  // receive() has read the end of the stream, or a reset
+  bool is_cut_off_ = false;      // a send has found that the network ended the connection
 };
 
 }  // namespace fdl

@@ -101,8 +101,8 @@ void Timeline::convert(const std::function<void()>& append) {
     pending_.resize(complete);
     write();
     if (!failure_.ok()) return;
-    failure_ = Status(status_of_exception(error).code(),
-                      "the timeline '" + file_.path() + "' ends here: " + status_of_exception(error).text());
+    const Status why = status_of_exception(error);
+    failure_ = Status(why.code(), "the timeline '" + file_.path() + "' ends here: " + why.text());
     log_warning("{}", failure_.text());
   }
 }
