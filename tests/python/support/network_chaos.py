@@ -45,6 +45,11 @@ AFTER_A_FAILURE = re.compile(r"^.* was lost: .*; shortly before, communicator '[
 PROTECTIONS = ("none", "integrity", "encrypt")
 
 
+def without_additions(text):
+    """The failure itself: neither the loss that it led to nor what an ordered call adds."""
+    return ORDERED_CALL.sub("", AFTER_A_FAILURE.sub("", text))
+
+
 @dataclasses.dataclass(frozen=True)
 class Trial:
     seed: int
@@ -261,7 +266,7 @@ class Job(chaos.Job):
             return trial.phase in ("start", "shutdown") or trial.launcher == "run"
         # A rank that failed has ended its process. One that waits elsewhere finds that, and the reason beside it.
         failed = self.lines("FAILED")
-        if culprit in failed and AFTER_A_FAILURE.sub("", text) == ORDERED_CALL.sub("", failed[culprit][3]):
+        if culprit in failed and without_additions(text) == without_additions(failed[culprit][3]):
             return True
         here, there = trial.host_of(rank), trial.host_of(culprit)
         if (here, there) in trial.links or (there, here) in trial.links:
@@ -285,7 +290,7 @@ class Job(chaos.Job):
         texts = collections.defaultdict(set)
         for rank, fields in self.lines("FAILED").items():
             away = self.is_away(trial.host_of(rank))
-            text = ORDERED_CALL.sub("", AFTER_A_FAILURE.sub("", fields[3]))
+            text = without_additions(fields[3])
             # A lost rank gets a text of its own, in which it is the culprit; the others need not have it.
             if int(fields[2]) != rank and trial.fault != "one way":
                 texts[away if 0 in {end for link in trial.links for end in link} else 0].add(text)
