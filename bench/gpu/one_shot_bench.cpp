@@ -142,15 +142,20 @@ class Rank {
 
 // ---- Checks ----
 
-// One sum; all ranks compute the expected result from the same seed. The tensors begin one element behind an allocation
-// where `shifted`.
-void check_sum(Rank& self, Bits& bits, Dtype dtype, Op op, std::size_t count, bool shifted) {
+// The vectors of all ranks. Each rank makes all of them, from the same seed, because it computes the expected result.
+using Inputs = std::vector<std::vector<std::byte>>;
+Inputs inputs_of(int ranks, Dtype dtype, std::size_t count) {
   std::mt19937_64 random(count);
-  const std::size_t bytes = count * size_of(dtype);
+  Inputs inputs;
+  for (int r = 0; r < ranks; ++r) inputs.push_back(numbers(count * size_of(dtype), random));
+  return inputs;
+}
+
+// One sum. The tensors begin one element behind an allocation where `shifted`.
+void check_sum(Rank& self, Bits& bits, const Inputs& inputs, Dtype dtype, Op op, bool shifted) {
+  const std::size_t bytes = inputs.front().size(), count = bytes / size_of(dtype);
   const double factor = shifted ? 1.0 / 3 : 1;  // reals are divided by 3
-  std::vector<std::vector<std::byte>> inputs;
   std::vector<const void*> sources;
-  for (int r = 0; r < self.ranks(); ++r) inputs.push_back(numbers(bytes, random));
   for (const auto& input : inputs) sources.push_back(input.data());
   std::vector<std::byte> expected(bytes);
   reduce_many(dtype, {op}, expected.data(), sources, count);
@@ -164,15 +169,16 @@ void check_sum(Rank& self, Bits& bits, Dtype dtype, Op op, std::size_t count, bo
 
 void check_kernels(Rank& self, Bits& bits) {
   for (int d = 0; d < kDtypeCount; ++d) {
+    const auto dtype = static_cast<Dtype>(d);
+    const Inputs inputs = inputs_of(self.ranks(), dtype, 20011);
     for (int o = 0; o < kOpCount; ++o) {
-      const auto dtype = static_cast<Dtype>(d);
       const auto op = static_cast<Op>(o);
       if (!supports(dtype, op) || op == Op::user) continue;
-      for (const bool shifted : {false, true}) check_sum(self, bits, dtype, op, 20011, shifted);
+      for (const bool shifted : {false, true}) check_sum(self, bits, inputs, dtype, op, shifted);
     }
   }
   for (std::size_t count = 1; count <= kMost / 4; count = count * 3 + 1) {
-    check_sum(self, bits, Dtype::float32, Op::sum, count, count % 2 == 0);
+    check_sum(self, bits, inputs_of(self.ranks(), Dtype::float32, count), Dtype::float32, Op::sum, count % 2 == 0);
   }
 }
 
