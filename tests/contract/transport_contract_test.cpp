@@ -13,6 +13,7 @@
 
 #include "tests/fakes/mpi/fake_mpi.h"
 #include "tests/support/participant.h"
+#include "tests/support/sanitized.h"
 #include "transports/loopback/loopback_transport.h"
 #include "transports/mpi/mpi_transport.h"
 #include "transports/ofi/ofi_transport.h"
@@ -211,13 +212,14 @@ TEST_P(TransportContract, MovesLargeSlicesBothWaysAtOnce) {
 }
 
 TEST_P(TransportContract, MovesRandomSlicesBetweenAllRanks) {
+  constexpr uint32_t kRounds = test::unless_sanitized(40, 12);
   const uint64_t seed = std::random_device()();
   RecordProperty("seed", std::to_string(seed));
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   for (int size = 2; size <= 5; ++size) {
     run(size, [&](int rank, std::unique_ptr<Transport> transport) {
       std::mt19937_64 random(seed);  // the same numbers on every rank
-      for (uint32_t round = 0; round < 40; ++round) {
+      for (uint32_t round = 0; round < kRounds; ++round) {
         std::vector<std::vector<std::byte>> outgoing, incoming;
         std::vector<std::pair<int, Ticket>> tickets;
         std::vector<std::size_t> sizes(static_cast<std::size_t>(size * size));
