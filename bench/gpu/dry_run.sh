@@ -7,7 +7,8 @@
 #   --python VERSION  runs with another Python, such as 3.12, and PyTorch, in an environment that is made once, in
 #                     build/gpu-python (5 GB: pip has PyTorch with CUDA alone). Otherwise PYTHON, an interpreter that has
 #                     PyTorch (python3)
-#   WORD...           of run.sh: --check checks results alone
+#   WORD...           of run.sh, instead of --check: results alone. Times of the fakes say nothing, and
+#                     part A takes long to measure them
 # B runs on the CPU there, beside Gloo, because PyTorch does not use the fake driver.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -28,6 +29,7 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
+(($#)) || set -- --check
 [ -e "$folder/run.sh" ] || fail 3 "there is no $folder/run.sh: bash bench/gpu/pack.sh makes the folder"
 [ -e "$fakes/libfake_nccl.so" ] ||
   fail 3 "there are no fakes in $fakes: cmake -B build -DFARANDOLE_TESTS=ON, then build the targets fake_cuda and fake_nccl"

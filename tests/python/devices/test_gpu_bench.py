@@ -93,7 +93,7 @@ def test_a_packed_folder_needs_nothing_else(packed):
     size = int(re.search(r"(\d+) MiB to carry", printed).group(1))
     print(f"{size} MiB without NCCL")
     assert size < 40
-    done = dry_run(folder, "--check")
+    done = dry_run(folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("all sums are right") == 13
     assert done.stdout.count("checks on each against the CPU's kernels, 0 wrong") == 4
