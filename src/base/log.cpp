@@ -3,9 +3,11 @@
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <memory>
+#include <new>
 
 #include "base/mutex.h"
 
@@ -61,6 +63,15 @@ void write_log(LogLevel level, std::string_view line) {
   // The sink runs without the lock, so it may log or replace itself.
   if (sink) return (*sink)(level, line);
   standard_logger().log(static_cast<spdlog::level::level_enum>(level), spdlog::string_view_t(line.data(), line.size()));
+}
+
+void format_log(LogLevel level, fmt::string_view format, fmt::format_args arguments) {
+  try {
+    write_log(level, fmt::vformat(format, arguments));
+  } catch (const std::bad_alloc&) {
+    constexpr std::string_view kLost = "farandole: a line of the log is lost: this process is short of memory\n";
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kLost.data(), kLost.size());
+  }
 }
 
 }  // namespace fdl

@@ -22,11 +22,13 @@ void set_log_sink(LogSink sink);
 void set_log_level(LogLevel level);
 bool log_enabled(LogLevel level);
 void write_log(LogLevel level, std::string_view line);
+// Formats the line and writes it. A process that is short of memory loses the line, and goes on.
+void format_log(LogLevel level, fmt::string_view format, fmt::format_args arguments);
 
-template <typename... Args>
 // The level is checked before the text is formatted: a suppressed line costs one relaxed load and the arguments.
+template <typename... Args>
 void log_at(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
-  if (log_enabled(level)) write_log(level, fmt::format(format, std::forward<Args>(args)...));
+  if (log_enabled(level)) format_log(level, format, fmt::make_format_args(args...));
 }
 template <typename... Args>
 void log_debug(fmt::format_string<Args...> format, Args&&... args) {

@@ -121,12 +121,20 @@ Status Status::during(std::string_view operation, std::string_view phase, std::s
   return Status(std::move(richer));
 }
 
+namespace {
+
+// Made when the library is loaded, because a process that is short of memory cannot make it later. It is leaked
+// intentionally: threads may run while the process exits.
+const Status& short_of_memory = *new Status(Code::resource, "this process is short of memory");
+
+}  // namespace
+
 Status status_of_exception(const std::exception& error) {
   if (dynamic_cast<const std::length_error*>(&error) != nullptr) {
     return Status(Code::invalid_argument, "a count or length is more than memory can hold (was it negative?)");
   }
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
-    return Status(Code::resource, "this process is short of memory");
+    return short_of_memory;
   }
   if (const auto* refused = dynamic_cast<const std::system_error*>(&error)) {
     return Status(Code::resource,

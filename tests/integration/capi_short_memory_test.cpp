@@ -12,6 +12,7 @@
 namespace {
 
 using refused_allocations::allowed;
+using refused_allocations::more;
 using refused_allocations::refused;
 std::atomic<std::thread::id> chosen;
 
@@ -83,10 +84,11 @@ struct Outcome {
 };
 
 // Runs `work` on two ranks with one refused allocation after another, until none is refused any more.
-void refuse_each(const std::function<void(World&)>& work) {
+void refuse_each(const std::function<void(World&)>& work, int more_in_a_row = 0) {
   for (int number = 0;; ++number) {
     SCOPED_TRACE(number);
     refused = 0;
+    more = more_in_a_row;
     std::latch registered(1);
     std::latch both_are_ready(2);
     std::latch both_have_ended(2);
@@ -120,20 +122,27 @@ TEST(ShortMemory, FailsNamedOperationsOnAllRanks) {
   EXPECT_GT(outcome.failed, 0);
 }
 
-TEST(ShortMemory, FailsSubmittedCallsOnAllRanks) {
+void expect_submitted_calls_fail(int more_in_a_row) {
   Outcome outcome;
-  refuse_each([&](World& me) {
-    std::vector<float> values(100, 1);
-    fdl_call call;
-    fdl_call_init(&call);
-    call.input = call.output = values.data();
-    call.count = values.size();
-    fdl_handle* handle = nullptr;
-    static_cast<void>(fdl_call_submit(me.comm, &call, nullptr, &handle));
-    outcome.count(end_of(handle));
-  });
+  refuse_each(
+      [&](World& me) {
+        std::vector<float> values(100, 1);
+        fdl_call call;
+        fdl_call_init(&call);
+        call.input = call.output = values.data();
+        call.count = values.size();
+        fdl_handle* handle = nullptr;
+        static_cast<void>(fdl_call_submit(me.comm, &call, nullptr, &handle));
+        outcome.count(end_of(handle));
+      },
+      more_in_a_row);
   EXPECT_GT(outcome.ok, 0);
 }
+
+TEST(ShortMemory, FailsSubmittedCallsOnAllRanks) { expect_submitted_calls_fail(0); }
+
+// The second one is that of the error's text.
+TEST(ShortMemory, OfTwoAllocationsFailsSubmittedCallsOnAllRanks) { expect_submitted_calls_fail(1); }
 
 // ---- The calling thread ----
 

@@ -1,5 +1,5 @@
-// Replaces operator new of a test program: an allocation of the threads that the test chooses fails, once. Include it
-// in one source of the program, and define is_chosen() there.
+// Replaces operator new of a test program: an allocation of the threads that the test chooses fails, or several in a
+// row. Include it in one source of the program, and define is_chosen() there.
 #pragma once
 
 #include <atomic>
@@ -11,6 +11,7 @@ namespace refused_allocations {
 // How many allocations the chosen threads may still make; the one after them fails. Negative: all may be made.
 inline std::atomic<int> allowed{-1};
 inline std::atomic<int> refused{0};
+inline std::atomic<int> more{0};  // so many that follow the first one fail too
 
 // Whether allocations of the calling thread count. Must not allocate.
 bool is_chosen();
@@ -22,6 +23,7 @@ void* operator new(std::size_t bytes) {
   using namespace refused_allocations;
   if (allowed.load(std::memory_order_relaxed) >= 0 && is_chosen() && allowed.fetch_sub(1) == 0) {
     ++refused;
+    if (more.fetch_sub(1) > 0) allowed = 0;
     throw std::bad_alloc();
   }
   void* const memory = std::malloc(bytes > 0 ? bytes : 1);

@@ -3,21 +3,30 @@
 #pragma once
 
 #include <exception>
+#include <new>
 
 #include "base/status.h"
 #include "engine/communicator.h"
 
 namespace fdl {
 
+// The failure of this rank that the exception means, as all ranks get it. The process may have no memory for more text.
+inline Status failure_of_exception(const Member& me, const std::exception& error) {
+  try {
+    const Status why = status_of_exception(error);
+    // Not a code that ends its call alone.
+    const Code code = why.code() == Code::internal ? Code::internal : Code::resource;
+    return Status::blame(me.world_rank, me.host_name, code, name_of(me) + ": " + why.text());
+  } catch (const std::bad_alloc& shortage) {
+    return status_of_exception(shortage);
+  }
+}
+
 // Ends the communicator after an exception of the standard library in the thread that drives it, and returns why. What
 // was interrupted is in an unknown state, so everything in flight ends, on all ranks. Then the engine refers to no
 // operation any more.
 inline Status end_by_exception(Communicator& comm, const std::exception& error) {
-  const Member& me = comm.members()[static_cast<std::size_t>(comm.rank())];
-  const Status why = status_of_exception(error);
-  // Not a code that ends its call alone.
-  const Code code = why.code() == Code::internal ? Code::internal : Code::resource;
-  const Status failure = Status::blame(me.world_rank, me.host_name, code, name_of(me) + ": " + why.text());
+  const Status failure = failure_of_exception(comm.members()[static_cast<std::size_t>(comm.rank())], error);
   comm.interrupt(failure);
   comm.progress();  // carries out the interrupt
   return failure;

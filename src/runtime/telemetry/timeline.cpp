@@ -101,8 +101,12 @@ void Timeline::convert(const std::function<void()>& append) {
     pending_.resize(complete);
     write();
     if (!failure_.ok()) return;
-    const Status why = status_of_exception(error);
-    failure_ = Status(why.code(), "the timeline '" + file_.path() + "' ends here: " + why.text());
+    failure_ = status_of_exception(error);
+    try {
+      failure_ = Status(failure_.code(), "the timeline '" + file_.path() + "' ends here: " + failure_.text());
+    } catch (const std::bad_alloc&) {
+      // There is no memory for the name of the file either.
+    }
     log_warning("{}", failure_.text());
   }
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 
 #include "tests/support/coordinator_job.h"
 #include "tests/support/refused_allocations.h"
@@ -10,6 +11,7 @@
 namespace {
 
 using refused_allocations::allowed;
+using refused_allocations::more;
 using refused_allocations::refused;
 std::atomic<std::thread::id> chosen;
 
@@ -47,9 +49,10 @@ bool exchange_and_leave(int rank, Rank& me) {
   return works;
 }
 
-TEST(ShortMemory, EndsTheJobOfRanksThatHaveArrived) {
+void refuse_each_allocation(int more_in_a_row) {
   for (int number = 0;; ++number) {
     SCOPED_TRACE(number);
+    more = more_in_a_row;
     std::atomic<int> through{0};
     run_job([&](const std::string& address) {
       auto ranks = join_all(address, 2);
@@ -63,6 +66,10 @@ TEST(ShortMemory, EndsTheJobOfRanksThatHaveArrived) {
     return;
   }
 }
+
+TEST(ShortMemory, EndsTheJobOfRanksThatHaveArrived) { refuse_each_allocation(0); }
+
+TEST(ShortMemory, ThatLastsEndsTheJobToo) { refuse_each_allocation(std::numeric_limits<int>::max()); }
 
 // A rank that has not arrived looks for the coordinator until its deadline, as it does where none has started yet.
 TEST(ShortMemory, EndsTheJobOfRanksThatArrive) {
