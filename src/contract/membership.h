@@ -55,6 +55,10 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
   virtual Status publish(std::string_view key, std::string_view value) = 0;
+  // The same, of a fact that `readers` members fetch once each. It may be dropped after that.
+  virtual Status publish_for(int /*readers*/, std::string_view key, std::string_view value) {
+    return publish(key, value);
+  }
   // Waits until some member has published `key`.
   virtual Result<std::string> fetch(std::string_view key, Deadline deadline) = 0;
   // Waits for the facts with the keys prefix + rank. An exchange over a network needs one request for all of them.

@@ -135,6 +135,18 @@ INSTANTIATE_TEST_SUITE_P(Every, ProcessContract, testing::ValuesIn(kProcessRows)
 
 constexpr Channel channel(int peer, int index = 0) { return Channel{peer, index}; }
 
+// ---- Set-up ----
+
+// The coordinator drops a fact after as many reads as its publisher says: too few would leave it there, and after too
+// many a member would wait in vain.
+TEST_P(TransportContract, ReadsTheFactsOfASetUpAsOftenAsIsSaid) {
+  for (const int size : {2, 5}) {
+    RowParticipant participant(GetParam(), size);
+    participant.run(GetParam().connect, [](int, const std::unique_ptr<Transport>&) {});
+    EXPECT_EQ(participant.unread_facts(), 0);
+  }
+}
+
 // ---- Order, channels and sizes ----
 
 TEST_P(TransportContract, HasTheNameOfItsRow) {

@@ -34,7 +34,9 @@ class SharedExchange final : public Exchange {
   SharedExchange(const SharedExchange&) = delete;
   SharedExchange& operator=(const SharedExchange&) = delete;
 
-  Status publish(std::string_view key, std::string_view value) override {
+  Status publish(std::string_view key, std::string_view value) override { return publish_for(0, key, value); }
+  // Drops the fact after so many reads, as the coordinator does. A read too many then waits in vain.
+  Status publish_for(int readers, std::string_view key, std::string_view value) override {
     FDL_CHECK(key.size() < sizeof(Note::key) && value.size() < sizeof(Note::value));
     pthread_mutex_lock(&shared_->mutex);
     FDL_CHECK(shared_->count < shared_->notes.size());
@@ -42,6 +44,7 @@ class SharedExchange final : public Exchange {
     std::memcpy(note.key, key.data(), key.size());
     std::memcpy(note.value, value.data(), value.size());
     note.value_bytes = value.size();
+    note.reads_left = readers;
     pthread_cond_broadcast(&shared_->published);
     pthread_mutex_unlock(&shared_->mutex);
     return {};
@@ -49,7 +52,7 @@ class SharedExchange final : public Exchange {
 
   Result<std::string> fetch(std::string_view key, Deadline deadline) override {
     pthread_mutex_lock(&shared_->mutex);
-    const Note* note = find(key);
+    Note* note = find(key);
     while (note == nullptr && !deadline.passed()) {
       // A wait without a deadline ends after an hour: a test that waits longer is broken.
       const int64_t until = now_ns() + std::min<int64_t>(deadline.remaining_ns(), 3'600'000'000'000);
@@ -57,9 +60,23 @@ class SharedExchange final : public Exchange {
       pthread_cond_timedwait(&shared_->published, &shared_->mutex, &moment);
       note = find(key);
     }
+    std::string value;
+    if (note != nullptr) {
+      value.assign(note->value, note->value_bytes);
+      if (note->reads_left > 0 && --note->reads_left == 0) note->key[0] = '\0';
+    }
     pthread_mutex_unlock(&shared_->mutex);
     if (note == nullptr) return Status(Code::timeout, "no rank published " + std::string(key));
-    return std::string(note->value, note->value_bytes);  // a note never changes
+    return value;
+  }
+
+  // Facts that have been read less often than was said.
+  int unread_facts() {
+    pthread_mutex_lock(&shared_->mutex);
+    int unread = 0;
+    for (std::size_t i = 0; i < shared_->count; ++i) unread += shared_->notes[i].reads_left > 0 ? 1 : 0;
+    pthread_mutex_unlock(&shared_->mutex);
+    return unread;
   }
 
  private:
@@ -67,6 +84,7 @@ class SharedExchange final : public Exchange {
     char key[128] = {};
     char value[1024] = {};
     std::size_t value_bytes = 0;
+    int reads_left = 0;  // 0: no limit
   };
   struct Notes {
     pthread_mutex_t mutex;
@@ -75,7 +93,7 @@ class SharedExchange final : public Exchange {
     std::array<Note, 128> notes;
   };
 
-  const Note* find(std::string_view key) const {
+  Note* find(std::string_view key) {
     for (std::size_t i = 0; i < shared_->count; ++i) {
       if (shared_->notes[i].key == key) return &shared_->notes[i];
     }

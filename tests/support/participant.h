@@ -48,6 +48,8 @@ class Participant {
     return membership;
   }
 
+  int unread_facts() { return exchange_.unread_facts(); }
+
   // Runs all members in threads: connect, then work. A transport ends with its rank's work.
   void run(const Connect& connect, const std::function<void(int, std::unique_ptr<Transport>)>& work) {
     run_ranks(size_, [&](int rank) { work(rank, require(connect(membership(rank)))); });

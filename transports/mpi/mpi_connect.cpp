@@ -23,7 +23,7 @@ std::string facts_of(const MpiLibrary& mpi) {
 Result<std::shared_ptr<MpiGroup>> join_mpi(MpiLibrary& mpi, const Membership& membership) {
   const auto key_of = [&](int member) { return fmt::format("mpi/{}/{}", membership.id, member); };
   const std::string mine = facts_of(mpi);
-  FDL_RETURN_IF_ERROR(membership.exchange->publish(key_of(membership.rank), mine));
+  FDL_RETURN_IF_ERROR(membership.exchange->publish_for(membership.size(), key_of(membership.rank), mine));
   // When all members have published, all are about to make the communicator: MPI's call blocks, and may keep the other
   // calls of this process waiting.
   std::vector<int> world_ranks;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <map>
 
@@ -91,8 +92,11 @@ Status agree_over_ofi(const Status& mine, const OfiLibrary* library, OfiLink* li
   const auto key_of = [&](int member) { return fmt::format("ofi/{}/{}", membership.id, member); };
   std::vector<std::string> lines(membership.members.size());
   lines[static_cast<std::size_t>(membership.rank)] = line_of(mine, library, link);
-  FDL_RETURN_IF_ERROR(
-      membership.exchange->publish(key_of(membership.rank), lines[static_cast<std::size_t>(membership.rank)]));
+  std::vector<bool> readers = peers;
+  readers[static_cast<std::size_t>(membership.rank)] = false;
+  FDL_RETURN_IF_ERROR(membership.exchange->publish_for(static_cast<int>(std::ranges::count(readers, true)),
+                                                       key_of(membership.rank),
+                                                       lines[static_cast<std::size_t>(membership.rank)]));
   for (int member = 0; member < membership.size(); ++member) {
     if (member == membership.rank || !peers[static_cast<std::size_t>(member)]) continue;
     FDL_ASSIGN_OR_RETURN(lines[static_cast<std::size_t>(member)], membership.fetch_from("ofi", member, key_of(member)));

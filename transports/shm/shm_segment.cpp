@@ -113,10 +113,12 @@ class Setup {
     return {};
   }
 
+  int followers() const { return static_cast<int>(members_.size()) - 1; }
+
   // Listens and accepts all members. On failure, those that have connected get the error.
   Status assemble_members() {
     FDL_ASSIGN_OR_RETURN(const Listening listening, listen_unix());
-    FDL_RETURN_IF_ERROR(membership_.exchange->publish(key_, listening.addresses.front().text));
+    FDL_RETURN_IF_ERROR(membership_.exchange->publish_for(followers(), key_, listening.addresses.front().text));
     sockets_.resize(members_.size());
     received_fds_.resize(members_.size());
     doorbell_ids_.resize(members_.size());
@@ -131,7 +133,8 @@ class Setup {
       if (const Status backed = segment->commit(0, backed_bytes_); !backed.ok()) segment = backed;
     }
     if (!segment.ok()) {
-      FDL_RETURN_IF_ERROR(membership_.exchange->publish(key_, std::string(kNone) + segment.status().text()));
+      FDL_RETURN_IF_ERROR(
+          membership_.exchange->publish_for(followers(), key_, std::string(kNone) + segment.status().text()));
       return Status(Code::unsupported, segment.status().text());
     }
     share_.segment = keep_mapping(segment.take());

@@ -79,7 +79,13 @@ Assembly::Assembly(const Membership& membership, const std::vector<int>& streams
 
 Status Assembly::start() {
   FDL_RETURN_IF_ERROR(begin());
-  FDL_RETURN_IF_ERROR(membership_.exchange->publish(key_of(membership_.rank), join_addresses(listening().addresses)));
+  int callers = 0;
+  for (int peer = membership_.rank + 1; peer < membership_.size(); ++peer)
+    callers += connections_with(peer) > 0 ? 1 : 0;
+  if (callers > 0) {
+    FDL_RETURN_IF_ERROR(
+        membership_.exchange->publish_for(callers, key_of(membership_.rank), join_addresses(listening().addresses)));
+  }
   // Time is kept in reserve for connecting to the others after a lower rank has not published, so that the error names
   // only that rank.
   const Deadline deadline = membership_.deadline;

@@ -50,14 +50,14 @@ Result<std::vector<CoordinatorClient::Hello>> SocketClient::wait_for_all(Deadlin
   return std::move(answer.members);
 }
 
-Status SocketClient::publish(std::string_view key, std::string_view value) {
+Status SocketClient::publish_for(int readers, std::string_view key, std::string_view value) {
   if (key.size() > kMostKey || key.size() + value.size() + 512 > most_payload(Direction::to_coordinator)) {
     return Status(Code::invalid_argument,
                   fmt::format("'{:.64}' has {} bytes, and the coordinator accepts facts of less than 1 MiB "
                               "under keys of at most {} bytes",
                               key, value.size(), kMostKey));
   }
-  CoordinatorMessage request{.kind = Kind::publish};
+  CoordinatorMessage request{.kind = Kind::publish, .number = readers};
   request.key = key;
   request.value = value;
   return send_request(std::move(request), {}, Deadline::after_seconds(kPublish_s)).status();

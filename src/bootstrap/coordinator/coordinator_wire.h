@@ -31,7 +31,7 @@ struct CoordinatorMessage {
     // from a rank
     hello = 1,    // members[0]; number: kMessages of the rank, 0 in former versions
     wait = 2,     // id; number: the timeout in ns
-    publish = 3,  // id, key, value
+    publish = 3,  // id, key, value; number: of reads, after which the fact is dropped; 0: it stays
     fetch = 4,    // id, key
     forget = 5,   // id of a fetch that is abandoned
     probe = 6,    // ranks; answered by `probed`

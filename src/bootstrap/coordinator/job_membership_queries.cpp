@@ -23,7 +23,8 @@ constexpr std::size_t kMostManyBytes = 32_MiB;
 // Readers that wait under one number share a message: those of a fact that all ranks fetch usually do.
 void JobMembership::publish(Peer peer, CoordinatorMessage message) {
   CoordinatorMessage reply{.kind = Kind::reply, .id = message.id};
-  auto readers = store_.publish(rank_of_[peer], message.key, message.value);
+  const int64_t most_reads = std::clamp<int64_t>(message.number, 0, kMostRanks);
+  auto readers = store_.publish(rank_of_[peer], message.key, message.value, most_reads);
   if (!readers.ok()) {
     reply.why = readers.status();
     return send(peer, std::move(reply));
@@ -43,6 +44,7 @@ void JobMembership::publish(Peer peer, CoordinatorMessage message) {
   for (const auto& [id, waiting] : peers) {
     reply.id = id;
     send_to_each(waiting, reply);
+    store_.note_reads(message.key, waiting.size());
   }
 }
 
@@ -52,6 +54,7 @@ void JobMembership::fetch(Peer peer, const CoordinatorMessage& message) {
   CoordinatorMessage reply{.kind = Kind::reply, .id = message.id};
   reply.value = *value;
   send(peer, std::move(reply));
+  store_.note_reads(message.key, 1);
 }
 
 Status JobMembership::fetch_many(Peer peer, CoordinatorMessage message, int64_t now_ns) {
@@ -79,9 +82,11 @@ void JobMembership::answer_many(const RequestOfPeer& request, const ManyFetch& f
   CoordinatorMessage reply{.kind = Kind::reply, .id = request.second};
   std::size_t bytes = 0;
   for (const int rank : fetch.ranks) {
-    const std::string* value = store_.find(fetch.prefix + std::to_string(rank));
+    const std::string key = fetch.prefix + std::to_string(rank);
+    const std::string* value = store_.find(key);
     if (value == nullptr) reply.ranks.push_back(rank);
     reply.values.push_back(value == nullptr ? std::string() : *value);
+    store_.note_reads(key, 1);
     bytes += reply.values.back().size();
     if (bytes > kMostManyBytes) {
       reply.ranks.clear();

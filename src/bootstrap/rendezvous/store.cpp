@@ -1,11 +1,12 @@
-// The size of a Store is bounded, and its facts never change.
+// The size of a Store is bounded, and its facts never change. Those of a set-up are dropped when all have read them.
 #include "bootstrap/rendezvous/store.h"
 
 #include <fmt/core.h>
 
 namespace fdl {
 
-Result<std::vector<Store::Reader>> Store::publish(int rank, const std::string& key, std::string value) {
+Result<std::vector<Store::Reader>> Store::publish(int rank, const std::string& key, std::string value,
+                                                  int64_t most_reads) {
   if (const auto found = facts_.find(key); found != facts_.end()) {
     if (found->second.value == value) return std::vector<Reader>();
     return Status(Code::invalid_argument,
@@ -18,7 +19,7 @@ Result<std::vector<Store::Reader>> Store::publish(int rank, const std::string& k
                               most_bytes_, key, bytes));
   }
   bytes_ += bytes;
-  facts_.emplace(key, Fact{rank, std::move(value)});
+  facts_.emplace(key, Fact{rank, std::move(value), most_reads});
   std::vector<Reader> readers;
   const auto [first, last] = readers_.equal_range(key);
   for (auto reader = first; reader != last; ++reader) readers.push_back(reader->second);
@@ -35,6 +36,15 @@ const std::string* Store::fetch(const std::string& key, Reader reader) {
 const std::string* Store::find(const std::string& key) const {
   const auto found = facts_.find(key);
   return found == facts_.end() ? nullptr : &found->second.value;
+}
+
+void Store::note_reads(const std::string& key, std::size_t reads) {
+  const auto found = facts_.find(key);
+  if (found == facts_.end() || found->second.reads_left == 0) return;
+  found->second.reads_left -= static_cast<int64_t>(reads);
+  if (found->second.reads_left > 0) return;
+  bytes_ -= key.size() + found->second.value.size();
+  facts_.erase(found);
 }
 
 void Store::forget(Reader reader) {

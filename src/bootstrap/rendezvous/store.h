@@ -20,12 +20,14 @@ class Store {
   explicit Store(std::size_t most_bytes) : most_bytes_(most_bytes) {}
 
   // Stores a fact and returns the readers that waited for it. Publishing another value for the same key is an error;
-  // the same value again is not.
-  Result<std::vector<Reader>> publish(int rank, const std::string& key, std::string value);
+  // the same value again is not. After `most_reads` reads the fact is dropped; 0: it stays.
+  Result<std::vector<Reader>> publish(int rank, const std::string& key, std::string value, int64_t most_reads = 0);
   // Returns the value, valid until the next call. Returns null if it is unknown; the reader then waits for it.
   const std::string* fetch(const std::string& key, Reader reader);
   // Returns the value, valid until the next call. Returns null if it is unknown.
   const std::string* find(const std::string& key) const;
+  // Notes that so many readers have got the value.
+  void note_reads(const std::string& key, std::size_t reads);
   void forget(Reader reader);
   void forget_all_of(uint64_t peer);
   std::size_t readers() const { return readers_.size(); }  // that wait
@@ -34,6 +36,7 @@ class Store {
   struct Fact {
     int rank;  // the publisher
     std::string value;
+    int64_t reads_left;  // 0: it stays
   };
 
   std::size_t most_bytes_;

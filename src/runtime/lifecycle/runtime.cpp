@@ -201,8 +201,8 @@ Result<Group*> Runtime::split(Group& group, int color, int key) {
   StoreExchange exchange(*coordinator_client_, id);
   std::vector<std::pair<int, int>> chosen;  // (key, rank in the group)
   FDL_ASSIGN_OR_RETURN(const SetUp set_up, begin_set_up(others(group.members())));
-  FDL_RETURN_IF_ERROR(
-      exchange.publish(std::to_string(group.rank()), std::to_string(color) + " " + std::to_string(key)));
+  FDL_RETURN_IF_ERROR(exchange.publish_for(group.size(), std::to_string(group.rank()),
+                                           std::to_string(color) + " " + std::to_string(key)));
   std::vector<int> everyone(static_cast<std::size_t>(group.size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   const auto fetched = exchange.fetch_many("", everyone, set_up.deadline);

@@ -56,7 +56,7 @@ Status Runtime::commit(const SetUp& set_up, Communicator& comm, const Status& ow
     FDL_RETURN_IF_ERROR(own);
     if (comm.can_confirm()) return comm.confirm(set_up.deadline.shifted_by_ns(kLaterReport_ns));
     if (comm.rank() > 0) {
-      FDL_RETURN_IF_ERROR(exchange.publish(std::to_string(comm.rank()), "1"));
+      FDL_RETURN_IF_ERROR(exchange.publish_for(1, std::to_string(comm.rank()), "1"));
       const Deadline last = set_up.deadline.shifted_by_ns(2 * kLaterReport_ns);
       return in_time(exchange.fetch("all", last).status(), "some rank");
     }
@@ -68,7 +68,7 @@ Status Runtime::commit(const SetUp& set_up, Communicator& comm, const Status& ow
       const Member& late = comm.members()[static_cast<std::size_t>(words->missing.front())];
       return in_time(Status(Code::timeout, ""), name_of(late));
     }
-    return comm.size() == 1 ? ok_status() : exchange.publish("all", "1");
+    return comm.size() == 1 ? ok_status() : exchange.publish_for(comm.size() - 1, "all", "1");
   };
   const Status status = all_have();
   if (status.ok()) return status;

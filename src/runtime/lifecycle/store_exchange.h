@@ -17,6 +17,9 @@ class StoreExchange final : public Exchange {
   Status publish(std::string_view key, std::string_view value) override {
     return coordinator_client_.publish(prefix_ + "/" + std::string(key), value);
   }
+  Status publish_for(int readers, std::string_view key, std::string_view value) override {
+    return coordinator_client_.publish_for(readers, prefix_ + "/" + std::string(key), value);
+  }
   Result<std::string> fetch(std::string_view key, Deadline deadline) override {
     return coordinator_client_.fetch(prefix_ + "/" + std::string(key), deadline);
   }

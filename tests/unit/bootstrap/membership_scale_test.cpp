@@ -20,6 +20,9 @@ constexpr int64_t kFormer = 0;
 // Rank r is peer 10 + r. Ranks 0 to 3 are on host-a, the others on host-b.
 class ManyRanks : public ::testing::Test {
  protected:
+  explicit ManyRanks(std::size_t store_bytes = CoordinatorOptions{}.store_bytes)
+      : membership_({.size = kSize, .store_bytes = store_bytes, .server_name = "test"}, "here", {}) {}
+
   using Outgoing = JobMembership::Outgoing;
 
   void arrive(int rank, int64_t messages = kNow) {
@@ -36,11 +39,20 @@ class ManyRanks : public ::testing::Test {
     return membership_.receive(peer(rank), std::move(message), now);
   }
   void leave(int rank, int64_t now) { ASSERT_TRUE(receive(rank, {.kind = Kind::leave}, now).ok()); }
-  void publish(int rank, const std::string& key, const std::string& value) {
-    CoordinatorMessage message{.kind = Kind::publish};
+  void publish(int rank, const std::string& key, const std::string& value, int64_t reads = 0) {
+    CoordinatorMessage message{.kind = Kind::publish, .number = reads};
     message.key = key;
     message.value = value;
     ASSERT_TRUE(receive(rank, std::move(message)).ok());
+  }
+  // Fetches one fact, and returns its value. Empty: the rank waits for it.
+  std::string fetch(int rank, const std::string& key) {
+    CoordinatorMessage message{.kind = Kind::fetch, .id = ++last_fetch_};
+    message.key = key;
+    EXPECT_TRUE(receive(rank, std::move(message)).ok());
+    take();
+    const auto replies = sent_to(rank, Kind::reply);
+    return replies.empty() ? "" : replies.back().value;
   }
   Status fetch_many(int rank, uint64_t id, std::vector<int> ranks, int64_t timeout = kSecond, int64_t now = 0) {
     CoordinatorMessage message{.kind = Kind::fetch_many, .id = id, .number = timeout};
@@ -58,7 +70,8 @@ class ManyRanks : public ::testing::Test {
   }
   void take() { outgoing_ = membership_.take_outgoing(); }
 
-  JobMembership membership_{{.size = kSize, .server_name = "test"}, "here", {}};
+  JobMembership membership_;
+  uint64_t last_fetch_ = 100;
   std::vector<Outgoing> outgoing_;
 };
 
@@ -167,6 +180,50 @@ TEST_F(ManyRanks, GetTheFactsThatAreThereAtTheDeadline) {
   publish(3, "of 3", "late");
   take();
   EXPECT_THAT(sent_to(0, Kind::reply), IsEmpty());
+}
+
+TEST_F(ManyRanks, ReadAFactOnceEachBeforeItIsDropped) {
+  all_arrive();
+  publish(1, "of 1", "one", 3);
+  take();
+  EXPECT_EQ(fetch(0, "of 1"), "one");
+  ASSERT_TRUE(fetch_many(2, 3, {1, 4}).ok());
+  publish(4, "of 4", "four", 1);
+  take();
+  EXPECT_THAT(sent_to(2, Kind::reply).at(0).values, ElementsAre("one", "four"));
+  EXPECT_EQ(fetch(5, "of 1"), "one");
+  EXPECT_EQ(fetch(6, "of 1"), "") << "it has been read three times";
+  EXPECT_EQ(fetch(6, "of 4"), "") << "it has been read once";
+  publish(1, "stays", "here");
+  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(fetch(rank, "stays"), "here");
+}
+
+TEST_F(ManyRanks, DropAFactForWhichAllItsReadersWaited) {
+  all_arrive();
+  EXPECT_EQ(fetch(2, "key"), "");
+  EXPECT_EQ(fetch(3, "key"), "");
+  publish(0, "key", "value", 2);
+  take();
+  EXPECT_EQ(sent_to(2, Kind::reply).at(0).value, "value");
+  EXPECT_EQ(sent_to(3, Kind::reply).at(0).value, "value");
+  EXPECT_EQ(fetch(4, "key"), "");
+}
+
+// The store has room for the facts of one communicator, and not of two.
+class ManyRanksWithASmallStore : public ManyRanks {
+ protected:
+  ManyRanksWithASmallStore() : ManyRanks(120) {}
+};
+
+TEST_F(ManyRanksWithASmallStore, MakeAnyNumberOfCommunicators) {
+  all_arrive();
+  for (int i = 0; i < 1000; ++i) {
+    const std::string comm = std::to_string(i);
+    for (int rank = 1; rank < kSize; ++rank) publish(rank, comm + " made/" + std::to_string(rank), "1", 1);
+    for (int rank = 1; rank < kSize; ++rank) ASSERT_EQ(fetch(0, comm + " made/" + std::to_string(rank)), "1");
+    publish(0, comm + " all", "1", kSize - 1);
+    for (int rank = 1; rank < kSize; ++rank) ASSERT_EQ(fetch(rank, comm + " all"), "1");
+  }
 }
 
 TEST_F(ManyRanks, AbandonARequestForFacts) {
