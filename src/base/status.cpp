@@ -53,6 +53,11 @@ Status Status::blame(int world_rank, std::string host, Code code, std::string te
 
 namespace {
 
+// Made when the library is loaded, because a process that is short of memory cannot make them later. They are leaked
+// intentionally: threads may run while the process exits.
+const std::string& no_text = *new std::string;
+const Status& short_of_memory = *new Status(Code::resource, "this process is short of memory");
+
 // Returns what a user can do about an error number, for those that have a usual remedy.
 const char* remedy(int error_number) {
   switch (error_number) {
@@ -97,10 +102,7 @@ Status Status::from_errno(std::string_view what, int error_number) {
   return Status(code_of(error_number), std::string(what) + ": " + std::strerror(error_number) + remedy(error_number));
 }
 
-const std::string& Status::text() const {
-  static const auto& none = *new std::string;  // intentionally leaked: threads may run while the process exits
-  return ok() ? none : error_->text;
-}
+const std::string& Status::text() const { return ok() ? no_text : error_->text; }
 
 // A Status is shared and immutable, so adding context copies the error. It happens on the way of a failure only.
 Status Status::while_doing(std::string_view doing) const {
@@ -120,14 +122,6 @@ Status Status::during(std::string_view operation, std::string_view phase, std::s
   if (richer.group.empty()) richer.group = group;
   return Status(std::move(richer));
 }
-
-namespace {
-
-// Made when the library is loaded, because a process that is short of memory cannot make it later. It is leaked
-// intentionally: threads may run while the process exits.
-const Status& short_of_memory = *new Status(Code::resource, "this process is short of memory");
-
-}  // namespace
 
 Status status_of_exception(const std::exception& error) {
   if (dynamic_cast<const std::length_error*>(&error) != nullptr) {

@@ -35,7 +35,6 @@ class SharedExchange final : public Exchange {
   SharedExchange& operator=(const SharedExchange&) = delete;
 
   Status publish(std::string_view key, std::string_view value) override { return publish_for(0, key, value); }
-  // Drops the fact after so many reads, as the coordinator does. A read too many then waits in vain.
   Status publish_for(int readers, std::string_view key, std::string_view value) override {
     FDL_CHECK(key.size() < sizeof(Note::key) && value.size() < sizeof(Note::value));
     pthread_mutex_lock(&shared_->mutex);
@@ -60,15 +59,15 @@ class SharedExchange final : public Exchange {
       pthread_cond_timedwait(&shared_->published, &shared_->mutex, &moment);
       note = find(key);
     }
-    std::string value;
-    if (note != nullptr) {
-      value.assign(note->value, note->value_bytes);
-      if (note->reads_left > 0 && --note->reads_left == 0) note->key[0] = '\0';
-    }
+    if (note != nullptr && note->reads_left > 0 && --note->reads_left == 0 && drops_) note->key[0] = '\0';
     pthread_mutex_unlock(&shared_->mutex);
     if (note == nullptr) return Status(Code::timeout, "no rank published " + std::string(key));
-    return value;
+    return std::string(note->value, note->value_bytes);  // a value never changes
   }
+
+  // From now on facts are dropped when they have been read as often as was said, as the coordinator does. A read too
+  // many then waits in vain.
+  void drop_read_facts() { drops_ = true; }
 
   // Facts that have been read less often than was said.
   int unread_facts() {
@@ -101,6 +100,7 @@ class SharedExchange final : public Exchange {
   }
 
   Notes* shared_;
+  bool drops_ = false;
 };
 
 // The exchange of a test, for those that own theirs.

@@ -48,7 +48,7 @@ class Participant {
     return membership;
   }
 
-  int unread_facts() { return exchange_.unread_facts(); }
+  SharedExchange& exchange() { return exchange_; }
 
   // Runs all members in threads: connect, then work. A transport ends with its rank's work.
   void run(const Connect& connect, const std::function<void(int, std::unique_ptr<Transport>)>& work) {
