@@ -1,6 +1,6 @@
 """Plants faults, one for each row that says run or simulated, and checks that the row's test fails.
 
-    python tests/kubernetes/planted_faults.py [ROW...]     # all of them take about six minutes
+    python tests/kubernetes/planted_faults.py [ROW...]     # all of them take about twelve minutes
 
 Each fault changes one text in a copy of the sources, and the test runs there. manifests/test_rows.py checks in each run
 of the tests that every such row has a fault here, that its text is in the file, and that its test is one of the row's.
