@@ -64,7 +64,7 @@ def test_pods_find_each_other_by_host_name_and_service(simulate):
     begin = time.monotonic()
     assert last.exec("getent", "hosts", "train-0.train").returncode == 2
     assert last.exec("getent", "hosts", "train-9.train").returncode == 2
-    assert time.monotonic() - begin < 4  # the server answered; a query without an answer ends after 5 s
+    assert time.monotonic() - begin < 1  # the server answered; the query did not time out
 
 
 def test_the_simulated_network_has_no_route_out(simulate):

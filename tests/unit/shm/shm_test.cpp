@@ -594,7 +594,7 @@ TEST(ShmCollectives, RunBetweenProcesses) {
   }
 }
 
-// The victim is killed in the middle of a hundred allreduces. All others must name it at once.
+// The victim is killed in the middle of a hundred allreduces. All others must name it within a second.
 void expect_killed_rank_named(int size, int victim, std::size_t count) {
   auto* killed_ns = static_cast<std::atomic<int64_t>*>(
       ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
@@ -615,7 +615,7 @@ void expect_killed_rank_named(int size, int victim, std::size_t count) {
       EXPECT_EQ(outcome.error().culprit_rank, world_rank_of(victim));
       EXPECT_EQ(outcome.error().culprit_host, host_of(victim));
       EXPECT_THAT(outcome.text(), HasSubstr("its process ended"));
-      EXPECT_LT(seconds, 5);
+      EXPECT_LT(seconds, 1);
       std::printf("rank %d noticed after %.2f ms\n", rank, seconds * 1e3);
       return;
     }
