@@ -7,8 +7,7 @@
 #   --python VERSION  runs with another Python, such as 3.12, and PyTorch, in an environment that is made once, in
 #                     build/gpu-python (5 GB: pip has PyTorch with CUDA alone). Otherwise PYTHON, an interpreter that has
 #                     PyTorch (python3)
-#   WORD...           of run.sh, instead of --check: results alone. Times of the fakes say nothing, and
-#                     part A takes long to measure them
+#   WORD...           of run.sh; without any --check, because times of the fakes say nothing and take long
 # B runs on the CPU there, beside Gloo, because PyTorch does not use the fake driver.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -80,9 +80,10 @@ Assembly::Assembly(const Membership& membership, const std::vector<int>& streams
 Status Assembly::start() {
   FDL_RETURN_IF_ERROR(begin());
   int callers = 0;
-  for (int peer = membership_.rank + 1; peer < membership_.size(); ++peer)
+  for (int peer = membership_.rank + 1; peer < membership_.size(); ++peer) {
     callers += connections_with(peer) > 0 ? 1 : 0;
-  if (callers > 0) {
+  }
+  if (callers > 0) {  // a fact without readers would stay
     FDL_RETURN_IF_ERROR(
         membership_.exchange->publish_for(callers, key_of(membership_.rank), join_addresses(listening().addresses)));
   }

@@ -36,7 +36,6 @@ class SocketClient final : public CoordinatorClient {
   std::vector<int> lost_ranks() override;
 
   Result<std::vector<Hello>> wait_for_all(Deadline deadline) override;
-  Status publish(std::string_view key, std::string_view value) override { return publish_for(0, key, value); }
   Status publish_for(int readers, std::string_view key, std::string_view value) override;
   Result<std::string> fetch(std::string_view key, Deadline deadline) override { return fetch_from({}, key, deadline); }
   Result<ManyFacts> fetch_many(std::string_view prefix, const std::vector<int>& ranks, Deadline deadline) override;

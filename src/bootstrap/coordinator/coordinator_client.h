@@ -92,8 +92,8 @@ class CoordinatorClient {
   // ---- any thread; blocking until the reply ----
   // Waits until all ranks have arrived; else fails with TIMEOUT, "ranks 2 and 5 of 8 have not arrived after 30 s".
   virtual Result<std::vector<Hello>> wait_for_all(Deadline deadline) = 0;
-  virtual Status publish(std::string_view key, std::string_view value) = 0;
-  // The same, of a fact that is dropped after `readers` reads.
+  Status publish(std::string_view key, std::string_view value) { return publish_for(0, key, value); }
+  // The same, of a fact that is dropped after `readers` reads; 0: it stays.
   virtual Status publish_for(int readers, std::string_view key, std::string_view value) = 0;
   virtual Result<std::string> fetch(std::string_view key, Deadline deadline) = 0;
   // Fetches the values of the keys prefix + rank, one for each of these ranks, as one request. At the deadline the

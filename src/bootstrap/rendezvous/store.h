@@ -21,7 +21,7 @@ class Store {
 
   // Stores a fact and returns the readers that waited for it. Publishing another value for the same key is an error;
   // the same value again is not. After `most_reads` reads the fact is dropped; 0: it stays.
-  Result<std::vector<Reader>> publish(int rank, const std::string& key, std::string value, int64_t most_reads = 0);
+  Result<std::vector<Reader>> publish(int rank, const std::string& key, std::string value, int64_t most_reads);
   // Returns the value, valid until the next call. Returns null if it is unknown; the reader then waits for it.
   const std::string* fetch(const std::string& key, Reader reader);
   // Returns the value, valid until the next call. Returns null if it is unknown.

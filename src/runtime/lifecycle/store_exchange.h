@@ -14,9 +14,7 @@ class StoreExchange final : public Exchange {
  public:
   StoreExchange(CoordinatorClient& coordinator_client, std::string prefix)
       : coordinator_client_(coordinator_client), prefix_(std::move(prefix)) {}
-  Status publish(std::string_view key, std::string_view value) override {
-    return coordinator_client_.publish(prefix_ + "/" + std::string(key), value);
-  }
+  Status publish(std::string_view key, std::string_view value) override { return publish_for(0, key, value); }
   Status publish_for(int readers, std::string_view key, std::string_view value) override {
     return coordinator_client_.publish_for(readers, prefix_ + "/" + std::string(key), value);
   }
