@@ -11,6 +11,7 @@ import horovod
 import horovod.torch as hvd
 import pytest
 from launch import FARANDOLE, ROOT
+from mpi_launch import run_launcher
 
 SCRIPT = os.path.join(ROOT, "examples", "horovod_digits.py")
 
@@ -168,10 +169,10 @@ def test_import_fails_if_horovod_is_installed(tmp_path):
 def _trains(command, epochs, *options):
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
     variables.update(OMP_NUM_THREADS="1", HOROVOD_START_TIMEOUT="100")  # importing torch may take long
-    done = subprocess.run([*command, sys.executable, SCRIPT, "--epochs", str(epochs), *options], env=variables,
-                          capture_output=True, text=True, timeout=120)  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    (last,) = [line for line in done.stdout.splitlines() if "final accuracy" in line]
+    command = [*command, sys.executable, SCRIPT, "--epochs", str(epochs), *options]
+    code, output = run_launcher(command, variables, deadline_s=120)
+    assert code == 0, output
+    (last,) = [line for line in output.splitlines() if "final accuracy" in line]
     assert last.endswith("on 2 ranks"), last
     return float(last.split()[last.split().index("accuracy") + 1])
 

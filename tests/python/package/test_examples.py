@@ -1,11 +1,12 @@
 """The examples for users of other libraries, run with the commands of their first lines."""
 
 import os
-import subprocess
+import re
 import sys
 
 import pytest
 from launch import ROOT
+from mpi_launch import run_launcher
 
 EXAMPLES = os.path.join(ROOT, "examples")
 FARANDOLE = os.path.join(os.path.dirname(sys.executable), "farandole")
@@ -15,12 +16,11 @@ def output_of(command, may_abort_at_exit=False):
     """The line that the example itself prints."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
     variables.update(OMP_NUM_THREADS="1", FARANDOLE_START_TIMEOUT_S="100")
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 or may_abort_at_exit, done.stdout + done.stderr
-    lines = [line for line in done.stdout.splitlines() if "from_" in line]
-    assert len(lines) == 1, done.stdout + done.stderr
-    (line,) = lines
-    return line[line.index("from_") :]
+    code, output = run_launcher(command, variables, deadline_s=120)
+    assert code == 0 or may_abort_at_exit, output
+    lines = re.findall(r"from_\w+: .*", output)
+    assert len(lines) == 1, output
+    return lines[0]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 
 from launch import ROOT, SUPPORT
 
@@ -17,11 +18,15 @@ RANK = "import os\nrank = os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['
 
 def run_launcher(command, environment, deadline_s):
     """Returns (exit code, output) of a command in the project's folder. Its standard input neither has data nor ends:
-    MPICH's hydra forwards both to the ranks, and SIGPIPE kills it without a word if they have ended meanwhile."""
+    MPICH's hydra forwards both to the ranks, and SIGPIPE kills it without a word if they have ended meanwhile. Its
+    folder for temporary files is its own: two jobs of Open MPI that start at the same time may fail to make the folder
+    that they share ("A call to mkdir was unable to create the desired directory")."""
     silent, kept_open = os.pipe()
     try:
-        ended = subprocess.run(command, env=environment, cwd=ROOT, stdin=silent, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True, timeout=deadline_s)  # fmt: skip
+        with tempfile.TemporaryDirectory(prefix="mpi", dir="/tmp", ignore_cleanup_errors=True) as folder:
+            ended = subprocess.run(command, env={**environment, "TMPDIR": folder}, cwd=ROOT, stdin=silent,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   timeout=deadline_s)  # fmt: skip
     finally:
         os.close(silent)
         os.close(kept_open)
