@@ -128,8 +128,8 @@ void TcpConnector::Loop::run() {
   }
 }
 
-// Ranks that call this one later find no listener. The connections that have been made stay. A slot counts as made once
-// its arrival is delivered, so that each demand gets an answer.
+// Ranks that call this one later find no listener. The connections that have been made stay. The exception may be a
+// shortage of memory that lasts, so this needs none.
 void TcpConnector::Loop::end_by_exception(const Status& why) {
   end_links();
   log_error("tcp: this rank makes no connections any more: {}", why.text());
@@ -139,15 +139,9 @@ void TcpConnector::Loop::end_by_exception(const Status& why) {
     connector_.failure_ = why;
     waiting.swap(connector_.requests_);
   }
-  for (const auto& [name, open] : open_) {
-    for (const auto& [key, slot] : open.slots) {
-      if (!slot.made) open.endpoint->refuse({key.first, key.second % kChannelCount}, why);
-    }
-  }
+  for (const auto& [name, open] : open_) open.endpoint->end(why);
   for (const auto* requests : {&taken_, &waiting}) {
-    for (const Request& request : *requests) {
-      if (request.kind == Request::Kind::demand) request.endpoint->refuse(request.channel, why);
-    }
+    for (const Request& request : *requests) request.endpoint->end(why);
   }
 }
 
@@ -462,7 +456,7 @@ void TcpConnector::post(Request request) {
     }
     failure = failure_;
   }
-  if (request.kind == Request::Kind::demand) request.endpoint->refuse(request.channel, failure);
+  request.endpoint->end(failure);
 }
 
 }  // namespace fdl

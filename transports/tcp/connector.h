@@ -49,6 +49,9 @@ class TcpEndpoint {
   bool has_arrivals() const { return has_arrivals_.load(std::memory_order_acquire); }
   std::vector<Arrival> take();
   int fd() const { return event_.fd(); }  // readable while there are arrivals
+  // Why the connector has ended by itself; OK while it makes connections. Streams that have none then get none. It
+  // counts as an arrival, also after each later demand.
+  Status ended();
   // Ends the communicator on this rank. Peers that call later get the answer that this rank has left.
   void close();
 
@@ -57,8 +60,7 @@ class TcpEndpoint {
   TcpEndpoint(Membership membership, std::vector<int> streams, Event event);
   int connections_with(int member) const;
   void arrive(Arrival arrival);
-  // The connection of a channel cannot be made, because the connector has ended with `why`.
-  void refuse(Channel channel, const Status& why);
+  void end(const Status& why);
 
   std::weak_ptr<TcpConnector> connector_;
   std::weak_ptr<TcpEndpoint> self_;
@@ -69,6 +71,7 @@ class TcpEndpoint {
   std::atomic<bool> has_arrivals_{false};
   Mutex mutex_;
   std::vector<Arrival> arrivals_ FDL_GUARDED_BY(mutex_);
+  Status ended_ FDL_GUARDED_BY(mutex_);
   bool closed_ FDL_GUARDED_BY(mutex_) = false;
 };
 

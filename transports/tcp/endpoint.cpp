@@ -58,14 +58,16 @@ void TcpEndpoint::arrive(Arrival arrival) {
   }
 }
 
-void TcpEndpoint::refuse(Channel channel, const Status& why) {
-  const Member& me = membership_.me();
-  arrive({channel.peer,
-          channel.index,
-          {},
-          Status::blame(
-              me.world_rank, me.host_name, why.code(),
-              "tcp: " + membership_.name_of(membership_.rank) + " makes no connections any more: " + why.text())});
+void TcpEndpoint::end(const Status& why) {
+  const MutexLock lock(mutex_);
+  ended_ = why;
+  has_arrivals_.store(true, std::memory_order_release);
+  event_.ring();
+}
+
+Status TcpEndpoint::ended() {
+  const MutexLock lock(mutex_);
+  return ended_;
 }
 
 void TcpEndpoint::close() {

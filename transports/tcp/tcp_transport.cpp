@@ -85,7 +85,20 @@ bool TcpTransport::take_arrivals() {
       if (!attached.ok()) fail(arrival.peer, attached.while_doing("connecting " + membership_.name_of(arrival.peer)));
     }
   }
-  return changed;
+  const Status ended = endpoint_->ended();
+  return ended.ok() ? changed : refuse_unconnected(ended);
+}
+
+// The streams that wait for a connection get none any more.
+bool TcpTransport::refuse_unconnected(const Status& why) {
+  const Member& me = membership_.me();
+  const Status failure =
+      Status::blame(me.world_rank, me.host_name, why.code(),
+                    "tcp: " + membership_.name_of(membership_.rank) + " makes no connections any more: " + why.text());
+  for (std::size_t index = 0; index < streams_.size(); ++index) {
+    if (streams_[index] && !connected(index) && !failed(index)) fail(peer_of(index), failure);
+  }
+  return true;
 }
 
 TcpStream& TcpTransport::use(Channel channel, int i) {

@@ -66,6 +66,7 @@ class TcpTransport final : public Transport {
   bool connected(std::size_t index) const { return streams_[index] && streams_[index]->fd() >= 0; }
   Status attach(std::size_t index, TcpConnection connection);
   bool take_arrivals();
+  bool refuse_unconnected(const Status& why);
   // A failed stream is closed; its failure stays in failures_.
   bool failed(std::size_t index) const { return !failures_[index].ok(); }
 

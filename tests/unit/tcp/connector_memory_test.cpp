@@ -12,6 +12,7 @@
 namespace {
 
 using refused_allocations::allowed;
+using refused_allocations::more;
 using refused_allocations::refused;
 thread_local bool is_thread_of_the_test = false;
 
@@ -50,11 +51,13 @@ Status exchange(Transport& transport, int peer) {
   return {};
 }
 
-// Lets allocations `first`, `first` + 2, ... fail, until none fails any more.
-void refuse_every_other(int first) {
-  for (int number = first;; number += 2) {
+// Lets allocations `first`, `first` + `step`, ... fail in turn, and `following` ones with each, until none fails any
+// more.
+void refuse_each(int first, int step, int following) {
+  for (int number = first;; number += step) {
     SCOPED_TRACE(number);
     refused = 0;
+    more = following;
     Participant world(2);
     std::latch ready(2);
     std::latch done(2);
@@ -66,7 +69,7 @@ void refuse_every_other(int first) {
       membership.tcp_connector =
           require(start_tcp_connector(membership, std::make_unique<ExchangeOf>(*membership.exchange)));
       ready.arrive_and_wait();
-      if (rank == 0) allowed = number;  // once: a second shortage would meet the thread as it ends
+      if (rank == 0) allowed = number;
       auto transport = require(connect_tcp_on_demand(membership, {1, 1}, membership.tcp_connector));
       const Status status = exchange(*transport, 1 - rank);
       if (!status.ok()) {
@@ -88,9 +91,12 @@ void refuse_every_other(int first) {
   }
 }
 
-TEST(ConnectorMemory, AShortageRefusesConnections) { refuse_every_other(0); }
+TEST(ConnectorMemory, AShortageRefusesConnections) { refuse_each(0, 2, 0); }
 
-TEST(ConnectorMemory, AShortageAtAnotherAllocationRefusesConnections) { refuse_every_other(1); }
+TEST(ConnectorMemory, AShortageAtAnotherAllocationRefusesConnections) { refuse_each(1, 2, 0); }
+
+// It meets the thread also as it ends.
+TEST(ConnectorMemory, AShortageThatLastsRefusesConnections) { refuse_each(0, 1, 1'000'000); }
 
 }  // namespace
 }  // namespace fdl
