@@ -5,7 +5,7 @@
 The ranks are processes on this machine. `each` is the time of the slowest rank; the other columns are medians over the
 ranks, and `sent,all` and `most` the sum and the most of them. The kinds are of one rank, for all objects together.
 `used` and `summed` are what the first sum on each communicator and group adds. `sent` and `recv` are segments on the
-connection to the coordinator, which rank 0 serves.
+connection to the coordinator, which rank 0 serves, and `recv,B` the bytes that it brought. A split makes two groups.
 """
 
 import argparse
@@ -30,17 +30,18 @@ def run(program, size, transport, count):
 
 
 def print_rows(size, transport, costs):
-    for kind in ("world", "comm", "used", "group", "summed"):
+    for kind in ("world", "comm", "used", "group", "summed", "split"):
         rows = [cost[2:] for cost in costs if cost[1] == kind]
         if len(rows) != size:
             print(f"{size:6} {transport:>9} {kind:>7} only {len(rows)} ranks came")
             continue
-        numbers = [[float(word) / float(row[1]) for word in row[2:7]] for row in rows]
-        seconds, kib, sent, received, fds = zip(*numbers)
-        middle = sorted(rows, key=lambda row: int(row[6]))[len(rows) // 2]
+        numbers = [[float(word) / float(row[1]) for word in row[2:8]] for row in rows]
+        seconds, kib, sent, received, received_bytes, fds = zip(*numbers)
+        middle = sorted(rows, key=lambda row: int(row[7]))[len(rows) // 2]
         row = f"{size:6} {transport:>9} {kind:>7} {max(seconds) * 1e3:9.2f} {statistics.median(kib):8.0f} "
-        row += f"{statistics.median(sent):6.1f} {statistics.median(received):6.1f} {sum(sent):7.0f} "
-        row += f"{statistics.median(fds):7.1f} {max(fds):7.1f}  {' '.join(middle[7:])} / {middle[1]}"
+        row += f"{statistics.median(sent):6.1f} {statistics.median(received):6.1f} "
+        row += f"{statistics.median(received_bytes):8.0f} {sum(sent):7.0f} "
+        row += f"{statistics.median(fds):7.1f} {max(fds):7.1f}  {' '.join(middle[8:])} / {middle[1]}"
         print(row, flush=True)
 
 
@@ -54,8 +55,8 @@ def main():
     program = os.path.join(arguments.build, "bin", "groups_rank")
     if not os.access(program, os.X_OK):
         sys.exit("groups.py: build it with -DFARANDOLE_BENCH=ON --target groups_rank")
-    columns = "ranks transport what each,ms KiB sent recv sent,all fds most kinds".split()
-    print("{:>6} {:>9} {:>7} {:>9} {:>8} {:>6} {:>6} {:>7} {:>7} {:>7}  {}".format(*columns))
+    columns = "ranks transport what each,ms KiB sent recv recv,B sent,all fds most kinds".split()
+    print("{:>6} {:>9} {:>7} {:>9} {:>8} {:>6} {:>6} {:>8} {:>7} {:>7} {:>7}  {}".format(*columns))
     failed = False
     for transport in arguments.transports.split():
         for size in map(int, arguments.ranks.split()):

@@ -1,11 +1,11 @@
 // One rank of bench/scale/groups.py: makes communicators and groups, and prints what each costs this rank.
 //   groups_rank COMMUNICATORS GROUPS
 //
-//   COST kind rank count SECONDS KIB SENT RECEIVED FDS name=FDS...
+//   COST kind rank count SECONDS KIB SENT RECEIVED BYTES FDS name=FDS...
 //
-// `kind` is world, comm, used (each communicator has summed once), group or summed (each group has summed a name once).
-// All figures but those of the world are sums over `count` objects. SENT and RECEIVED are segments of the connection
-// to the coordinator.
+// `kind` is world, comm, used (each communicator has summed once), group, summed (each group has summed a name once) or
+// split (into two groups). All figures but those of the world are sums over `count` objects. SENT and RECEIVED are
+// segments of the connection to the coordinator, BYTES what they brought.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <linux/tcp.h>
@@ -63,6 +63,7 @@ std::map<std::string, int> descriptors() {
 struct Traffic {
   long sent = 0;
   long received = 0;
+  long received_bytes = 0;
 };
 
 // The segments with data on the connection with the coordinator, which the port of the rendezvous tells from others.
@@ -75,7 +76,8 @@ Traffic coordinator_traffic(int port) {
     tcp_info info{};
     length = sizeof info;
     if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) continue;
-    return {static_cast<long>(info.tcpi_data_segs_out), static_cast<long>(info.tcpi_data_segs_in)};
+    return {static_cast<long>(info.tcpi_data_segs_out), static_cast<long>(info.tcpi_data_segs_in),
+            static_cast<long>(info.tcpi_bytes_received)};
   }
   return {};
 }
@@ -96,8 +98,9 @@ class Costs {
       all += more;
       if (more != 0) kinds += " " + name + "=" + std::to_string(more);
     }
-    std::printf("COST %s %d %d %.6f %ld %ld %ld %d%s\n", kind, rank_, count, seconds, kib - kib_,
-                traffic.sent - traffic_.sent, traffic.received - traffic_.received, all, kinds.c_str());
+    std::printf("COST %s %d %d %.6f %ld %ld %ld %ld %d%s\n", kind, rank_, count, seconds, kib - kib_,
+                traffic.sent - traffic_.sent, traffic.received - traffic_.received,
+                traffic.received_bytes - traffic_.received_bytes, all, kinds.c_str());
     std::fflush(stdout);
   }
   void remember() {
@@ -158,6 +161,14 @@ int main(int argc, char** argv) {
     }
     costs.print("summed", groups);
     all_are_here();
+    grouped.clear();
+    all_are_here();
+    costs.remember();
+    std::vector<fdl_group*> parts(static_cast<std::size_t>(groups));
+    for (fdl_group*& part : parts) fdl::check(fdl_group_split(world.all(), world.rank() % 2, 0, &part));
+    costs.print("split", groups);
+    all_are_here();
+    for (fdl_group* part : parts) fdl_group_destroy(part);
   } catch (const fdl::Error& error) {
     std::printf("ERROR %s\n", error.what());
     return 1;

@@ -316,7 +316,8 @@ FDL_API fdl_group* fdl_group_all(fdl_world* world);
  * member did not call. */
 FDL_API fdl_result fdl_group_create(fdl_world* world, const int* ranks, size_t count, fdl_group** group);
 /* Splits `group` into one new group for each color, with ranks ordered by (key, rank in `group`). Collective over
- * `group`, blocking. With a negative color this rank joins none, and *part is NULL. */
+ * `group`, blocking. With a negative color this rank joins none, and *part is NULL. FDL_TIMEOUT: a member did not
+ * call. */
 FDL_API fdl_result fdl_group_split(fdl_group* group, int color, int key, fdl_group** part);
 /* This rank in the group; -1 for NULL. */
 FDL_API int fdl_group_rank(const fdl_group* group);

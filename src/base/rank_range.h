@@ -11,7 +11,7 @@ struct RankRange {
   bool operator==(const RankRange&) const = default;
 };
 
-// Appends a rank that is higher than all ranks before.
+// Appends a rank: to the last range if it follows that.
 inline void append_rank(std::vector<RankRange>& ranges, int rank) {
   if (!ranges.empty() && ranges.back().first + ranges.back().count == rank) {
     ++ranges.back().count;

@@ -24,7 +24,7 @@
 #include <optional>
 
 #include "base/log.h"
-#include "base/rank_range.h"
+#include "base/rank_list.h"
 #include "bootstrap/topology/topology.h"
 #include "system/handshake.h"
 #include "system/shared_segment.h"
@@ -54,46 +54,17 @@ struct Trial {
   Deadline timeout() const { return Deadline::after_seconds(kTimeout_s).earlier(deadline); }
 };
 
-// "0-7,16"
-std::string text_of(const std::vector<int>& ranks) {
-  std::vector<RankRange> ranges;
-  for (const int rank : ranks) append_rank(ranges, rank);
-  std::string text;
-  for (const RankRange& range : ranges) {
-    text += fmt::format("{}{}", text.empty() ? "" : ",", range.first);
-    if (range.count > 1) text += fmt::format("-{}", range.first + range.count - 1);
-  }
-  return text;
-}
-
 // The ranks of one host, of which each must be one of `candidates`.
 Result<std::vector<int>> parse_host(std::string_view text, const std::vector<int>& candidates) {
   const auto broken = [text] {
     return Status(Code::internal, fmt::format("'{}' is not a list of ranks of one host", text));
   };
-  std::vector<int> ranks;
-  const char* at = text.data();
-  const char* const end = text.data() + text.size();
-  while (at != end) {
-    int first = -1;
-    const auto [behind, error] = std::from_chars(at, end, first);
-    if (error != std::errc()) return broken();
-    int last = first;
-    at = behind;
-    if (at != end && *at == '-') {
-      const auto [next, wrong] = std::from_chars(at + 1, end, last);
-      if (wrong != std::errc() || last <= first) return broken();
-      at = next;
-    }
-    if (at != end && (*at != ',' || ++at == end)) return broken();
-    for (int rank = first; rank <= last; ++rank) {
-      const bool is_next = ranks.empty() || ranks.back() < rank;
-      if (!is_next || !std::ranges::binary_search(candidates, rank)) return broken();
-      ranks.push_back(rank);
-    }
-  }
-  if (ranks.empty()) return Status(Code::internal, "a host without ranks");
-  return ranks;
+  auto ranks = parse_rank_list(text, candidates.size());
+  if (!ranks) return broken();
+  if (ranks->empty()) return Status(Code::internal, "a host without ranks");
+  const bool is_ascending = std::ranges::adjacent_find(*ranks, std::greater_equal<>()) == ranks->end();
+  if (!is_ascending || !std::ranges::includes(candidates, *ranks)) return broken();
+  return std::move(*ranks);
 }
 
 // `found` is in ascending order.
@@ -211,7 +182,7 @@ Status lead(const Trial& trial, int world_size) {
     log_info("ranks of this host will not share memory: {}", offer.status().text());
   }
   members.insert(members.begin(), trial.leader);
-  return trial.exchange.publish(fmt::format("{}{}", kMembers, trial.leader), text_of(members));
+  return trial.exchange.publish(fmt::format("{}{}", kMembers, trial.leader), rank_list_text(members));
 }
 
 // ---- A candidate ----
@@ -336,7 +307,7 @@ Result<Hosts> publish_all(Result<Hosts> own, Kernels others, Exchange& exchange,
   Hosts hosts = own.ok() ? own.take() : Hosts();
   const Status found = own.ok() ? collect_hosts(std::move(others), exchange, deadline, hosts) : own.status();
   std::string text = found.ok() ? std::string() : kFailed + std::string(found.text());
-  for (std::size_t i = 0; found.ok() && i < hosts.size(); ++i) text += (i > 0 ? ";" : "") + text_of(hosts[i]);
+  for (std::size_t i = 0; found.ok() && i < hosts.size(); ++i) text += (i > 0 ? ";" : "") + rank_list_text(hosts[i]);
   const Status published = exchange.publish(kAll, text);
   FDL_RETURN_IF_ERROR(found);
   FDL_RETURN_IF_ERROR(published);

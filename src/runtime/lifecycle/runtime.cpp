@@ -4,13 +4,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
-#include <numeric>
 
 #include "agree/wire/wire.h"
 #include "base/log.h"
 #include "runtime/lifecycle/assemble.h"
+#include "runtime/lifecycle/group_making.h"
 #include "runtime/lifecycle/store_exchange.h"
 #include "system/poller.h"
 
@@ -28,12 +27,6 @@ std::atomic<bool>* make_fork_witness() {
   FDL_CHECK(page != MAP_FAILED);
   FDL_CHECK(::madvise(page, kPageBytes, MADV_WIPEONFORK) == 0);
   return new (page) std::atomic<bool>(true);
-}
-
-std::string ranks_text(const std::vector<int>& ranks) {
-  std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
-  return text;
 }
 
 }  // namespace
@@ -176,7 +169,7 @@ Result<Group*> Runtime::make_group(const std::vector<int>& world_ranks) {
   std::vector<int> sorted = world_ranks;
   std::sort(sorted.begin(), sorted.end());
   const auto refuse = [&](const std::string& why) {
-    return Status(Code::invalid_argument, "ranks {" + ranks_text(world_ranks) + "}: " + why);
+    return Status(Code::invalid_argument, "ranks " + id_of_ranks(world_ranks) + ": " + why);
   };
   if (sorted.empty()) return refuse("a group needs at least one rank");
   if (sorted.front() < 0 || sorted.back() >= facts_.size) {
@@ -191,7 +184,7 @@ Result<Group*> Runtime::make_group(const std::vector<int>& world_ranks) {
     MutexLock lock(mutex_);
     number = groups_of_ranks_[world_ranks]++;
   }
-  return open_group("{" + ranks_text(world_ranks) + "} #" + std::to_string(number), world_ranks);
+  return open_group(id_of_ranks(world_ranks) + " #" + std::to_string(number), world_ranks);
 }
 
 Result<Group*> Runtime::split(Group& group, int color, int key) {
@@ -199,33 +192,12 @@ Result<Group*> Runtime::split(Group& group, int color, int key) {
   FDL_RETURN_IF_ERROR(may_wait());
   const std::string id = group.id() + " split " + std::to_string(group.next_number());
   StoreExchange exchange(*coordinator_client_, id);
-  std::vector<std::pair<int, int>> chosen;  // (key, rank in the group)
   FDL_ASSIGN_OR_RETURN(const SetUp set_up, begin_set_up(others(group.members())));
-  FDL_RETURN_IF_ERROR(exchange.publish_for(group.size(), std::to_string(group.rank()),
-                                           std::to_string(color) + " " + std::to_string(key)));
-  std::vector<int> everyone(static_cast<std::size_t>(group.size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  const auto fetched = exchange.fetch_many("", everyone, set_up.deadline);
-  const Status complete =
-      !fetched.ok() || fetched->missing.empty()
-          ? fetched.status()
-          : Status(Code::timeout, name_of(group.members()[static_cast<std::size_t>(fetched->missing.front())]) +
-                                      " has not called split in time");
-  if (!complete.ok()) return outcome(set_up, complete).while_doing("splitting group " + group.id());
-  for (int rank = 0; rank < group.size(); ++rank) {
-    const std::string& text = fetched->values[static_cast<std::size_t>(rank)];
-    int their_color = 0;
-    int their_key = 0;
-    const char* end = text.data() + text.size();
-    const auto read = std::from_chars(text.data(), end, their_color);
-    FDL_CHECK(read.ec == std::errc() && read.ptr != end);
-    FDL_CHECK(std::from_chars(read.ptr + 1, end, their_key).ec == std::errc());
-    if (their_color == color) chosen.emplace_back(their_key, rank);
-  }
+  const auto chosen = exchange_colors(group.members(), group.rank(), {color, key}, exchange, set_up.deadline);
+  if (!chosen.ok()) return outcome(set_up, chosen.status()).while_doing("splitting group " + group.id());
   if (color < 0) return static_cast<Group*>(nullptr);
-  std::sort(chosen.begin(), chosen.end());
   std::vector<int> ranks;
-  for (const auto& [unused, rank] : chosen) ranks.push_back(group.members()[static_cast<std::size_t>(rank)].world_rank);
+  for (const int rank : *chosen) ranks.push_back(group.members()[static_cast<std::size_t>(rank)].world_rank);
   return open_group(id + " color " + std::to_string(color), ranks);
 }
 

@@ -1,13 +1,14 @@
 """A rank is killed or stopped during collectives: the others name it in time, with one text, and nothing is left."""
 
 import os
+import re
 import signal
 import time
 
 import farandole
 import numpy as np
 import pytest
-from launch import Launched
+from launch import Launched, launch
 
 
 def _until_lost(step):
@@ -67,13 +68,36 @@ def groups():
     _until_lost(step)
 
 
+def splits():
+    """Splits for ever, until a rank is lost while the others wait for its color or for the group."""
+    farandole.init()
+    _until_lost(lambda: farandole.world_group().split(0).free())
+
+
+def all_but_rank_1_split():
+    farandole.init()
+    if farandole.rank() != 1:
+        try:
+            farandole.world_group().split(0 if farandole.rank() else -1)
+        except farandole.Error as error:
+            assert error.code == "TIMEOUT" and "rank 1 (" in error.text, error
+            assert error.text.endswith("has not called split in time, while splitting group all"), error
+        else:
+            raise AssertionError("it must fail")
+    assert farandole.allreduce(np.array([1]), name="after", op=farandole.Op.SUM) == farandole.size()
+
+
+def test_a_rank_that_does_not_split_is_named_and_the_world_goes_on():
+    launch(4, all_but_rank_1_split, {"FARANDOLE_START_TIMEOUT_S": "6"})
+
+
 SIGNALS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
 
 
 # Rank 0 serves the coordinator: its loss is found without one.
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("how", ["killed", "stopped"])
-@pytest.mark.parametrize("what", [ordered, named, groups])
+@pytest.mark.parametrize("what", [ordered, named, groups, splits])
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_lost_rank_is_named_by_all_others(transport, what, how, victim):
     environment = {"FARANDOLE_TRANSPORT": transport, "FARANDOLE_LOST_AFTER_S": "1"}
@@ -88,8 +112,11 @@ def test_a_lost_rank_is_named_by_all_others(transport, what, how, victim):
             _wait_for(rank, "TEXT")
             rank.process.wait(20)
         lost.process.send_signal(signal.SIGKILL)
-        # Of a communicator that is being made, some ranks may be ready and make the next one.
-        texts = {_field(rank, "TEXT")[0].split(", while connecting all comm ")[0] for rank in survivors}
+        # Of a communicator or group that is being made, some ranks may be ready and make the next one.
+        texts = {
+            re.split(", while (connecting|splitting) (group|all comm) ", _field(rank, "TEXT")[0])[0]
+            for rank in survivors
+        }
         assert len(texts) == 1, texts
         (text,) = texts
         assert f"rank {victim} on " in text, text

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/nearest.h"
+#include "base/rank_list.h"
 #include "base/status.h"
 
 namespace fdl {
@@ -251,6 +252,29 @@ TEST(LogTest, UsesTheSinkOfTheApplication) {
   set_log_sink(nullptr);
   set_log_level(LogLevel::warning);
   EXPECT_EQ(lines, std::vector<std::string>{"16 ranks on 2 hosts"});
+}
+
+TEST(RankList, KeepsTheOrderOfTheRanks) {
+  const std::map<std::string, std::vector<int>> lists{{"", {}},
+                                                      {"5", {5}},
+                                                      {"5,6", {5, 6}},
+                                                      {"5-7", {5, 6, 7}},
+                                                      {"0-7,12,3,4", {0, 1, 2, 3, 4, 5, 6, 7, 12, 3, 4}},
+                                                      {"2,1,0", {2, 1, 0}},
+                                                      {"1,1", {1, 1}}};
+  for (const auto& [text, ranks] : lists) {
+    EXPECT_EQ(rank_list_text(ranks), text);
+    EXPECT_EQ(parse_rank_list(text, ranks.size()), ranks) << text;
+    if (!ranks.empty()) EXPECT_EQ(parse_rank_list(text, ranks.size() - 1), std::nullopt) << text;
+  }
+  EXPECT_EQ(parse_rank_list("0-1", 2), (std::vector<int>{0, 1}));
+}
+
+TEST(RankList, RefusesWhatIsNoList) {
+  for (const char* text : {"x", "-1", "0-", "0-0", "1-0", "0,", ",0", "0,,1", "0 1", "0-1-2", "0--1", "2147483648",
+                           "0-2147483647", "0-2147483648"}) {
+    EXPECT_EQ(parse_rank_list(text, 1000), std::nullopt) << text;
+  }
 }
 
 }  // namespace
