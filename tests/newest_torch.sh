@@ -28,7 +28,7 @@ set_up_newest_torch() {
     setup_say "installing torch $release into $home/venv (some GB, minutes)"
     rm -rf "$home"
     python -m venv "$home/venv"
-    setup_pip_install "$home/venv/bin/python" "torch==$release" numpy scikit-learn pytest pytest-xdist pyyaml ||
+    setup_pip_install "$home/venv/bin/python" "torch==$release" "${setup_test_packages[@]}" ||
       setup_fail "pip could not install torch $release (above); NEWEST_TORCH=2.14.1, for example, tests another release"
     printf '%s' "$release" >"$home/release"
   fi

@@ -44,8 +44,11 @@ setup_pip_install() {
   "$1" -m pip install --quiet --disable-pip-version-check --no-compile "${@:2}"
 }
 
+# What each environment of Python tests has beside the frameworks.
+setup_test_packages=(numpy pytest pytest-timeout pytest-xdist pyyaml scikit-learn)
+
 setup_make_venv() {
-  local requirements=(torch==2.13.0 numpy scikit-learn pytest pytest-xdist pyyaml distributed mpi4py ruff==0.17.6 "scikit-build-core>=0.10" "pybind11>=2.12"
+  local requirements=(torch==2.13.0 "${setup_test_packages[@]}" distributed mpi4py ruff==0.17.6 "scikit-build-core>=0.10" "pybind11>=2.12"
     pyproject-metadata==0.12.1)
   local stamp=.venv/farandole-requirements
   if ! .venv/bin/python -c '' 2>/dev/null; then

@@ -35,15 +35,16 @@ install_framework() {
   home=$framework_home
   wanted=$(wanted_release "$framework_packages")
   # Without a release of the first package, pip did not find it, and the environment stays.
-  if [[ ! -f $home/packages || ($(<"$home/packages") != "$wanted" && ${wanted%%,*} == *==*) ]]; then
+  local packages="$wanted ${setup_test_packages[*]}"
+  if [[ ! -f $home/packages || ($(<"$home/packages") != "$packages" && ${wanted%%,*} == *==*) ]]; then
     setup_say "installing $wanted into $home/venv (minutes)"
     rm -rf "$home"
     mkdir -p "$home"
     python -m venv "$home/venv"
     # shellcheck disable=SC2086  # several packages
-    setup_pip_install "$home/venv/bin/python" ${wanted//,/ } pytest pytest-xdist scikit-learn pyyaml ||
+    setup_pip_install "$home/venv/bin/python" ${wanted//,/ } "${setup_test_packages[@]}" ||
       setup_fail "pip could not install $wanted"
-    printf '%s' "$wanted" >"$home/packages"
+    printf '%s' "$packages" >"$home/packages"
   fi
 }
 
