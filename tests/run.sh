@@ -164,8 +164,9 @@ part_cpp() {
 run_pytest() {
   install_python_package
   local name=$1 log="$logs/$1.log"
-  env "${@:4}" python -m pytest -q -rs --timeout 900 --junitxml="$logs/$name.xml" -n "$jobs" --dist loadfile \
-    --no-loadscope-reorder "$2" >"$log" 2>&1 || true
+  # faulthandler prints the stacks also where no Python code runs any more.
+  env "${@:4}" python -m pytest -q -rs --timeout 900 -o faulthandler_timeout=900 --junitxml="$logs/$name.xml" \
+    -n "$jobs" --dist loadfile --no-loadscope-reorder "$2" >"$log" 2>&1 || true
   local total bad skipped
   read -r total bad skipped < <(python - "$logs/$name.xml" <<'PY'
 import sys, xml.etree.ElementTree as tree
