@@ -267,7 +267,7 @@ sanitized_tests=(elastic_workers_test coordinator_loss_test coordinator_memory_t
   capi_device_watch_test capi_group_launch_test capi_launch_turns_test capi_busy_device_test device_scratch_test
   symmetric_memory_test tcp_connector_test connector_memory_test on_demand_test capi_random_test nccl_calls_test
   nccl_failure_test)
-address_tests=("${sanitized_tests[@]}" farandole_wheel system_test node_port_test coordinator_strangers_test tcp_test)
+address_tests=("${sanitized_tests[@]}" farandole_wheel link_probe_test system_test node_port_test coordinator_strangers_test tcp_test)
 thread_tests=("${sanitized_tests[@]}" coordinator_test history_test)
 
 # The address build has the undefined-behaviour sanitizer too, but for its checks of pointers: those cost a third more

@@ -2,18 +2,43 @@
 // ranks agree on the results.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <optional>
+
 #include "algorithms/choice/choose.h"
-#include "base/clock.h"
+#include "base/bytes.h"
 #include "base/config.h"
 #include "base/status.h"
+#include "contract/membership.h"
 #include "contract/transport.h"
+#include "engine/host/scheduled_collectives.h"
 
 namespace fdl {
 
-// Returns `shape` with the latency of the farthest pair (or the largest that any rank's shape already has) and, between
-// hosts, the bandwidth of the slowest link around the ring. The call is collective, comes before any other use of the
-// transport, and blocks for about as long as three messages and a small allreduce take.
-Result<GroupShape> probe_links(Transport& transport, int rank, GroupShape shape, const Config& config,
-                               Deadline deadline);
+// It owns the memory that the transport sends from and receives into, also after an error: destroy it after the
+// transport. Until then a peer that answers late may write there.
+class LinkProbe {
+ public:
+  // Returns `shape` with the latency of the farthest pair (or the largest that any rank's shape already has) and,
+  // between hosts, the bandwidth of the slowest link around the ring. Call it once. The call is collective, comes
+  // before any other use of the transport, and blocks for about as long as three messages and a small allreduce take.
+  // TIMEOUT at the membership's deadline or up to 1.5 s later; the culprit is a rank that has not answered this one.
+  Result<GroupShape> run(Transport& transport, const Membership& membership, GroupShape shape);
+
+ private:
+  static constexpr std::size_t kHeadBytes = 1_KiB;
+  static constexpr std::size_t kTailBytes = 11_KiB;
+
+  Result<double> burst(Transport& transport, const Membership& membership, Deadline deadline);
+  Status agree(Transport& transport, const Membership& membership, const GroupShape& shape, Deadline deadline);
+
+  std::array<std::byte, kHeadBytes + kTailBytes> out_{};
+  std::array<std::byte, kHeadBytes + kTailBytes> in_{};
+  std::array<double, 2> worst_{};  // latency and seconds per byte
+  Config in_any_order_;
+  std::optional<ScheduledCollectives> collectives_;
+  Completion completion_;
+};
 
 }  // namespace fdl

@@ -402,6 +402,7 @@ Status prefer_shared_memory(const Membership& membership, const std::vector<cons
 Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, SuspectHook suspect,
                                                const TuningTable* table, FindDeviceLibrary find_library,
                                                std::function<void()> watch, std::function<bool()> waiting) {
+  std::unique_ptr<LinkProbe> probe;  // destroyed after the transport in `parts`
   Communicator::Parts parts{.id = membership.id,
                             .rank = membership.rank,
                             .members = membership.members,
@@ -427,8 +428,8 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, Sus
   FDL_ASSIGN_OR_RETURN(parts.transport, connect_all(membership, chosen, has_parts ? &host : nullptr));
   if (crosses_hosts(parts.transport->name())) {
     if (!each_has_a_core(membership.members, membership.me().host_id)) parts.shape.latency_s = kSharedCoreLatency_s;
-    FDL_ASSIGN_OR_RETURN(parts.shape, probe_links(*parts.transport, membership.rank, parts.shape, *membership.config,
-                                                  membership.deadline));
+    probe = std::make_unique<LinkProbe>();
+    FDL_ASSIGN_OR_RETURN(parts.shape, probe->run(*parts.transport, membership, parts.shape));
   }
   if (has_parts) FDL_RETURN_IF_ERROR(prefer_shared_memory(membership, chosen, std::move(host), parts));
 #if FDL_WITH_MPI
