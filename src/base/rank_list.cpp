@@ -1,3 +1,4 @@
+// This file writes and reads lists of ranks.
 #include "base/rank_list.h"
 
 #include <fmt/format.h>

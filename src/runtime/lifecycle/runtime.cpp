@@ -8,8 +8,8 @@
 
 #include "agree/wire/wire.h"
 #include "base/log.h"
+#include "runtime/group/group_making.h"
 #include "runtime/lifecycle/assemble.h"
-#include "runtime/lifecycle/group_making.h"
 #include "runtime/lifecycle/store_exchange.h"
 #include "system/poller.h"
 

@@ -16,7 +16,7 @@
 #include "base/config.h"
 #include "bootstrap/coordinator/coordinator_client.h"
 #include "engine/spin.h"
-#include "runtime/lifecycle/group.h"
+#include "runtime/group/group.h"
 #include "runtime/progress/driven_set.h"
 #include "runtime/progress/ordered_calls.h"
 #include "runtime/progress/progress_token.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/lifecycle/group.h"
+#include "runtime/group/group.h"
 #include "runtime/progress/driven_set.h"
 #include "tests/simulation/named/simulated_transport.h"
 

@@ -1,5 +1,5 @@
 // Tests of what the ranks of a group agree on while it is made.
-#include "runtime/lifecycle/group_making.h"
+#include "runtime/group/group_making.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-#include "runtime/lifecycle/group_making.h"
+// This file has the messages of a split, and the ids of groups.
+#include "runtime/group/group_making.h"
 
 #include <fmt/format.h>
 

@@ -9,7 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
-#include "runtime/lifecycle/group.h"
+#include "runtime/group/group.h"
 
 namespace fdl {
 

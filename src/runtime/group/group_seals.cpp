@@ -1,5 +1,5 @@
 // A seal is a random salt and a tag. The salt gives each message a key of its own, so that no number must be kept.
-#include "runtime/lifecycle/group_seals.h"
+#include "runtime/group/group_seals.h"
 
 #include <fmt/format.h>
 

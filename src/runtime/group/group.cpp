@@ -1,5 +1,5 @@
 // Group names its members for error texts, and connects its named operations.
-#include "runtime/lifecycle/group.h"
+#include "runtime/group/group.h"
 
 namespace fdl {
 namespace {
