@@ -35,7 +35,9 @@ bool GroupFailure::fail(const Status& why) {
 
 void GroupFailure::peer_is_gone(int peer, const Status& why) {
   if (std::find(departed_.begin(), departed_.end(), peer) != departed_.end()) return;
-  gone_.push_back({peer, why, decisions_have_ended_ ? Deadline::after_ns(0) : Deadline::after_seconds(news_s_)});
+  const Deadline due = decisions_have_ended_ ? Deadline::after_ns(0) : Deadline::after_seconds(news_s_);
+  // A large bucket may take seconds after the first ranks have finished their part of it.
+  gone_.push_back({peer, why, due, Deadline::after_seconds(news_s_ + config_.lost_after_s)});
 }
 
 void GroupFailure::rank_departs(int rank, const Status& why) {
@@ -44,12 +46,13 @@ void GroupFailure::rank_departs(int rank, const Status& why) {
   std::erase_if(gone_, [rank](const Gone& one) { return one.peer == rank; });
 }
 
-int64_t GroupFailure::explanation_due_ns() const {
-  return gone_.empty() ? std::numeric_limits<int64_t>::max() : gone_.front().due.moment_ns();
+int64_t GroupFailure::explanation_due_ns(bool while_running) const {
+  if (gone_.empty()) return std::numeric_limits<int64_t>::max();
+  return (while_running ? gone_.front().due_while_running : gone_.front().due).moment_ns();
 }
 
-const Status* GroupFailure::first_overdue_end() const {
-  return gone_.front().due.passed() ? &gone_.front().why : nullptr;
+const Status* GroupFailure::first_overdue_end(bool while_running) const {
+  return now_ns() >= explanation_due_ns(while_running) ? &gone_.front().why : nullptr;
 }
 
 }  // namespace fdl

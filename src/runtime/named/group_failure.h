@@ -57,11 +57,14 @@ class GroupFailure {
   void peer_is_gone(int peer, const Status& why);
   // A rank has left in good order, and `why` says so. Its end needs no report.
   void rank_departs(int rank, const Status& why);
-  // When an end becomes unexplained, as a clock time in ns. INT64_MAX: there is none to explain.
-  int64_t explanation_due_ns() const;
+  // When an end becomes unexplained, as a clock time in ns. INT64_MAX: there is none to explain. While buckets run that
+  // may still finish, it does so later.
+  int64_t explanation_due_ns(bool while_running) const;
   // Why the messages of a peer have ended whose departure or loss was not announced in time; null if there is none.
   // Each turn asks, and usually no peer has ended.
-  const Status* unexplained_end() const { return gone_.empty() ? nullptr : first_overdue_end(); }
+  const Status* unexplained_end(bool while_running) const {
+    return gone_.empty() ? nullptr : first_overdue_end(while_running);
+  }
   // No further plan can arrive, because a rank on the way from the root has left or was lost.
   void plans_end() { plans_have_ended_ = true; }
   bool plans_have_ended() const { return plans_have_ended_; }
@@ -74,7 +77,7 @@ class GroupFailure {
   const Status& departure() const { return departure_; }
 
  private:
-  const Status* first_overdue_end() const;
+  const Status* first_overdue_end(bool while_running) const;
 
   const Config& config_;
   const double news_s_;
@@ -90,7 +93,8 @@ class GroupFailure {
   struct Gone {
     int peer;
     Status why;
-    Deadline due;  // of the coordinator's explanation
+    Deadline due;                // of the coordinator's explanation
+    Deadline due_while_running;  // the same, also where no explanation can come
   };
   std::vector<Gone> gone_;
   std::vector<int> departed_;

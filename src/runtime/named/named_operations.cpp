@@ -66,8 +66,8 @@ bool NamedOperations::progress() {
   if (submissions_.has_refused()) complete_refused();  // entries of an order that was left
   if (failure_.source_has_departed() && !running()) fail_all(Status(failure_.departure()));
   // Operations that wait for a rank without a connection cannot complete. Agreed buckets need no messages and finish
-  // first.
-  if (const Status* end = failure_.unexplained_end(); end != nullptr && !idle() && !running()) failure_.report(*end);
+  // first; one that a locked order has begun may wait for a rank that has left the order, which waits for messages.
+  if (const Status* end = failure_.unexplained_end(running()); end != nullptr && !idle()) failure_.report(*end);
   // A communicator may also fail while no bucket runs, when queued work on a device fails.
   if (comm_.has_failed() && failure().ok()) failure_.report(comm_.status());
   return moved;
@@ -76,7 +76,7 @@ bool NamedOperations::progress() {
 int64_t NamedOperations::next_alarm_ns() const {
   constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   if (!failure().ok()) return kNever;
-  const int64_t explanation = idle() || running() || !failure_.none() ? kNever : failure_.explanation_due_ns();
+  const int64_t explanation = idle() || !failure_.none() ? kNever : failure_.explanation_due_ns(running());
   return std::min({explanation, failure_.next_alarm_ns(), order_.next_alarm_ns(), exchange_.next_alarm_ns()});
 }
 
