@@ -80,14 +80,31 @@ TEST_F(GroupFailureTest, NoReportWaitsForADecisionAfterTheLastOne) {
 
 TEST_F(GroupFailureTest, NoEndOfAPeerWaitsForNewsAfterTheLastOnes) {
   failure_.peer_is_gone(1, kFirst);
-  ASSERT_EQ(failure_.unexplained_end(), nullptr);
+  ASSERT_EQ(failure_.unexplained_end(false), nullptr);
   failure_.decisions_end();
-  ASSERT_NE(failure_.unexplained_end(), nullptr);
-  EXPECT_EQ(failure_.unexplained_end()->text(), "first");
+  ASSERT_NE(failure_.unexplained_end(false), nullptr);
+  EXPECT_EQ(failure_.unexplained_end(false)->text(), "first");
   failure_.rank_departs(1, kSecond);
   failure_.peer_is_gone(2, kSecond);
-  ASSERT_NE(failure_.unexplained_end(), nullptr);
-  EXPECT_EQ(failure_.unexplained_end()->text(), "second");
+  ASSERT_NE(failure_.unexplained_end(false), nullptr);
+  EXPECT_EQ(failure_.unexplained_end(false)->text(), "second");
+}
+
+// Buckets that run may still finish, also without news.
+TEST_F(GroupFailureTest, WhileBucketsRunAnEndIsUnexplainedLater) {
+  failure_.decisions_end();
+  const int64_t before = now_ns();
+  failure_.peer_is_gone(1, kFirst);
+  EXPECT_EQ(failure_.unexplained_end(true), nullptr);
+  EXPECT_NE(failure_.unexplained_end(false), nullptr);
+  EXPECT_GE(failure_.explanation_due_ns(true), before + seconds_to_ns(7200));
+  const Config soon = config_with("0.01", "3600");
+  GroupFailure late(soon, 0.01);
+  late.peer_is_gone(1, kSecond);
+  const int64_t due = late.explanation_due_ns(true);
+  while (now_ns() < due) std::this_thread::yield();
+  ASSERT_NE(late.unexplained_end(true), nullptr);
+  EXPECT_EQ(late.unexplained_end(true)->text(), "second");
 }
 
 TEST_F(GroupFailureTest, SourceOfPlansHasDepartedOnceTheyHaveEnded) {
@@ -118,27 +135,27 @@ TEST_F(GroupFailureTest, TheFirstDepartureIsTheReasonAlsoWhereTheSourceDepartsLa
 }
 
 TEST_F(GroupFailureTest, TheEndOfAPeerIsUnexplainedOnceTheNewsAreOverdue) {
-  EXPECT_EQ(failure_.explanation_due_ns(), Deadline::never().moment_ns());
+  EXPECT_EQ(failure_.explanation_due_ns(false), Deadline::never().moment_ns());
   const int64_t before = now_ns();
   failure_.peer_is_gone(1, kFirst);
-  EXPECT_GE(failure_.explanation_due_ns(), before + seconds_to_ns(3600));
-  EXPECT_EQ(failure_.unexplained_end(), nullptr);
+  EXPECT_GE(failure_.explanation_due_ns(false), before + seconds_to_ns(3600));
+  EXPECT_EQ(failure_.unexplained_end(false), nullptr);
   GroupFailure overdue(config_, 0);
   overdue.peer_is_gone(1, kFirst);
   overdue.peer_is_gone(2, kSecond);
-  ASSERT_NE(overdue.unexplained_end(), nullptr);
-  EXPECT_EQ(overdue.unexplained_end()->text(), "first");
+  ASSERT_NE(overdue.unexplained_end(false), nullptr);
+  EXPECT_EQ(overdue.unexplained_end(false)->text(), "first");
   overdue.rank_departs(1, kSecond);
-  ASSERT_NE(overdue.unexplained_end(), nullptr);
-  EXPECT_EQ(overdue.unexplained_end()->text(), "second");
+  ASSERT_NE(overdue.unexplained_end(false), nullptr);
+  EXPECT_EQ(overdue.unexplained_end(false)->text(), "second");
   overdue.rank_departs(2, kSecond);
-  EXPECT_EQ(overdue.unexplained_end(), nullptr);
+  EXPECT_EQ(overdue.unexplained_end(false), nullptr);
 }
 
 TEST_F(GroupFailureTest, ADepartureThatIsKnownExplainsTheEnd) {
   failure_.rank_departs(1, kSecond);
   failure_.peer_is_gone(1, kFirst);
-  EXPECT_EQ(failure_.explanation_due_ns(), Deadline::never().moment_ns());
+  EXPECT_EQ(failure_.explanation_due_ns(false), Deadline::never().moment_ns());
 }
 
 }  // namespace
