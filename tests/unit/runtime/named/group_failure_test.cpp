@@ -1,6 +1,8 @@
 // Tests of GroupFailure: the first report and the first final failure count, and a departed peer is no failure.
 #include "runtime/named/group_failure.h"
 
+#include <thread>
+
 #include "tests/support/ranks.h"
 
 namespace fdl {
