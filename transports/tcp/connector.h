@@ -49,8 +49,8 @@ class TcpEndpoint {
   bool has_arrivals() const { return has_arrivals_.load(std::memory_order_acquire); }
   std::vector<Arrival> take();
   int fd() const { return event_.fd(); }  // readable while there are arrivals
-  // Why the connector has ended by itself; OK while it makes connections. Streams that have none then get none. It
-  // counts as an arrival, also after each later demand.
+  // Why the connector has ended by itself; OK while it makes connections. Streams without a connection then get none.
+  // has_arrivals() is true once the connector has ended, and again after each later demand.
   Status ended();
   // Ends the communicator on this rank. Peers that call later get the answer that this rank has left.
   void close();

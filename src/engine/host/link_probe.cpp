@@ -77,7 +77,8 @@ Status LinkProbe::agree(Transport& transport, const Membership& membership, cons
     if (collectives_->progress()) continue;
     if (deadline.passed()) {
       const std::vector<int> awaited = collectives_->late_ranks();
-      return late(membership, awaited.empty() ? (membership.rank + 1) % membership.size() : awaited.front());
+      if (awaited.empty()) return Status(Code::timeout, "the links could not be agreed on in time");
+      return late(membership, awaited.front());
     }
     collectives_->sleep_until_ready(deadline);
   }

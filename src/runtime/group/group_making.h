@@ -1,4 +1,4 @@
-// What the ranks of a group agree on while it is made: its id, and in a split its ranks.
+// This header has the ids of groups, and the exchange by which a group is split.
 //
 // exchange_colors() tells the ranks of a group which of them have chosen the same color, in order to split it. It costs
 // a rank one message to the coordinator and one answer: the first rank collects the choices, and answers each color

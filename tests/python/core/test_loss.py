@@ -113,10 +113,8 @@ def test_a_lost_rank_is_named_by_all_others(transport, what, how, victim):
             rank.process.wait(20)
         lost.process.send_signal(signal.SIGKILL)
         # Of a communicator or group that is being made, some ranks may be ready and make the next one.
-        texts = {
-            re.split(", while (connecting|splitting) (group|all comm) ", _field(rank, "TEXT")[0])[0]
-            for rank in survivors
-        }
+        step = "(connecting|splitting) group" if what is splits else "connecting all comm"
+        texts = {re.split(f", while {step} ", _field(rank, "TEXT")[0])[0] for rank in survivors}
         assert len(texts) == 1, texts
         (text,) = texts
         assert f"rank {victim} on " in text, text

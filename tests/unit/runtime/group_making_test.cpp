@@ -1,4 +1,4 @@
-// Tests of what the ranks of a group agree on while it is made.
+// Tests of the exchange by which a group is split, and of the ids of groups.
 #include "runtime/group/group_making.h"
 
 #include <gmock/gmock.h>
