@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "agree/wire/wire.h"
 #include "base/log.h"
