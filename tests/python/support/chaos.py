@@ -50,6 +50,7 @@ class Trial:
     how: str
     victim: int
     delay_s: float  # from the moment when all ranks are in the phase
+    connects_at_first_use: bool  # over TCP
 
     @staticmethod
     def of(seed):
@@ -58,10 +59,10 @@ class Trial:
         how = chance.choice(HOWS)
         victims = list(range(RANKS)) + ([LAUNCHER] if launcher == "run" and how in LAUNCHER_HOWS else [])
         trial = Trial(seed, launcher, chance.choice(("shm", "tcp")), chance.choice(PHASES), how, chance.choice(victims),
-                      chance.random() * 0.3)  # fmt: skip
+                      chance.random() * 0.3, False)  # fmt: skip
         if launcher == "run" and how in ELASTIC_HOWS and chance.random() < 0.25:
             trial = dataclasses.replace(trial, phase="elastic")
-        return trial
+        return dataclasses.replace(trial, connects_at_first_use=chance.random() < 0.5)
 
     def ends_launcher(self):
         return self.victim == LAUNCHER and self.how in ("KILL", "STOP")
@@ -176,6 +177,8 @@ class Job:
                      "FARANDOLE_LOST_AFTER_S": str(LOST_AFTER_S), "CHAOS_VICTIM": str(trial.victim),
                      "FARANDOLE_START_TIMEOUT_S": str(self.start_timeout_s), "CHAOS_END": self.end_file,
                      "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # fmt: skip
+        if trial.connects_at_first_use:
+            variables["FARANDOLE_TCP_MESH_RANKS"] = "1"
         if trial.how == "exit":
             variables["CHAOS_EXIT_AFTER_S"] = str(trial.delay_s)
         self.processes = []

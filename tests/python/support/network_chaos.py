@@ -63,6 +63,7 @@ class Trial:
     links: tuple
     delay_s: float  # from the moment when all ranks are in the phase
     seconds: float  # how long it lasts
+    connects_at_first_use: bool  # over TCP
 
     @staticmethod
     def of(seed):
@@ -80,7 +81,8 @@ class Trial:
                    "outage": LOST_AFTER_S + chance.uniform(1.5, 5), "loss": 4, "reset once": 0.4}  # fmt: skip
         delay_s = chance.random() * 0.4
         lasts_s = seconds.get(fault, HANGS_AFTER_S)
-        return Trial(seed, fault, phase, launcher, transport, security, ranks, links, delay_s, lasts_s)
+        return Trial(seed, fault, phase, launcher, transport, security, ranks, links, delay_s, lasts_s,
+                     chance.random() < 0.5)  # fmt: skip
 
     def host_of(self, rank):
         return [host for host, count in enumerate(self.ranks) for _ in range(count)][rank]
@@ -93,8 +95,9 @@ class Trial:
 
     def __str__(self):
         cut = " ".join(f"{a}-{b}" for a, b in self.links if self.fault == "one way" or a < b)
+        connections = ", connections at first use" if self.connects_at_first_use else ""
         return (f"seed {self.seed}: {self.fault} ({cut}, {self.seconds:.1f} s) in {self.phase}, {self.launcher}, "
-                f"{self.transport}, {self.security}, ranks {'+'.join(map(str, self.ranks))}")  # fmt: skip
+                f"{self.transport}, {self.security}, ranks {'+'.join(map(str, self.ranks))}{connections}")  # fmt: skip
 
 
 def links_of(fault, hosts, chance):
@@ -131,6 +134,8 @@ class Job(chaos.Job):
                          FARANDOLE_JOB_KEY=secrets.token_hex(16), OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1",
                          CHAOS_END=self.end_file, CHAOS_VICTIM="-2",
                          CHAOS_STEPS="1" if trial.fault == "delay" else "10")  # fmt: skip
+        if trial.connects_at_first_use:
+            variables["FARANDOLE_TCP_MESH_RANKS"] = "1"
         if trial.transport == "auto":
             del variables["FARANDOLE_TRANSPORT"]
         self.start_all(variables)
