@@ -64,8 +64,8 @@
   KNOB(tcp_streams,            Count,   "1", "",                                                                       \
        "TCP connections from one rank to another host: 4 if the network limits each connection, at most 8.")           \
   KNOB(tcp_mesh_ranks,         Count,   "16", "",                                                                      \
-       "Over TCP, the ranks of a communicator of at most so many ranks are all connected when it is made; two ranks of " \
-       "a larger one when they first exchange data. Equal on all ranks.")                                              \
+       "Over TCP, all ranks of a communicator are connected when it is made, in a world of at most so many ranks; in a " \
+       "larger world two ranks are connected when they first exchange data. Equal on all ranks.")                                              \
   KNOB(spin_us,                Count,   "50", "",                                                                      \
        "How long a waiting rank spins before it sleeps, in microseconds. Ranks without a core of their own never spin.") \
   KNOB(interfaces,             Text,    "", "FARANDOLE_IFACE,HOROVOD_GLOO_IFACE",                                      \

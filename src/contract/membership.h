@@ -80,7 +80,7 @@ struct Membership {
   const Config* config = nullptr;
   std::shared_ptr<HostMemory> memory;  // shared by the ranks of this host in this job; null if they have none
   std::shared_ptr<MemoryGroup> memory_group = {};    // communicators of one host are made in it; null: over sockets
-  std::shared_ptr<TcpConnector> tcp_connector = {};  // makes connections of large communicators; null: none does
+  std::shared_ptr<TcpConnector> tcp_connector = {};  // makes connections at first use; null: all when it is made
   Exchange* exchange = nullptr;
   Deadline deadline = Deadline::never();
 

@@ -18,8 +18,8 @@ void check(const Membership& membership, const std::vector<int>& streams) {
 Result<std::unique_ptr<Transport>> connect_tcp(const Membership& membership, const std::vector<bool>& peers) {
   FDL_CHECK(static_cast<int>(peers.size()) == membership.size());
   std::vector<int> streams = streams_with(membership, peers);
-  // The same on all members, because each must know whether the others wait for it.
-  if (membership.tcp_connector && membership.size() > membership.config->tcp_mesh_ranks) {
+  // All members have a connector or none has: each must know whether the others wait for it.
+  if (membership.tcp_connector) {
     return connect_tcp_on_demand(membership, std::move(streams), membership.tcp_connector);
   }
   return connect_tcp_streams(membership, std::move(streams));

@@ -1,6 +1,5 @@
-// TcpConnector makes connections between the ranks of a world when they are first used. A communicator of many ranks
-// then has the connections that its schedules need, a few per doubling of the number of ranks, and none with the
-// others.
+// TcpConnector makes connections between the ranks of a large world when they are first used. A communicator then has
+// the connections that its schedules need, a few per doubling of the number of ranks, and none with the others.
 //
 // A process has one listener and one thread for all its communicators, so a rank that computes still answers calls: the
 // first slice of a channel is sent as soon as there is a connection, whether or not the peer has begun its collective.

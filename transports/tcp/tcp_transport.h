@@ -13,9 +13,9 @@ namespace fdl {
 // Connects this rank with every member whose entry in `peers` is set; its own entry is not read. All members must call
 // it with the same id and agree on who their peers are.
 //
-// Up to config.tcp_mesh_ranks members, or without membership.tcp_connector, it blocks until all are connected or the
-// membership's deadline passes; the error names the missing ranks. With more members it returns at once, and two ranks
-// are connected when one of them first uses a channel to the other. A rank with another job key is AUTHENTICATION.
+// Without membership.tcp_connector it blocks until all are connected or the membership's deadline passes; the error
+// names the missing ranks. With a connector it returns at once, and two ranks are connected when one of them first uses
+// a channel to the other. A rank with another job key is AUTHENTICATION.
 //
 // A peer that ends its transport in order is lost only to ranks that still send to it, or receive more than it sent. A
 // peer that dies is lost at once to those that have a connection with it.

@@ -30,8 +30,8 @@ Result<std::shared_ptr<HostMemory>> assemble_memory(const Membership& membership
 // What communicators of this host are made in, for Membership::memory_group; null if its ranks cannot have it, or if
 // the transports exclude it. Collective over the members.
 Result<std::shared_ptr<MemoryGroup>> assemble_memory_group(const Membership& world);
-// What makes connections of large communicators when they are first used; null if the world needs none. It publishes in
-// the exchange, and fetches from it until it is stopped.
+// What makes connections when they are first used, in a large world; null where all are made at the set-up. It
+// publishes in the exchange, and fetches from it until it is stopped.
 Result<std::shared_ptr<TcpConnector>> assemble_connector(const Membership& world, std::unique_ptr<Exchange> exchange);
 void stop_connector(TcpConnector& connector);
 

@@ -1,9 +1,11 @@
-// Tests of worlds over TCP whose communicators connect two ranks at their first use: every collective, named
+// Tests of large worlds over TCP, whose communicators connect two ranks at their first use: every collective, named
 // operations, groups, messages, and ranks that leave or die before they were connected.
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <barrier>
 #include <farandole/farandole.hpp>
+#include <filesystem>
 #include <latch>
 #include <numeric>
 
@@ -83,6 +85,41 @@ TEST(OnDemand, NamedOperationsAndGroups) {
     sums(me, me.comm, me.size);
     fdl_group_destroy(group);
   });
+}
+
+int open_sockets() {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // another thread may have closed it meanwhile
+    count += std::filesystem::read_symlink(entry, gone).native().starts_with("socket:") ? 1 : 0;
+  }
+  return count;
+}
+
+// The sockets that a group of the first four of five ranks adds before it is used, of all ranks together.
+int sockets_of_a_group(const char* mesh_ranks) {
+  std::barrier all(5);
+  int before = 0;
+  int after = 0;
+  run_ranks(5, knobs(mesh_ranks), [&](World& me) {
+    all.arrive_and_wait();
+    if (me.rank == 0) before = open_sockets();
+    all.arrive_and_wait();
+    const int ranks[] = {0, 1, 2, 3};
+    fdl_group* group = nullptr;
+    if (me.rank < 4) FDL_EXPECT_OK(fdl_group_create(me.world, ranks, 4, &group));
+    all.arrive_and_wait();
+    if (me.rank == 0) after = open_sockets();
+    all.arrive_and_wait();
+    if (group != nullptr) fdl_group_destroy(group);
+  });
+  return after - before;
+}
+
+// A group that is as large as a world of few ranks does not connect all its ranks.
+TEST(OnDemand, SmallGroupsOfALargeWorldConnectAtFirstUse) {
+  EXPECT_EQ(sockets_of_a_group("5"), 24) << "six pairs with two connections each";
+  EXPECT_LE(sockets_of_a_group("4"), 12);
 }
 
 // The second message finds the rank that has destroyed the communicator meanwhile.

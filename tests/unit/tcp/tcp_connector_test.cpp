@@ -298,15 +298,14 @@ TEST(TcpConnector, ReportsThatNoDescriptorIsLeft) {
 }
 
 // A mesh misses a rank that never comes at its set-up.
-TEST(TcpConnector, IsUsedForLargeCommunicatorsOnly) {
+TEST(TcpConnector, IsUsedWhereThereIsOne) {
   Participant world(3);
   const Rank rank(world, 0);
   Membership membership = rank.membership();
   membership.deadline = Deadline::after_seconds(0.2);
-  world.config().tcp_mesh_ranks = 3;
-  EXPECT_EQ(connect_tcp(membership, {true, true, true}).status().code(), Code::timeout);
-  world.config().tcp_mesh_ranks = 2;
   EXPECT_TRUE(connect_tcp(membership, {true, true, true}).ok());
+  membership.tcp_connector = nullptr;
+  EXPECT_EQ(connect_tcp(membership, {true, true, true}).status().code(), Code::timeout);
 }
 
 }  // namespace
