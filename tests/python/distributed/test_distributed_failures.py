@@ -67,7 +67,8 @@ def a_rank_dies_in_backward():
     if rank == 1:
         model.module[4:](middle).sum().backward()
     error = raises(RuntimeError, "rank 1", goes_on)
-    assert time.monotonic() - begin < 2 + 1.5, "a lost rank is noticed at once"  # includes the first backward pass
+    # With the first backward pass. A rank that is only silent is lost after 10 s.
+    assert time.monotonic() - begin < 9, "a lost rank is noticed at once"
     assert not isinstance(error, farandole.Error) or error.culprit_rank == 1
     raises(farandole.PeerLostError, "rank 1", dist.all_reduce, torch.ones(1))
 

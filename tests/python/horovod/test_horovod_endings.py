@@ -68,7 +68,7 @@ def test_an_exception_in_one_rank_ends_the_others_in_time():
     seconds, texts = _seconds_until_error(outputs, "RAISED")
     assert len(seconds) == 2 and len(texts) == 1, texts
     assert all("rank 1 " in text and " has shut down" in text for text in texts), texts
-    assert max(seconds) < 4  # the limit is 2 s on an idle machine
+    assert max(seconds) < 9  # 2 s on an idle machine; a silent rank is lost after 10 s
 
 
 def one_rank_is_killed_in_backward():
@@ -88,7 +88,7 @@ def test_a_rank_that_is_killed_in_backward_is_named():
     outputs = launch(3, one_rank_is_killed_in_backward, codes=[0, 0, -signal.SIGKILL])
     seconds, texts = _seconds_until_error(outputs, "KILLED")
     assert all("rank 2 on " in text for text in texts), texts
-    assert max(seconds) < 4
+    assert max(seconds) < 9  # it is known at once, and not because the rank is silent
 
 
 def one_rank_is_killed_after_rank_0_has_left():
@@ -115,7 +115,7 @@ def test_a_loss_after_rank_0_has_left_is_known_at_once():
     outputs = launch(3, one_rank_is_killed_after_rank_0_has_left, codes=[0, 0, -signal.SIGKILL])
     seconds, texts = _seconds_until_error(outputs, "KILLED")
     assert len(texts) == 1 and all("rank 2 " in text for text in texts), texts
-    assert max(seconds) < 5  # the limit for a decision is 30 s
+    assert max(seconds) < 9  # the limit for a decision is 30 s
 
 
 def rank_0_leaves_while_others_wait():
