@@ -250,6 +250,12 @@ def test_wrong_values_are_refused_by_name(values, why):
         rendered(KUBERNETES / "helm" / "farandole-job", values)
 
 
+@pytest.mark.parametrize("name", ["7-runs", "run.7"])
+def test_a_release_whose_name_no_service_may_have_is_refused(name):
+    with pytest.raises(WrongCombination, match="begins with a letter"):
+        rendered(KUBERNETES / "helm" / "farandole-job", {}, name)
+
+
 def test_options_become_the_defaults_of_values_or_a_part_of_the_templates(chart):
     folder = chart("job --instance-type p4d.24xlarge --efa all --nproc-per-node gpu --set Job.spec.backoffLimit=7")
     shown = rendered(folder, {})["Job", "train"]["spec"]

@@ -54,6 +54,8 @@ WRONG = [
     ("job --pvc data:/a --pvc more:/a", "mount path '/a' stands there twice"),
     ("job --pvc data:/a --pvc data:/b", "volume 'data' stands there twice"),
     ("job --name Train", "only have small letters"),
+    ("job --name 7-runs", "--name '7-runs' begins with a digit"),
+    ("katib --parameter lr:double:0:1 --name 7-runs", "--name '7-runs' begins with a digit"),
     ("job --name " + "a" * 62, "has 62 characters and may have 61"),
     ("job --namespace a.b", "may only have small letters"),
     ("job --allow-egress 443", "without --network-policy"),

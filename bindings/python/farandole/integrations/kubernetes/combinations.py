@@ -74,7 +74,7 @@ def _check_kind(o):
         "rayjob": "-head-svc",
         "katib": "-xxxxxxxx-launcher",
     }.get(o.kind, f"-worker-{o.max_nodes - 1}")
-    fault = values.fault_of_name(o.name, 63 - len(longest))
+    fault = values.fault_of_service_name(o.name, 63 - len(longest))
     if fault:
         raise WrongCombination(f"--name '{o.name}' {fault}: it becomes the host name of the pods ({o.name}{longest})")
     if o.namespace and values.fault_of_name(o.namespace):

@@ -50,6 +50,13 @@ def fault_of_name(name, longest=63):
     return None
 
 
+def fault_of_service_name(name, longest=63):
+    """The same for a name that a Service or an object of an operator has too: it begins with a letter."""
+    if name[:1].isdigit():
+        return "begins with a digit, which no name of a Service may do"
+    return fault_of_name(name, longest)
+
+
 def is_key(text):
     return bool(_KEY.match(text))
 

@@ -109,7 +109,12 @@ def _refusals(variants, chosen):
     """Lines that refuse values as the generator refuses options."""
     keys = {one.key for one in chosen}
     rules = [
-        (f"gt (len $.Release.Name) {LONGEST_NAME}", f"the name of the release has more than {LONGEST_NAME} characters")
+        (f"gt (len $.Release.Name) {LONGEST_NAME}", f"the name of the release has more than {LONGEST_NAME} characters"),
+        (
+            'not (regexMatch "^[a-z][-a-z0-9]*$" $.Release.Name)',
+            "the name of the release may only have small letters, digits and '-', and begins with a letter, because a "
+            "Service has it too",
+        ),
     ]
     if "minNodes" in keys:
         rules.append(("gt (int $.Values.minNodes) (int $.Values.nnodes)", "minNodes is above nnodes"))
