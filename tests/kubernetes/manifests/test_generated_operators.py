@@ -105,6 +105,15 @@ def test_c5_a_katib_trial_reads_its_metric_from_one_pod(trial, primary):
     assert spec["objective"] == {"type": "minimize", "objectiveMetricName": "loss"}
 
 
+@pytest.mark.parametrize(
+    "options, count, at_a_time", [("", 12, 3), ("--trials 2", 2, 2), ("--parallel-trials 5", 12, 5)]
+)
+def test_c5_a_search_runs_no_more_trials_at_a_time_than_there_are(options, count, at_a_time):
+    """Katib's webhook refuses more."""
+    spec = only(generated(f"katib --parameter lr:double:0:1 {options} {AFTER}"), "Experiment")["spec"]
+    assert (spec["maxTrialCount"], spec["parallelTrialCount"]) == (count, at_a_time)
+
+
 def _words(place):
     if isinstance(place, dict):
         for key, entry in place.items():

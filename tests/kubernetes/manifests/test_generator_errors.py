@@ -67,6 +67,7 @@ WRONG = [
     ("katib --parameter lr:double:1:0", "1 is not below 0"),
     ("katib --parameter lr:double:1:0", "gen: --parameter lr:double:1:0: 1 is not below 0"),
     ("katib --parameter lr:double:x:1", "gen: --parameter lr:double:x:1: 'x' is no number"),
+    ("katib --parameter lr:double:0:1 --trials 4 --parallel-trials 5", "--parallel-trials 5 with 4 trials"),
     ("katib --parameter lr:text:1:0", "is not NAME:double:MIN:MAX"),
     ("katib --parameter opt:categorical:sgd", "give at least two values, each once"),
     ("katib --parameter opt:categorical:sgd,sgd", "give at least two values, each once"),

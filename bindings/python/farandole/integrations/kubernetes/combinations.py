@@ -107,6 +107,11 @@ def _check_kind(o):
             "--queue with an elastic rayjob: Kueue refuses a RayJob that uses Ray's autoscaler; give --nnodes one "
             "number, or leave --queue out"
         )
+    if o.parallel_trials and o.parallel_trials > o.trials:
+        raise WrongCombination(
+            f"--parallel-trials {o.parallel_trials} with {o.trials} trials: Katib refuses more at a time than "
+            f"there are; give at most {o.trials}, or more --trials"
+        )
     if o.kind == "katib" and not o.parameter:
         raise WrongCombination("katib needs something to search: --parameter lr:double:0.001:0.1")
     if o.network_policy and o.kind == "rayjob":
