@@ -77,6 +77,16 @@ def test_k4_ray_runs_no_rank_on_its_head_and_frees_its_gpus():
     assert pod_of(fixed["headGroupSpec"])["spec"]["automountServiceAccountToken"] is False
 
 
+def test_k4_rays_workers_are_in_one_zone_which_need_not_be_that_of_the_head():
+    """The head is made first. Where GPU nodes are in another zone, workers that had to join it would wait for ever."""
+    cluster = only(generated(f"rayjob --nnodes 2 {AFTER}"), "RayJob")["spec"]["rayClusterSpec"]
+    head, worker = pod_of(cluster["headGroupSpec"]), pod_of(cluster["workerGroupSpecs"])
+    (term,) = worker["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    wanted = term["labelSelector"]["matchLabels"].items()
+    assert wanted <= worker["metadata"]["labels"].items() and not wanted <= head["metadata"]["labels"].items()
+    assert "affinity" not in head["spec"]
+
+
 def test_a_trainjob_repeats_the_efa_devices_that_its_runtime_requests():
     documents = generated(f"trainjob --nnodes 2 --instance-type p4d.24xlarge --efa all {AFTER}")
     trainer = only(documents, "TrainJob")["spec"]["trainer"]

@@ -64,6 +64,7 @@ def node_selector(o):
     return made
 
 
-def one_zone(o):
-    term = Item(labelSelector=Map(matchLabels=selector(o)), topologyKey="topology.kubernetes.io/zone")
+def one_zone(o, role):
+    """`role`: of the pods with ranks, in a job that has others too; those may be in another zone."""
+    term = Item(labelSelector=Map(matchLabels=selector(o, role)), topologyKey="topology.kubernetes.io/zone")
     return Map(podAffinity=Map(requiredDuringSchedulingIgnoredDuringExecution=[term]))

@@ -190,7 +190,7 @@ def container(o, name, command, env, ports=None, with_devices=True, **more):
     return made
 
 
-def pod_spec(o, containers, restart="Never", subdomain=None, placed=True):
+def pod_spec(o, containers, restart="Never", subdomain=None, placed=True, role=None):
     made = Map()
     made.add("subdomain", subdomain, "With the headless Service of this name each pod has a name in DNS.")
     made.add("restartPolicy", restart)  # None: the operator sets it from its own field
@@ -222,7 +222,9 @@ def pod_spec(o, containers, restart="Never", subdomain=None, placed=True):
     made.add("nodeSelector", node_selector(o) or None)
     made.add("tolerations", tolerations(o) or None)
     if placed and o.max_nodes > 1 and not o.zone:
-        made.add("affinity", one_zone(o), "All pods run in one zone: traffic between zones is slower and is charged.")
+        made.add(
+            "affinity", one_zone(o, role), "All pods run in one zone: traffic between zones is slower and is charged."
+        )
     made["containers"] = containers
     add_claims(o, made)
     made["volumes"] = volumes(o)[0]
