@@ -41,7 +41,14 @@ def test_the_components_are_what_regenerate_writes():
         assert path.read_text() == text, f"{path}: python examples/kubernetes/regenerate.py"
 
 
-@pytest.mark.parametrize("name, options", [("eks-spot", "--nnodes 1:2 --spot"), ("generic", "--nnodes 4")])
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("eks-spot", "--nnodes 1:2 --spot"),
+        ("eks-efa", "--instance-type p4d.24xlarge --nproc-per-node gpu --efa all"),
+        ("generic", "--nnodes 4"),
+    ],
+)
 def test_the_job_of_an_overlay_is_what_gen_prints_with_its_options(name, options):
     made = list(load(kustomize(KUBERNETES / "k8s" / "overlays" / name)))
     wanted = regenerate.with_options(options.split())
