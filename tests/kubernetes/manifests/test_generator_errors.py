@@ -87,7 +87,17 @@ WRONG = [
     ("job --spot --capacity-label spot", "is not KEY=VALUE"),
     ("job --env A", "is not KEY=VALUE"),
     ("job --env A=1 --env A=2", "is given twice"),
-    ("job --env FARANDOLE_PORT_BASE=1", "variable 'FARANDOLE_PORT_BASE' stands there twice"),
+    ("job --env FARANDOLE_PORT_BASE=1", "the manifest sets this variable itself; use --port-base"),
+    (
+        "job --env FARANDOLE_POD_NAME=x",
+        "--env FARANDOLE_POD_NAME: the manifest sets this variable itself; leave it out",
+    ),
+    ("mpijob --env PRTE_MCA_prte_default_hostfile=x", "variable 'PRTE_MCA_prte_default_hostfile' stands there twice"),
+    (
+        "job --zone a --node-selector topology.kubernetes.io/zone=b",
+        "--node-selector topology.kubernetes.io/zone=b: another option wants topology.kubernetes.io/zone=a",
+    ),
+    ("job --spot --node-selector karpenter.sh/capacity-type=on-demand", "wants karpenter.sh/capacity-type=spot"),
     ("job --label a=b/c", "no value of a label"),
     ("job --toleration a=b:Never", "NoSchedule|PreferNoSchedule|NoExecute"),
     ("job --set Pod.spec.x=1", "begin with one of the kinds Service, ServiceAccount, Job"),

@@ -60,7 +60,13 @@ def node_selector(o):
         made[key] = value
     if o.zone:
         made["topology.kubernetes.io/zone"] = o.zone
-    made.update(o.node_selector)
+    for key, value in o.node_selector.items():
+        if made.get(key, value) != value:
+            raise WrongCombination(
+                f"--node-selector {key}={value}: another option wants {key}={made[key]}, and a node has one of them; "
+                f"leave one out"
+            )
+        made[key] = value
     return made
 
 

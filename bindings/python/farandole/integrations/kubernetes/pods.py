@@ -2,6 +2,7 @@
 
 from .document import Item, Map
 from .dra import add_claims
+from .errors import WrongCombination
 from .gang import pod_annotations, pod_labels, scheduler_of
 from .hardware import node_selector, one_zone, resources, tolerations
 from .names import account, labels
@@ -9,6 +10,14 @@ from .options import PORTS
 from .volumes import volumes
 
 LEAVING_S = 5  # the part of the pod's grace period after the ranks have ended
+_OPTION_OF = {
+    "FARANDOLE_NNODES": "--nnodes",
+    "FARANDOLE_PORT_BASE": "--port-base",
+    "FARANDOLE_JOB_KEY": "--job-key-secret",
+    "FARANDOLE_TERM_GRACE_S": "--grace",
+    "FARANDOLE_METRICS_PORT": "--metrics-port",
+    "FARANDOLE_EXPECT_EFA": "--efa",
+}
 CONTROLLER_UID = "metadata.labels['batch.kubernetes.io/controller-uid']"
 
 
@@ -124,6 +133,11 @@ def variables(o, nodes=None, rank_from=None):
     if o.json_logs:
         made.append(Item(name="FARANDOLE_RUN_JSON_LOGS", value="1", why="Each line is one JSON object."))
     made += _of_efa(o)
+    own = {one["name"] for one in made}
+    for name in o.env:
+        if name in own:
+            instead = f"use {_OPTION_OF[name]}" if name in _OPTION_OF else "leave it out"
+            raise WrongCombination(f"--env {name}: the manifest sets this variable itself; {instead}")
     made += [Item(name=name, value=value) for name, value in o.env.items()]
     return made
 
