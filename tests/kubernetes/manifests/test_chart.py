@@ -200,6 +200,14 @@ def test_helm_renders_what_gen_prints_for_each_value_and_for_many_together(chart
     assert compared >= 5
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_and_annotations_of_a_release_replace_the_charts_own(chart, kind):
+    of_release = {"labels": {"sidecar.istio.io/inject": "true"}, "annotations": {"karpenter.sh/do-not-disrupt": "2h"}}
+    words = "--label sidecar.istio.io/inject=true --annotation karpenter.sh/do-not-disrupt=2h"
+    wanted = of_gen(f"{KINDS[kind]} {words}", {})
+    assert list(differences(rendered(chart(KINDS[kind]), of_release), wanted)) == []
+
+
 @pytest.mark.parametrize(
     "ranks, memory", [(4, "1Gi"), (2, "3500Mi"), (3, "1.5G"), (8, 4294967296), (63, "1Ti"), (5, "9Gi")]
 )
@@ -241,6 +249,11 @@ def test_the_shipped_chart_is_what_its_command_writes_and_helm_finds_no_fault(tm
         ({"networkPolicy": True, "hostNetwork": True}, "networkPolicy with hostNetwork"),
         ({"memory": "4Gi", "shm": "4096Mi"}, "shm leaves nothing of memory"),
         ({"shm": "2Gi"}, "shm leaves nothing of memory"),
+        (
+            {"zone": "a", "nodeSelector": {"topology.kubernetes.io/zone": "b"}},
+            "nodeSelector has topology.kubernetes.io/",
+        ),
+        ({"env": {"FARANDOLE_PORT_BASE": "1"}}, "env has FARANDOLE_PORT_BASE, which the manifest sets itself"),
         # Helm may name another value as the place of a property's name.
         ({"labels": {"app.kubernetes.io/instance": "x"}}, "app.kubernetes.io/instance"),
     ],
