@@ -247,6 +247,7 @@ def test_the_shipped_chart_is_what_its_command_writes_and_helm_finds_no_fault(tm
         ({"efa": 1, "env": {"FARANDOLE_TRANSPORT": "auto"}}, "env.FARANDOLE_TRANSPORT with efa: set tcpFallback"),
         ({"requiredTopology": "rack"}, "requiredTopology without queue: Kueue reads it"),
         ({"networkPolicy": True, "hostNetwork": True}, "networkPolicy with hostNetwork"),
+        ({"memory": 16}, "memory is less than 1 MiB; give Mi or Gi"),
         ({"memory": "4Gi", "shm": "4096Mi"}, "shm leaves nothing of memory"),
         ({"shm": "2Gi"}, "shm leaves nothing of memory"),
         (

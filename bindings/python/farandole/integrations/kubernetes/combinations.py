@@ -14,6 +14,8 @@ def check_quantities(o):
             raise WrongCombination(
                 f"--{option.replace('_', '-')} '{text}' is no quantity above 0 such as 500m, 4, 16Gi"
             )
+        if text is not None and option in ("memory", "shm") and values.fault_of_size(text):
+            raise WrongCombination(f"--{option} {text} {values.fault_of_size(text)}")
     if o.hugepages_2mi:
         if not o.memory:
             raise WrongCombination(

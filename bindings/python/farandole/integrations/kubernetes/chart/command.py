@@ -130,6 +130,8 @@ def _refusals(variants, chosen):
     if "shm" in keys:
         whole = f"and $.Values.shm ({settings.TOO_MUCH_SHM})"
         rules.append((whole, "shm leaves nothing of memory: files in /dev/shm count as the container's memory"))
+    for key in sorted({"memory", "shm"} & keys):
+        rules.append((f"and $.Values.{key} ({settings.too_small(key)})", f"{key} is less than 1 MiB; give Mi or Gi"))
     if {"spot", "grace"} <= keys:
         late = "and $.Values.spot (gt (int $.Values.grace) 110)"
         rules.append((late, "grace above 110 with spot: AWS removes the node 120 s after its notice"))
