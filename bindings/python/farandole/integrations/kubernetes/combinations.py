@@ -70,15 +70,16 @@ def _check_kind(o):
     longest = {
         "job": f"-{o.max_nodes - 1}",
         "jobset": f"-node-0-{o.max_nodes - 1}",
-        "lws": f"-0-{o.max_nodes - 1}",
-        "statefulset": f"-{o.max_nodes - 1}",
+        # A StatefulSet and its revision become a label of each pod; a LeaderWorkerSet has one for its workers.
+        "lws": "-0-xxxxxxxxxx",
+        "statefulset": "-xxxxxxxxxx",
         "trainjob": f"-node-0-{o.max_nodes - 1}",
-        "rayjob": "-head-svc",
-        "katib": "-xxxxxxxx-launcher",
+        "rayjob": "-xxxxx-serve-svc",  # KubeRay reserves it, also where nothing is served
+        "katib": f"-xxxxxxxx-worker-{o.max_nodes - 1}",
     }.get(o.kind, f"-worker-{o.max_nodes - 1}")
     fault = values.fault_of_service_name(o.name, 63 - len(longest))
     if fault:
-        raise WrongCombination(f"--name '{o.name}' {fault}: it becomes the host name of the pods ({o.name}{longest})")
+        raise WrongCombination(f"--name '{o.name}' {fault}: it is in names and labels of the pods ({o.name}{longest})")
     if o.namespace and values.fault_of_name(o.namespace):
         raise WrongCombination(f"--namespace '{o.namespace}' {values.fault_of_name(o.namespace)}")
     for option in ("service_account", "job_key_secret", "priority_class", "scheduler_name", "storage_class", "queue"):
