@@ -2,6 +2,7 @@
 
 from . import values
 from .errors import WrongCombination
+from .gang import QUEUE
 from .names import RESERVED
 from .options import PORTS
 
@@ -54,6 +55,14 @@ def _check_sizes(o):
             f"--metrics-port {o.metrics_port} lies in the job's own ports, {o.port_base} to "
             f"{o.port_base + PORTS - 1}; move one of them"
         )
+    if o.monitoring and o.metrics_port + o.processes > 65536:
+        raise WrongCombination(
+            f"--metrics-port {o.metrics_port}: local rank {o.processes - 1} would serve its metrics on port "
+            f"{o.metrics_port + o.processes - 1}; give at most {65536 - o.processes}"
+        )
+    for port in o.allow_egress:
+        if not 1 <= port <= 65535:
+            raise WrongCombination(f"--allow-egress {port} is not within 1 to 65535")
     if o.access_mode not in ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod", "ReadOnlyMany"):
         raise WrongCombination(
             f"--access-mode {o.access_mode} is none of ReadWriteMany, ReadWriteOnce, ReadOnlyMany, ReadWriteOncePod"
@@ -89,6 +98,8 @@ def _check_kind(o):
     for word in o.label:
         if word.partition("=")[0] in RESERVED:
             raise WrongCombination(f"--label {word}: the job's objects find its pods by this label; use --name")
+        if o.queue and word.partition("=")[0] == QUEUE:
+            raise WrongCombination(f"--label {word} with --queue {o.queue}: both name a queue; leave the label out")
     if o.system_selector and not {"mpijob", "rayjob"} & {o.kind, o.trial if o.kind == "katib" else None}:
         raise WrongCombination(
             f"--system-selector with {o.kind}: all of its pods are ranks; use --node-selector, or "

@@ -8,8 +8,9 @@ from pathlib import Path
 from .. import reading, versions
 from ..document import comment
 from ..errors import WrongCombination
+from ..gang import QUEUE
 from ..hardware import tolerations
-from ..options import KINDS, parser
+from ..options import KINDS, PORTS, parser
 from ..pods import has_controller_uid
 from . import settings
 from .merge import Merge
@@ -135,6 +136,14 @@ def _refusals(variants, chosen):
     if {"spot", "grace"} <= keys:
         late = "and $.Values.spot (gt (int $.Values.grace) 110)"
         rules.append((late, "grace above 110 with spot: AWS removes the node 120 s after its notice"))
+    if {"monitoring", "portBase"} <= keys:
+        first, end = "(int $.Values.metricsPort)", "(add (int $.Values.metricsPort) (int $.Values.nprocPerNode))"
+        among = f"(lt {first} (add (int $.Values.portBase) {PORTS})) (gt {end} (int $.Values.portBase))"
+        rules.append((f"and $.Values.monitoring {among}", "metricsPort lies in the job's own ports; move one of them"))
+        rules.append((f"and $.Values.monitoring (gt {end} 65536)", "metricsPort is too high for so many ranks"))
+    if {"labels", "queue"} <= keys:
+        both = f"and $.Values.queue (hasKey $.Values.labels {json.dumps(QUEUE)})"
+        rules.append((both, f"labels.{QUEUE} with queue: both name a queue; leave the label out"))
     rules += [(condition, _in_terms_of_values(text, chosen)) for condition, text in variants.refused]
     return [f"{{{{- if {condition} }}}}{{{{ fail {json.dumps(text)} }}}}{{{{- end }}}}" for condition, text in rules]
 
