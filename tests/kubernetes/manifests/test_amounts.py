@@ -126,3 +126,11 @@ def test_little_memory_for_many_ranks_is_a_warning_in_the_manifest_and_on_stderr
 def test_more_than_the_node_has_is_refused(words, why, capsys):
     assert main(f"gen job --instance-type p4d.24xlarge {words} {AFTER}".split()) == 64
     assert f"a p4d.24xlarge {why}, and less for pods; the pod would stay pending" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words, left", [("--cpus 96", "95.69"), ("--memory 1100Gi", "1057Gi")])
+def test_more_than_the_kubelet_leaves_is_a_warning(words, left, capsys):
+    assert main(f"gen job --instance-type p4d.24xlarge {words} {AFTER}".split()) == 0
+    assert f"{words}: of a p4d.24xlarge the kubelet leaves about {left} for pods" in capsys.readouterr().err
+    assert main(f"gen job --instance-type p4d.24xlarge --cpus 95 --memory 1057Gi {AFTER}".split()) == 0
+    assert capsys.readouterr().err == ""

@@ -200,6 +200,14 @@ def test_helm_renders_what_gen_prints_for_each_value_and_for_many_together(chart
     assert compared >= 5
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_and_annotations_of_a_release_replace_the_charts_own(chart, kind):
+    of_release = {"labels": {"sidecar.istio.io/inject": "true"}, "annotations": {"karpenter.sh/do-not-disrupt": "2h"}}
+    words = "--label sidecar.istio.io/inject=true --annotation karpenter.sh/do-not-disrupt=2h"
+    wanted = of_gen(f"{KINDS[kind]} {words}", {})
+    assert list(differences(rendered(chart(KINDS[kind]), of_release), wanted)) == []
+
+
 @pytest.mark.parametrize(
     "ranks, memory", [(4, "1Gi"), (2, "3500Mi"), (3, "1.5G"), (8, 4294967296), (63, "1Ti"), (5, "9Gi")]
 )
@@ -239,8 +247,17 @@ def test_the_shipped_chart_is_what_its_command_writes_and_helm_finds_no_fault(tm
         ({"efa": 1, "env": {"FARANDOLE_TRANSPORT": "auto"}}, "env.FARANDOLE_TRANSPORT with efa: set tcpFallback"),
         ({"requiredTopology": "rack"}, "requiredTopology without queue: Kueue reads it"),
         ({"networkPolicy": True, "hostNetwork": True}, "networkPolicy with hostNetwork"),
+        ({"monitoring": True, "metricsPort": 29510}, "metricsPort lies in the job's own ports"),
+        ({"monitoring": True, "metricsPort": 65530, "nprocPerNode": 8}, "metricsPort is too high for so many ranks"),
+        ({"queue": "a", "labels": {"kueue.x-k8s.io/queue-name": "b"}}, "with queue: both name a queue"),
+        ({"memory": 16}, "memory is less than 1 MiB; give Mi or Gi"),
         ({"memory": "4Gi", "shm": "4096Mi"}, "shm leaves nothing of memory"),
         ({"shm": "2Gi"}, "shm leaves nothing of memory"),
+        (
+            {"zone": "a", "nodeSelector": {"topology.kubernetes.io/zone": "b"}},
+            "nodeSelector has topology.kubernetes.io/",
+        ),
+        ({"env": {"FARANDOLE_PORT_BASE": "1"}}, "env has FARANDOLE_PORT_BASE, which the manifest sets itself"),
         # Helm may name another value as the place of a property's name.
         ({"labels": {"app.kubernetes.io/instance": "x"}}, "app.kubernetes.io/instance"),
     ],
@@ -248,6 +265,12 @@ def test_the_shipped_chart_is_what_its_command_writes_and_helm_finds_no_fault(tm
 def test_wrong_values_are_refused_by_name(values, why):
     with pytest.raises(WrongCombination, match=why):
         rendered(KUBERNETES / "helm" / "farandole-job", values)
+
+
+@pytest.mark.parametrize("name", ["7-runs", "run.7"])
+def test_a_release_whose_name_no_service_may_have_is_refused(name):
+    with pytest.raises(WrongCombination, match="begins with a letter"):
+        rendered(KUBERNETES / "helm" / "farandole-job", {}, name)
 
 
 def test_options_become_the_defaults_of_values_or_a_part_of_the_templates(chart):

@@ -41,6 +41,26 @@ def test_the_components_are_what_regenerate_writes():
         assert path.read_text() == text, f"{path}: python examples/kubernetes/regenerate.py"
 
 
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("eks-spot", "--nnodes 1:2 --spot"),
+        ("eks-efa", "--instance-type p4d.24xlarge --nproc-per-node gpu --efa all"),
+        ("generic", "--nnodes 4"),
+    ],
+)
+def test_the_job_of_an_overlay_is_what_gen_prints_with_its_options(name, options):
+    made = list(load(kustomize(KUBERNETES / "k8s" / "overlays" / name)))
+    wanted = regenerate.with_options(options.split())
+    for one in (one for one in made if one["kind"] in ("Job", "PodDisruptionBudget")):
+        expected = wanted[one["kind"], "train"]
+        if one["kind"] == "Job":  # the registry is the overlay's own
+            expected["spec"]["template"]["spec"]["containers"][0]["image"] = one["spec"]["template"]["spec"][
+                "containers"
+            ][0]["image"]
+        assert settled(one) == settled(expected)
+
+
 @pytest.mark.parametrize("names", [*([name] for name in regenerate.COMPONENTS), *TOGETHER], ids=" ".join)
 def test_the_base_with_components_is_what_gen_prints_with_their_options(names, tmp_path):
     options = [word for name in names for word in regenerate.COMPONENTS[name]]

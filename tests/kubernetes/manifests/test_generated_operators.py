@@ -77,6 +77,16 @@ def test_k4_ray_runs_no_rank_on_its_head_and_frees_its_gpus():
     assert pod_of(fixed["headGroupSpec"])["spec"]["automountServiceAccountToken"] is False
 
 
+def test_k4_rays_workers_are_in_one_zone_which_need_not_be_that_of_the_head():
+    """The head is made first. Where GPU nodes are in another zone, workers that had to join it would wait for ever."""
+    cluster = only(generated(f"rayjob --nnodes 2 {AFTER}"), "RayJob")["spec"]["rayClusterSpec"]
+    head, worker = pod_of(cluster["headGroupSpec"]), pod_of(cluster["workerGroupSpecs"])
+    (term,) = worker["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    wanted = term["labelSelector"]["matchLabels"].items()
+    assert wanted <= worker["metadata"]["labels"].items() and not wanted <= head["metadata"]["labels"].items()
+    assert "affinity" not in head["spec"]
+
+
 def test_a_trainjob_repeats_the_efa_devices_that_its_runtime_requests():
     documents = generated(f"trainjob --nnodes 2 --instance-type p4d.24xlarge --efa all {AFTER}")
     trainer = only(documents, "TrainJob")["spec"]["trainer"]
@@ -103,6 +113,15 @@ def test_c5_a_katib_trial_reads_its_metric_from_one_pod(trial, primary):
     words = [word for place in (template["trialSpec"],) for word in _words(place)]
     assert "--lr=${trialParameters.lr}" in words
     assert spec["objective"] == {"type": "minimize", "objectiveMetricName": "loss"}
+
+
+@pytest.mark.parametrize(
+    "options, count, at_a_time", [("", 12, 3), ("--trials 2", 2, 2), ("--parallel-trials 5", 12, 5)]
+)
+def test_c5_a_search_runs_no_more_trials_at_a_time_than_there_are(options, count, at_a_time):
+    """Katib's webhook refuses more."""
+    spec = only(generated(f"katib --parameter lr:double:0:1 {options} {AFTER}"), "Experiment")["spec"]
+    assert (spec["maxTrialCount"], spec["parallelTrialCount"]) == (count, at_a_time)
 
 
 def _words(place):

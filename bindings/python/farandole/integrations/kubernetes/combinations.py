@@ -2,6 +2,7 @@
 
 from . import values
 from .errors import WrongCombination
+from .gang import QUEUE
 from .names import RESERVED
 from .options import PORTS
 
@@ -14,6 +15,8 @@ def check_quantities(o):
             raise WrongCombination(
                 f"--{option.replace('_', '-')} '{text}' is no quantity above 0 such as 500m, 4, 16Gi"
             )
+        if text is not None and option in ("memory", "shm") and values.fault_of_size(text):
+            raise WrongCombination(f"--{option} {text} {values.fault_of_size(text)}")
     if o.hugepages_2mi:
         if not o.memory:
             raise WrongCombination(
@@ -52,6 +55,14 @@ def _check_sizes(o):
             f"--metrics-port {o.metrics_port} lies in the job's own ports, {o.port_base} to "
             f"{o.port_base + PORTS - 1}; move one of them"
         )
+    if o.monitoring and o.metrics_port + o.processes > 65536:
+        raise WrongCombination(
+            f"--metrics-port {o.metrics_port}: local rank {o.processes - 1} would serve its metrics on port "
+            f"{o.metrics_port + o.processes - 1}; give at most {65536 - o.processes}"
+        )
+    for port in o.allow_egress:
+        if not 1 <= port <= 65535:
+            raise WrongCombination(f"--allow-egress {port} is not within 1 to 65535")
     if o.access_mode not in ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod", "ReadOnlyMany"):
         raise WrongCombination(
             f"--access-mode {o.access_mode} is none of ReadWriteMany, ReadWriteOnce, ReadOnlyMany, ReadWriteOncePod"
@@ -68,15 +79,16 @@ def _check_kind(o):
     longest = {
         "job": f"-{o.max_nodes - 1}",
         "jobset": f"-node-0-{o.max_nodes - 1}",
-        "lws": f"-0-{o.max_nodes - 1}",
-        "statefulset": f"-{o.max_nodes - 1}",
+        # A StatefulSet and its revision become a label of each pod; a LeaderWorkerSet has one for its workers.
+        "lws": "-0-xxxxxxxxxx",
+        "statefulset": "-xxxxxxxxxx",
         "trainjob": f"-node-0-{o.max_nodes - 1}",
-        "rayjob": "-head-svc",
-        "katib": "-xxxxxxxx-launcher",
+        "rayjob": "-xxxxx-serve-svc",  # KubeRay reserves it, also where nothing is served
+        "katib": f"-xxxxxxxx-worker-{o.max_nodes - 1}",
     }.get(o.kind, f"-worker-{o.max_nodes - 1}")
-    fault = values.fault_of_name(o.name, 63 - len(longest))
+    fault = values.fault_of_service_name(o.name, 63 - len(longest))
     if fault:
-        raise WrongCombination(f"--name '{o.name}' {fault}: it becomes the host name of the pods ({o.name}{longest})")
+        raise WrongCombination(f"--name '{o.name}' {fault}: it is in names and labels of the pods ({o.name}{longest})")
     if o.namespace and values.fault_of_name(o.namespace):
         raise WrongCombination(f"--namespace '{o.namespace}' {values.fault_of_name(o.namespace)}")
     for option in ("service_account", "job_key_secret", "priority_class", "scheduler_name", "storage_class", "queue"):
@@ -86,6 +98,8 @@ def _check_kind(o):
     for word in o.label:
         if word.partition("=")[0] in RESERVED:
             raise WrongCombination(f"--label {word}: the job's objects find its pods by this label; use --name")
+        if o.queue and word.partition("=")[0] == QUEUE:
+            raise WrongCombination(f"--label {word} with --queue {o.queue}: both name a queue; leave the label out")
     if o.system_selector and not {"mpijob", "rayjob"} & {o.kind, o.trial if o.kind == "katib" else None}:
         raise WrongCombination(
             f"--system-selector with {o.kind}: all of its pods are ranks; use --node-selector, or "
@@ -106,6 +120,11 @@ def _check_kind(o):
         raise WrongCombination(
             "--queue with an elastic rayjob: Kueue refuses a RayJob that uses Ray's autoscaler; give --nnodes one "
             "number, or leave --queue out"
+        )
+    if o.parallel_trials and o.parallel_trials > o.trials:
+        raise WrongCombination(
+            f"--parallel-trials {o.parallel_trials} with {o.trials} trials: Katib refuses more at a time than "
+            f"there are; give at most {o.trials}, or more --trials"
         )
     if o.kind == "katib" and not o.parameter:
         raise WrongCombination("katib needs something to search: --parameter lr:double:0.001:0.1")

@@ -60,10 +60,17 @@ def node_selector(o):
         made[key] = value
     if o.zone:
         made["topology.kubernetes.io/zone"] = o.zone
-    made.update(o.node_selector)
+    for key, value in o.node_selector.items():
+        if made.get(key, value) != value:
+            raise WrongCombination(
+                f"--node-selector {key}={value}: another option wants {key}={made[key]}, and a node has one of them; "
+                f"leave one out"
+            )
+        made[key] = value
     return made
 
 
-def one_zone(o):
-    term = Item(labelSelector=Map(matchLabels=selector(o)), topologyKey="topology.kubernetes.io/zone")
+def one_zone(o, role):
+    """`role`: of the pods with ranks, in a job that has others too; those may be in another zone."""
+    term = Item(labelSelector=Map(matchLabels=selector(o, role)), topologyKey="topology.kubernetes.io/zone")
     return Map(podAffinity=Map(requiredDuringSchedulingIgnoredDuringExecution=[term]))

@@ -87,7 +87,7 @@ def katib(o):
     spec = Map(
         objective=goal,
         algorithm=Map(algorithmName="random"),
-        parallelTrialCount=o.parallel_trials,
+        parallelTrialCount=o.parallel_trials or min(3, o.trials),
         maxTrialCount=o.trials,
         maxFailedTrialCount=max(1, o.trials // 4),
     )

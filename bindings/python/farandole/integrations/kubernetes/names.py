@@ -4,7 +4,7 @@ from .document import Map
 
 NAME = "app.kubernetes.io/name"
 INSTANCE = "app.kubernetes.io/instance"
-COMPONENT = "app.kubernetes.io/component"  # in a job of Deployments: leader or worker
+COMPONENT = "app.kubernetes.io/component"  # in a job of Deployments: leader or worker; in a RayJob: worker
 RESERVED = (INSTANCE, COMPONENT)  # selectors name them
 
 

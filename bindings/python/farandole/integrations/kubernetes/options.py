@@ -158,7 +158,7 @@ def _add_details(group):
     group.add_argument("--metric", default="loss", metavar="NAME", help="katib: printed by rank 0 as `loss=0.25`")
     group.add_argument("--maximize", action="store_true", help="katib: the metric is to be large")
     group.add_argument("--trials", type=int, default=12, metavar="N", help="katib: how many in all")
-    group.add_argument("--parallel-trials", type=int, default=3, metavar="N", help="katib: how many at a time")
+    group.add_argument("--parallel-trials", type=int, metavar="N", help="katib: how many at a time (3, or all)")
 
 
 def parser():

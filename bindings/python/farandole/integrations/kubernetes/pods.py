@@ -2,6 +2,7 @@
 
 from .document import Item, Map
 from .dra import add_claims
+from .errors import WrongCombination
 from .gang import pod_annotations, pod_labels, scheduler_of
 from .hardware import node_selector, one_zone, resources, tolerations
 from .names import account, labels
@@ -9,6 +10,14 @@ from .options import PORTS
 from .volumes import volumes
 
 LEAVING_S = 5  # the part of the pod's grace period after the ranks have ended
+_OPTION_OF = {
+    "FARANDOLE_NNODES": "--nnodes",
+    "FARANDOLE_PORT_BASE": "--port-base",
+    "FARANDOLE_JOB_KEY": "--job-key-secret",
+    "FARANDOLE_TERM_GRACE_S": "--grace",
+    "FARANDOLE_METRICS_PORT": "--metrics-port",
+    "FARANDOLE_EXPECT_EFA": "--efa",
+}
 CONTROLLER_UID = "metadata.labels['batch.kubernetes.io/controller-uid']"
 
 
@@ -124,6 +133,11 @@ def variables(o, nodes=None, rank_from=None):
     if o.json_logs:
         made.append(Item(name="FARANDOLE_RUN_JSON_LOGS", value="1", why="Each line is one JSON object."))
     made += _of_efa(o)
+    own = {one["name"] for one in made}
+    for name in o.env:
+        if name in own:
+            instead = f"use {_OPTION_OF[name]}" if name in _OPTION_OF else "leave it out"
+            raise WrongCombination(f"--env {name}: the manifest sets this variable itself; {instead}")
     made += [Item(name=name, value=value) for name, value in o.env.items()]
     return made
 
@@ -190,7 +204,7 @@ def container(o, name, command, env, ports=None, with_devices=True, **more):
     return made
 
 
-def pod_spec(o, containers, restart="Never", subdomain=None, placed=True):
+def pod_spec(o, containers, restart="Never", subdomain=None, placed=True, role=None):
     made = Map()
     made.add("subdomain", subdomain, "With the headless Service of this name each pod has a name in DNS.")
     made.add("restartPolicy", restart)  # None: the operator sets it from its own field
@@ -222,7 +236,9 @@ def pod_spec(o, containers, restart="Never", subdomain=None, placed=True):
     made.add("nodeSelector", node_selector(o) or None)
     made.add("tolerations", tolerations(o) or None)
     if placed and o.max_nodes > 1 and not o.zone:
-        made.add("affinity", one_zone(o), "All pods run in one zone: traffic between zones is slower and is charged.")
+        made.add(
+            "affinity", one_zone(o, role), "All pods run in one zone: traffic between zones is slower and is charged."
+        )
     made["containers"] = containers
     add_claims(o, made)
     made["volumes"] = volumes(o)[0]

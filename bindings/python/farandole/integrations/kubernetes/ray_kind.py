@@ -5,6 +5,7 @@ import shlex
 from . import values
 from .companions import around
 from .document import Item, Map
+from .names import COMPONENT
 from .operators import top
 from .plain_kinds import template
 from .pods import container, pod_spec, variables
@@ -84,7 +85,7 @@ def _cluster(o):
         minReplicas=o.min_nodes,
         maxReplicas=o.max_nodes,
         rayStartParams=worker_params,
-        template=template(o, pod_spec(o, [box])),
+        template=template(o, pod_spec(o, [box], role="worker"), **{COMPONENT: "worker"}),
     )
     made = Map(rayVersion=o.ray_version)
     if o.elastic:

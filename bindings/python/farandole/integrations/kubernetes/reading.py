@@ -179,10 +179,20 @@ def _gib_a_rank(o):
 
 
 def _check_fits(o, row):
-    """WrongCombination if a pod requests more than a node of its type has: it would stay pending."""
-    for option, amount, there, unit in (("cpus", o.cpus, row.vcpus, ""), ("memory", o.memory, row.memory_gib, "Gi")):
-        wanted = values.quantity(amount) if amount else None
-        if wanted and wanted > values.quantity(f"{there}{unit}"):
+    """WrongCombination if a pod requests more than a node of its type has: it would stay pending. A warning if it
+    requests more than the kubelet leaves, which for memory is an estimate."""
+    cpus, mib = row.allocatable
+    for option, amount, there, left, unit in (
+        ("cpus", o.cpus, row.vcpus, f"{cpus:.2f}", ""),
+        ("memory", o.memory, row.memory_gib, str(mib // 1024), "Gi"),
+    ):
+        wanted = values.quantity(amount) if amount else 0
+        if wanted > values.quantity(f"{left}{unit}"):
+            o.warnings.append(
+                f"--{option} {amount}: of a {o.instance_type} the kubelet leaves about {left}{unit} for pods, and a "
+                f"pod that requests more stays pending. Request less, or leave --{option} out."
+            )
+        if wanted > values.quantity(f"{there}{unit}"):
             raise WrongCombination(
                 f"--{option} {amount}: a {o.instance_type} has {there}{unit}, and less for pods; the pod would stay "
                 f"pending. Request less, or leave --{option} out"

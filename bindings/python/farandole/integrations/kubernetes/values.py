@@ -33,6 +33,13 @@ def quantity(text):
     return Fraction(found.group(1)) * _UNITS[found.group(2)] if found else None
 
 
+def fault_of_size(text):
+    """The error in a quantity of bytes that is too small to be meant; None if it is valid."""
+    if quantity(text) >= 2**20:
+        return None
+    return f"is less than 1 MiB; {f'write {text}Gi for GiB' if text.isdigit() else 'give a size such as 16Gi'}"
+
+
 def seconds(text):
     """The seconds of 90m, 12h, 1h30m; None for anything else."""
     found = _DURATION.match(text)
@@ -48,6 +55,13 @@ def fault_of_name(name, longest=63):
     if not _LABEL.match(name):
         return "may only have small letters, digits and '-', and begins and ends with a letter or digit"
     return None
+
+
+def fault_of_service_name(name, longest=63):
+    """The same for a name that a Service or an object of an operator has too: it begins with a letter."""
+    if name[:1].isdigit():
+        return "begins with a digit, which no name of a Service may do"
+    return fault_of_name(name, longest)
 
 
 def is_key(text):

@@ -26,6 +26,8 @@ def claims(o):
     for name, _, size in made:
         if not values.quantity(size):
             raise WrongCombination(f"--new-pvc {name}: '{size}' is no size such as 100Gi")
+        if values.fault_of_size(size):
+            raise WrongCombination(f"--new-pvc {name}: {size} {values.fault_of_size(size)}")
     return [(name, size) for name, _, size in made]
 
 

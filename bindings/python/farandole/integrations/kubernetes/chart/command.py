@@ -8,8 +8,9 @@ from pathlib import Path
 from .. import reading, versions
 from ..document import comment
 from ..errors import WrongCombination
+from ..gang import QUEUE
 from ..hardware import tolerations
-from ..options import KINDS, parser
+from ..options import KINDS, PORTS, parser
 from ..pods import has_controller_uid
 from . import settings
 from .merge import Merge
@@ -109,7 +110,12 @@ def _refusals(variants, chosen):
     """Lines that refuse values as the generator refuses options."""
     keys = {one.key for one in chosen}
     rules = [
-        (f"gt (len $.Release.Name) {LONGEST_NAME}", f"the name of the release has more than {LONGEST_NAME} characters")
+        (f"gt (len $.Release.Name) {LONGEST_NAME}", f"the name of the release has more than {LONGEST_NAME} characters"),
+        (
+            'not (regexMatch "^[a-z][-a-z0-9]*$" $.Release.Name)',
+            "the name of the release may only have small letters, digits and '-', and begins with a letter, because a "
+            "Service has it too",
+        ),
     ]
     if "minNodes" in keys:
         rules.append(("gt (int $.Values.minNodes) (int $.Values.nnodes)", "minNodes is above nnodes"))
@@ -125,9 +131,19 @@ def _refusals(variants, chosen):
     if "shm" in keys:
         whole = f"and $.Values.shm ({settings.TOO_MUCH_SHM})"
         rules.append((whole, "shm leaves nothing of memory: files in /dev/shm count as the container's memory"))
+    for key in sorted({"memory", "shm"} & keys):
+        rules.append((f"and $.Values.{key} ({settings.too_small(key)})", f"{key} is less than 1 MiB; give Mi or Gi"))
     if {"spot", "grace"} <= keys:
         late = "and $.Values.spot (gt (int $.Values.grace) 110)"
         rules.append((late, "grace above 110 with spot: AWS removes the node 120 s after its notice"))
+    if {"monitoring", "portBase"} <= keys:
+        first, end = "(int $.Values.metricsPort)", "(add (int $.Values.metricsPort) (int $.Values.nprocPerNode))"
+        among = f"(lt {first} (add (int $.Values.portBase) {PORTS})) (gt {end} (int $.Values.portBase))"
+        rules.append((f"and $.Values.monitoring {among}", "metricsPort lies in the job's own ports; move one of them"))
+        rules.append((f"and $.Values.monitoring (gt {end} 65536)", "metricsPort is too high for so many ranks"))
+    if {"labels", "queue"} <= keys:
+        both = f"and $.Values.queue (hasKey $.Values.labels {json.dumps(QUEUE)})"
+        rules.append((both, f"labels.{QUEUE} with queue: both name a queue; leave the label out"))
     rules += [(condition, _in_terms_of_values(text, chosen)) for condition, text in variants.refused]
     return [f"{{{{- if {condition} }}}}{{{{ fail {json.dumps(text)} }}}}{{{{- end }}}}" for condition, text in rules]
 

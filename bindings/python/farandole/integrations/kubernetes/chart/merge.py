@@ -7,6 +7,7 @@ import re
 
 from ..document import Map, comment, plain, scalar
 from ..errors import WrongCombination
+from ..names import RESERVED
 from . import settings
 from .settings import COUNTED, DERIVED, EXPORTED, METRICS
 
@@ -131,12 +132,15 @@ class Merge:
     def mapping(self, nodes, indent, fields=None):
         """`nodes`: the mapping of each variant that has it."""
         among = sum(1 << i for i in nodes)
-        lines = []
-        for key in _order([list(node) for node in nodes.values()], keeps=False):
+        lines, keys = [], _order([list(node) for node in nodes.values()], keeps=False)
+        added = next((self.loops[key].setting.key for key in keys if key in self.loops), None)
+        for key in keys:
             having = {i: node[key] for i, node in nodes.items() if key in node}
             notes = {getattr(nodes[i], "notes", {}).get(key) for i in having}
             loop = self.loops.get(key)
             body = self.note(notes, indent) + self.entry(key, having, indent, fields)
+            if added and not loop and key not in RESERVED:
+                body = _unless_added(key, added, body, indent)
             lines += self._wrap(body, sum(1 << i for i in having), among, loop, indent)
         return lines
 
@@ -176,13 +180,14 @@ class Merge:
         nodes = {i: _counted(node) for i, node in nodes.items()}
         among = sum(1 << i for i in nodes)
         rows = {i: _rows(node) for i, node in nodes.items()}
-        lines = []
-        for key in _order([[name for name, _ in row] for row in rows.values()]):
+        lines, keys = [], _order([[name for name, _ in row] for row in rows.values()])
+        for key in keys:
             having = {i: item for i, row in rows.items() for name, item in row if name == key}
-            lines += self._item(having, among, indent, fields)
+            refusal = [_refused_variable(key, indent)] if EXPORTED in keys and key != EXPORTED else []
+            lines += self._item(having, among, indent, fields, refusal)
         return lines
 
-    def _item(self, having, among, indent, fields):
+    def _item(self, having, among, indent, fields, refusal):
         pad, first = " " * indent, next(iter(having.values()))
         bits = sum(1 << i for i in having)
         name = _unit(first)
@@ -201,7 +206,7 @@ class Merge:
         if name == COUNTED or first == settings.COMMAND.unit:
             over = "$n := until (int $.Values.nprocPerNode)" if name == COUNTED else "$item := $.Values.command"
             body = [f"{pad}{{{{- range {over} }}}}", *body, f"{pad}{{{{- end }}}}"]
-        return self._wrap(self.note(notes, indent) + body, bits, among, loop, indent)
+        return self._wrap([*refusal, *self.note(notes, indent), *body], bits, among, loop, indent)
 
     def documents(self):
         """The whole template: the documents of all variants, in their order."""
@@ -215,6 +220,21 @@ class Merge:
             body = ["---", *self.note(notes, 0), *self.mapping(having, 0)]
             lines += self._wrap(body, bits, self.everything, loop, 0)
         return lines
+
+
+def _unless_added(key, added, body, indent):
+    """An entry that a label or annotation of the user replaces. A node has one value of a label, so that two wishes for
+    it are refused."""
+    pad, has = " " * indent, f"hasKey $.Values.{added} {json.dumps(key)}"
+    if added == "nodeSelector":
+        text = json.dumps(f"{added} has {key}, which another value sets too; leave one out")
+        return [f"{pad}{{{{- if {has} }}}}{{{{ fail {text} }}}}{{{{- end }}}}", *body]
+    return [f"{pad}{{{{- if not ({has}) }}}}", *body, f"{pad}{{{{- end }}}}"]
+
+
+def _refused_variable(name, indent):
+    text = json.dumps(f"env has {name}, which the manifest sets itself; leave it out")
+    return f"{' ' * indent}{{{{- if hasKey $.Values.env {json.dumps(name)} }}}}{{{{ fail {text} }}}}{{{{- end }}}}"
 
 
 def _identity(item):

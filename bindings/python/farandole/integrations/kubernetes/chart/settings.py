@@ -103,6 +103,12 @@ HELPERS = f"""{{{{- define "{MIB}" -}}}}
 {{{{- end -}}}}
 """
 TOO_MUCH_SHM = f'ge (float64 (include "{MIB}" $.Values.shm)) (float64 (include "{MIB}" {_MEMORY}))'
+
+
+def too_small(key):
+    return f'lt (float64 (include "{MIB}" $.Values.{key})) 1.0'
+
+
 _OR_NULL = {"type": ["string", "integer", "null"], "pattern": _QUANTITY}
 
 AMOUNTS = [

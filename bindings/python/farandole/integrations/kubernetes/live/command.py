@@ -13,7 +13,8 @@ UNREACHABLE = 69
 CODES_TEXT = (
     f"The exit code: 0 the job is complete; {CODES[RUNNING]} it still runs; {CODES[SUSPENDED]} it is suspended; if it "
     "has failed, the code of the pod that failed first (1 where that is none of its own); "
-    f"{UNREACHABLE} the API server does not answer; {NO_SUCH_JOB} there is no such job."
+    f"{UNREACHABLE} the API server does not answer; {NO_SUCH_JOB} there is no such job; "
+    f"{KUBECTL_MISSING} kubectl is not in PATH."
 )
 
 

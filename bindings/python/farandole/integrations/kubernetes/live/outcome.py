@@ -53,19 +53,22 @@ def of(controller):
             if word in true:
                 return state, _reason(true[word])
     if controller.get("kind") == "RayJob":
-        return _of_ray(status)
+        return _of_ray(status, spec)
     if "Suspended" in true or spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"):
         return SUSPENDED, _reason(true.get("Suspended", {})) or "it is suspended; Kueue, or who suspended it, starts it"
     return RUNNING, ""
 
 
-def _of_ray(status):
-    word, deployment = status.get("jobStatus", ""), status.get("jobDeploymentStatus", "")
-    if word in ("FAILED", "STOPPED") or deployment == "Failed":
-        return FAILED, status.get("message") or word
-    if word == "SUCCEEDED":
+def _of_ray(status, spec):
+    """jobStatus is that of one attempt. It has ended before KubeRay knows whether there will be another one."""
+    attempt, whole = status.get("jobStatus", ""), status.get("jobDeploymentStatus", "")
+    if whole == "Complete" and attempt == "SUCCEEDED":
         return COMPLETE, ""
-    return (SUSPENDED, "") if deployment in ("Suspended", "Suspending") else (RUNNING, "")
+    if whole in ("Complete", "Failed", "ValidationFailed"):
+        return FAILED, status.get("message") or attempt
+    if whole in ("Suspended", "Suspending") or (not whole and spec.get("suspend")):
+        return SUSPENDED, ""
+    return RUNNING, ""
 
 
 def _reason(condition):
