@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
+#include "base/split_list.h"
 #include "bootstrap/topology/efa_instances.h"
 #include "runtime/lifecycle/assemble.h"
 
@@ -32,10 +34,19 @@ std::vector<Finding> check_libfabric(const EfaFacts& facts, const FabricDescript
   return findings;
 }
 
-Finding check_devices(const EfaFacts& facts, const FabricDescription& fabric) {
+Finding check_devices(const Config& config, const EfaFacts& facts, const FabricDescription& fabric) {
   const bool is_short = static_cast<int>(facts.devices.efa.size()) < facts.expected;
   const bool is_expected = facts.expected > 0 || has_devices(facts) || !facts.devices.others.empty();
   const std::string line = transport_line(facts, fabric.has_efa ? "efa" : "shm, tcp", fabric.efa);
+  const std::vector<std::string> transports = split_list(config.transport);
+  const bool is_named = std::ranges::find(transports, "efa") != transports.end();
+  if (is_named && (!fabric.has_efa || (facts.is_demanded && is_short))) {
+    return {Severity::bad, "EFA", line,
+            fmt::format("with FARANDOLE_TRANSPORT={} no job of several hosts starts here: the pod must request "
+                        "vpc.amazonaws.com/efa, the launch template attach that many interfaces, and the image have "
+                        "libfabric's provider efa; or set FARANDOLE_TRANSPORT=auto",
+                        config.transport)};
+  }
   return {is_expected && (is_short || !fabric.has_efa) ? Severity::warning
           : has_devices(facts)                         ? Severity::good
                                                        : Severity::note,
@@ -90,7 +101,7 @@ Finding check_counters(const std::string& sysfs, const std::string& device) {
 std::vector<Finding> check_fabric(const Config& config, const EfaFacts& facts, const std::string& root) {
   const FabricDescription fabric = describe_fabric(config);
   std::vector<Finding> findings = check_libfabric(facts, fabric);
-  findings.push_back(check_devices(facts, fabric));
+  findings.push_back(check_devices(config, facts, fabric));
   findings.push_back(check_instance_type(facts));
   if (!has_devices(facts)) return findings;
   findings.push_back(check_nodes(root));

@@ -104,6 +104,13 @@ def test_missing_efa_devices_are_counted_in_the_given_tree(tmp_path):
     assert "4096 bytes sent" in result["EFA rdmap16s27"]["text"]
 
 
+def test_efa_that_the_transport_demands_and_the_host_lacks_is_bad():
+    for settings in {}, {"FARANDOLE_EXPECT_EFA": "4"}:
+        demanded = findings({"FARANDOLE_TRANSPORT": "shm,efa", **settings})["EFA"]
+        assert demanded["verdict"] == "bad" and "FARANDOLE_TRANSPORT=shm,efa" in demanded["remedy"], demanded
+    assert findings()["EFA"]["verdict"] == "note"
+
+
 def test_the_network_plugin_of_nccl_is_looked_for_where_the_host_has_efa(tmp_path):
     host = {"FARANDOLE_SYSFS_ROOT": str(efa_devices.make_tree(tmp_path, 1))}
     assert "NCCL's plugin" not in findings(), "a host without EFA"
