@@ -129,8 +129,10 @@ def test_more_than_the_node_has_is_refused(words, why, capsys):
 
 
 @pytest.mark.parametrize("words, left", [("--cpus 96", "95.69"), ("--memory 1100Gi", "1057Gi")])
-def test_more_than_the_kubelet_leaves_is_a_warning(words, left, capsys):
-    assert main(f"gen job --instance-type p4d.24xlarge {words} {AFTER}".split()) == 0
-    assert f"{words}: of a p4d.24xlarge the kubelet leaves about {left} for pods" in capsys.readouterr().err
+def test_more_than_the_kubelet_leaves_is_a_warning(words, left, capsys, tmp_path):
+    for command in "gen", f"chart --directory {tmp_path}":
+        assert main(f"{command} job --instance-type p4d.24xlarge {words} {AFTER}".split()) == 0
+        printed = capsys.readouterr().err
+        assert f"warning: {words}: of a p4d.24xlarge the kubelet leaves about {left} for pods" in printed
     assert main(f"gen job --instance-type p4d.24xlarge --cpus 95 --memory 1057Gi {AFTER}".split()) == 0
     assert capsys.readouterr().err == ""

@@ -227,5 +227,7 @@ def main(words):
     for name, text in files_of(rest, own["--chart-version"]).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
+    for warning in reading.read(rest).warnings:
+        print(f"farandole kubernetes chart: warning: {warning}", file=sys.stderr)
     print(f"{folder}: try `helm template train {folder}`", file=sys.stderr)
     return 0
