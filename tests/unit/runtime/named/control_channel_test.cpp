@@ -64,12 +64,15 @@ class ControlChannelTest : public testing::Test {
     for (std::size_t rank = 0; rank < 2; ++rank)
       channels_[rank] = std::make_unique<ControlChannel>(*comms_[rank], std::vector<int>{1 - static_cast<int>(rank)});
   }
-  void TearDown() override {
+  void TearDown() override { end(); }
+  // The communicators first: they use the memory of a channel until its messages have ended.
+  void end() {
     for (auto& comm : comms_) {
       if (!comm) continue;
       comm->interrupt(Status(Code::shut_down, "the test has ended"));
       comm->progress();
     }
+    for (auto& channel : channels_) channel.reset();
   }
   void send(std::size_t bytes, char fill = 'm') {
     channels_[1]->send(0, std::vector<std::byte>(bytes, static_cast<std::byte>(fill)));
@@ -108,8 +111,7 @@ TEST_F(ControlChannelTest, EveryChangedByteEndsTheChannel) {
   for (std::size_t at = 0; at < 256 + 256 + 300 + kTagBytes; at += at == 0 ? 1 : 7) {
     received_.clear();
     gone_.clear();
-    for (auto& channel : channels_) channel.reset();
-    TearDown();
+    end();
     connect([at](int number, std::vector<std::byte>& bytes) {
       const std::size_t first = static_cast<std::size_t>(std::min(number, 2)) * 256;
       if (at >= first && at - first < bytes.size() && (number == 2 || at < first + 256)) {
@@ -150,8 +152,7 @@ TEST_F(ControlChannelTest, AMessageOfAnotherWorldEndsTheChannel) {
   send(10);
   drive();
   ASSERT_EQ(received_.size(), 1u);
-  for (auto& channel : channels_) channel.reset();
-  TearDown();
+  end();
   connect([&recorded](int, std::vector<std::byte>& bytes) { bytes = recorded; });
   send(10);
   drive();
