@@ -270,6 +270,7 @@ class Group:
         self.ranks = tuple(ranks)
         self.rank = native.rank if native else None
         self._unnamed = {}  # the next number, by operation
+        self.counts = threading.RLock()  # held from the choice of a counted name to the submission
         self._joins = 0  # joins that this rank has started
         self.numbers = MessageNumbers()  # of the objects that its ranks send
         self._lent = {}  # a lock, by operation
@@ -328,8 +329,14 @@ class Group:
         lock = self._lent.setdefault(operation, threading.Lock())
         me = threading.get_ident()
         if self._borrowers.get(operation) == me:
-            with self.naming(operation, None) as counted:
+            naming = self.naming(operation, None)
+            with naming as counted:
+                pass  # `counts` must not be held while the operation waits for other ranks
+            try:
                 yield counted
+            except BaseException:
+                naming.take_back()
+                raise
             return
         with lock:
             self._borrowers[operation] = me
@@ -354,7 +361,8 @@ class _Naming:
     """The context of Group.naming.
 
     Each group counts the unnamed operations of each kind. Names therefore match on all ranks that submit the operations
-    of a group in the same order.
+    of a group in the same order. Until the operation is submitted or refused, no other thread takes a number: else two
+    threads could take the same one, and whether that of a refused call is used again would depend on the scheduler.
     """
 
     __slots__ = ("group", "operation", "name", "number")
@@ -365,6 +373,7 @@ class _Naming:
     def __enter__(self):
         if self.name is not None:
             return f"{self.operation}.{self.name}"
+        self.group.counts.acquire()
         counters = self.group._unnamed
         self.number = counters.get(self.operation, 0)
         counters[self.operation] = self.number + 1
@@ -372,9 +381,16 @@ class _Naming:
         return f"{self.operation}.noname{period}.{self.number}"
 
     def __exit__(self, kind, *_):
-        # If another thread has taken the next number meanwhile, this number stays unused.
-        if kind is not None and self.name is None and self.group._unnamed.get(self.operation) == self.number + 1:
-            self.group._unnamed[self.operation] = self.number
+        if self.name is None:
+            if kind is not None:
+                self.take_back()
+            self.group.counts.release()
+
+    def take_back(self):
+        """Lets the next operation have the number, unless a signal handler has taken the one after it meanwhile."""
+        with self.group.counts:
+            if self.group._unnamed.get(self.operation) == self.number + 1:
+                self.group._unnamed[self.operation] = self.number
 
 
 class MessageNumbers:

@@ -313,6 +313,29 @@ def check_unnamed_calls_of_threads():
             done.result()
 
 
+def check_counted_names_of_threads():
+    """Threads take different numbers, also beside refused calls. They are switched between any two bytecodes."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    calls = [
+        lambda: same(fdl.allgather(np.array([1])), [1] * fdl.size()),
+        lambda: same(fdl.allgather_async(np.array([1])).wait(), [1] * fdl.size()),
+        lambda: raises(fdl.InvalidArgumentError, "not supported", fdl.allgather, np.array(["text"])),
+        lambda: raises(fdl.InvalidArgumentError, "not supported", fdl.allgather_async, np.array(["text"])),
+    ]
+
+    def repeat(call):
+        for _ in range(200):
+            call()
+
+    try:
+        with concurrent.futures.ThreadPoolExecutor(len(calls)) as threads:
+            for done in [threads.submit(repeat, call) for call in calls]:
+                done.result()
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def check_names_after_a_join():
     """They count from 0 on all ranks, whether or not a rank has waited for the handle of its join."""
     for i in range(fdl.rank()):
