@@ -6,6 +6,7 @@ buffer protocol or `__dlpack__`, or are given as (pointer, dtype, shape). Arrays
 """
 
 from . import _native
+from .arguments import SIZE, checked_number, checked_text
 from .codes import Kind, Op
 from .communicator import Communicator, Request
 from .memory import allocate, allocate_on_device, can_use_device, empty, open_device
@@ -135,4 +136,9 @@ def explain(collective, ranks, bytes, algorithm="auto"):
     The text names the algorithm, the reason for the choice, and the steps. `collective` is a name such as "allreduce";
     `algorithm` is a name or "auto".
     """
-    return _native.explain(collective, ranks, bytes, algorithm)
+    return _native.explain(
+        checked_text(collective, "collective"),
+        checked_number(ranks, "ranks"),
+        checked_number(bytes, "bytes", SIZE),
+        checked_text(algorithm, "algorithm"),
+    )

@@ -6,6 +6,7 @@ import os
 import threading
 
 from . import _native, elastic_client, errors
+from .arguments import checked_number, checked_text
 from .rendezvous import world_of
 
 
@@ -41,14 +42,15 @@ def init(rank=None, size=None, local_rank=None, local_size=None, rendezvous=None
     with _state_lock:
         if _state is not None and _state.pid == os.getpid():
             return
-        named = dict(rank=rank, size=size, local_rank=local_rank, local_size=local_size, rendezvous=rendezvous,
-                     job_key=job_key)  # fmt: skip
-        given = {key: value for key, value in named.items() if value is not None}
+        numbers = dict(rank=rank, size=size, local_rank=local_rank, local_size=local_size)
+        texts = dict(rendezvous=rendezvous, job_key=job_key)
+        given = {key: checked_number(value, key) for key, value in numbers.items() if value is not None}
+        given |= {key: checked_text(value, key) for key, value in texts.items() if value is not None}
         if comm is not None:
             if given:
                 raise ValueError(f"init: comm gives all of a rank's place; leave out {', '.join(given)}")
             given = world_of(comm)
-        knobs = {key: _knob(value) for key, value in options.items()}
+        knobs = {checked_text(key, "option"): _knob(key, value) for key, value in options.items()}
         client = None if given else elastic_client.client()
         native = _native.World(given, knobs) if client is None else _next_generation(client, knobs)
         _state = _State(native, os.getpid())
@@ -91,8 +93,8 @@ def note_loss(error):
         _lost_rank = error.culprit_rank
 
 
-def _knob(value):
-    return str(int(value)) if isinstance(value, bool) else str(value)
+def _knob(name, value):
+    return checked_text(str(int(value) if isinstance(value, bool) else value), name)
 
 
 def shutdown():
@@ -121,7 +123,7 @@ def shrink(timeout=None):
     launcher makes the next world (farandole.elastic.run). NotInitializedError before init.
     """
     global _state, _last_rank
-    if timeout is not None and not timeout > 0:
+    if timeout is not None and not 0 < timeout < 9e9:  # in nanoseconds it is an int64
         raise errors.InvalidArgumentError(f"shrink: timeout is {timeout!r}; give seconds above 0, or None")
     with _state_lock:
         state = current()
@@ -227,7 +229,8 @@ def start_timeline(file_path, mark_cycles=False):
     `mark_cycles` also marks the arrival of plans. ResourceError if the file cannot be created. InvalidArgumentError if
     a timeline is being written.
     """
-    current().native.start_timeline(os.fspath(file_path), bool(mark_cycles))
+    path = checked_text(os.fsdecode(file_path), "file_path")
+    current().native.start_timeline(path, bool(mark_cycles))
 
 
 def stop_timeline():
@@ -291,7 +294,7 @@ class Group:
 
         None for a negative color.
         """
-        part = self.member().split(color, key)
+        part = self.member().split(checked_number(color, "color"), checked_number(key, "key"))
         return Group._of_native(part) if part else None
 
     def free(self):
