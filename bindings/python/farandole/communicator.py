@@ -3,9 +3,8 @@
 import functools
 
 from . import _native, errors
-from .arguments import checked_text
 from .arrays import as_array, count_of, flat, like, same_count, share, stacked
-from .codes import Collective, Op, number_of, number_of_compression
+from .codes import Collective, Op, checked_text, number_of, number_of_compression
 from .world import world_group
 
 

@@ -6,8 +6,7 @@ buffer protocol or `__dlpack__`, or are given as (pointer, dtype, shape). Arrays
 """
 
 from . import _native
-from .arguments import SIZE, checked_number, checked_text
-from .codes import Kind, Op
+from .codes import SIZE, Kind, Op, checked_number, checked_text
 from .communicator import Communicator, Request
 from .memory import allocate, allocate_on_device, can_use_device, empty, open_device
 from .operation import Operation

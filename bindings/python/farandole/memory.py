@@ -4,7 +4,7 @@ import math
 import warnings
 
 from . import _native, errors
-from .arguments import SIZE, checked_number
+from .codes import SIZE, checked_number
 from .world import current, world_group
 
 

@@ -6,7 +6,7 @@ import os
 import threading
 
 from . import _native, elastic_client, errors
-from .arguments import checked_number, checked_text
+from .codes import checked_number, checked_text
 from .rendezvous import world_of
 
 
