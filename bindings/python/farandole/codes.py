@@ -1,12 +1,9 @@
 """Codes: the numbers of the C API for operators, operations, collectives, dtypes and kinds of devices.
 
 The native module exports the numbers of include/farandole/farandole.h with which it was compiled.
-
-And checks of other numbers and of texts. Without them the native module's conversions raise errors of pybind11.
 """
 
 import enum
-import operator
 
 from . import _native, errors
 
@@ -69,32 +66,3 @@ def number_of_compression(compression):
 _OTHER_NAMES = {"FLOAT8_E4M3": "float8_e4m3fn"}
 DTYPE_NAMES = {number: _OTHER_NAMES.get(name, name.lower()) for name, number in _codes["dtype"].items()}
 UINT8 = _codes["dtype"]["UINT8"]
-
-
-_INT = range(-(2**31), 2**31)
-SIZE = range(2**63)  # bytes and counts; indices of a larger range do not fit in its methods
-
-
-def checked_number(value, name, allowed=_INT):
-    """`value` as an int of the range that the core has for this argument."""
-    try:
-        index = operator.index(value)
-    except TypeError:
-        raise errors.InvalidArgumentError(f"{name} is {value!r}; give a whole number") from None
-    if index not in allowed:
-        raise errors.InvalidArgumentError(f"{name} is {index}; give a number of {allowed.start}..{allowed.stop - 1}")
-    return index
-
-
-def checked_text(value, name):
-    """`value`, str or bytes, as text that C can hold: encodable, and without NUL, which would end it for the core."""
-    if not isinstance(value, (str, bytes)):
-        raise errors.InvalidArgumentError(f"{name} has the type {type(value).__name__}; give text")
-    shown = "(not shown)" if name == "job_key" else ascii(value)
-    try:
-        data = value.encode() if isinstance(value, str) else value
-    except UnicodeEncodeError:
-        raise errors.InvalidArgumentError(f"{name} {shown} cannot be encoded as UTF-8; leave surrogates out") from None
-    if b"\0" in data:
-        raise errors.InvalidArgumentError(f"{name} {shown} contains a NUL character; leave it out")
-    return value

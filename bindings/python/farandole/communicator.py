@@ -4,7 +4,7 @@ import functools
 
 from . import _native, errors
 from .arrays import as_array, count_of, flat, like, same_count, share, stacked
-from .codes import Collective, Op, checked_text, number_of, number_of_compression
+from .codes import Collective, Op, number_of, number_of_compression
 from .world import world_group
 
 
@@ -48,7 +48,7 @@ def _options(algorithm, timeout, deterministic=None, prescale=None, postscale=No
         raise errors.InvalidArgumentError(f"timeout={timeout!r}: give seconds, or None for the configured timeout")
     if algorithm is not None and not isinstance(algorithm, str):
         raise errors.InvalidArgumentError(f"algorithm={algorithm!r}: give its name, such as 'ring', or None")
-    algorithm = algorithm and checked_text(algorithm, "algorithm")
+    algorithm = algorithm and errors.checked_text(algorithm, "algorithm")
     named = dict(algorithm=algorithm, timeout_ns=timeout and int(timeout * 1e9), deterministic=deterministic,
                  prescale=prescale, postscale=postscale,
                  compression=compression and number_of_compression(compression))  # fmt: skip

@@ -5,8 +5,8 @@ buffer protocol or `__dlpack__`, or are given as (pointer, dtype, shape). Arrays
 `__cuda_array_interface__` or `__dlpack__`) stay there, and their results are arrays of their own library.
 """
 
-from . import _native
-from .codes import SIZE, Kind, Op, checked_number, checked_text
+from . import _native, errors
+from .codes import Kind, Op
 from .communicator import Communicator, Request
 from .memory import allocate, allocate_on_device, can_use_device, empty, open_device
 from .operation import Operation
@@ -136,8 +136,8 @@ def explain(collective, ranks, bytes, algorithm="auto"):
     `algorithm` is a name or "auto".
     """
     return _native.explain(
-        checked_text(collective, "collective"),
-        checked_number(ranks, "ranks"),
-        checked_number(bytes, "bytes", SIZE),
-        checked_text(algorithm, "algorithm"),
+        errors.checked_text(collective, "collective"),
+        errors.checked_number(ranks, "ranks"),
+        errors.checked_number(bytes, "bytes", errors.SIZE),
+        errors.checked_text(algorithm, "algorithm"),
     )

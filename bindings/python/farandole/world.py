@@ -6,7 +6,6 @@ import os
 import threading
 
 from . import _native, elastic_client, errors
-from .codes import checked_number, checked_text
 from .rendezvous import world_of
 
 
@@ -44,13 +43,13 @@ def init(rank=None, size=None, local_rank=None, local_size=None, rendezvous=None
             return
         numbers = dict(rank=rank, size=size, local_rank=local_rank, local_size=local_size)
         texts = dict(rendezvous=rendezvous, job_key=job_key)
-        given = {key: checked_number(value, key) for key, value in numbers.items() if value is not None}
-        given |= {key: checked_text(value, key) for key, value in texts.items() if value is not None}
+        given = {key: errors.checked_number(value, key) for key, value in numbers.items() if value is not None}
+        given |= {key: errors.checked_text(value, key) for key, value in texts.items() if value is not None}
         if comm is not None:
             if given:
                 raise ValueError(f"init: comm gives all of a rank's place; leave out {', '.join(given)}")
             given = world_of(comm)
-        knobs = {checked_text(key, "option"): _knob(key, value) for key, value in options.items()}
+        knobs = {errors.checked_text(key, "option"): _knob(key, value) for key, value in options.items()}
         client = None if given else elastic_client.client()
         native = _native.World(given, knobs) if client is None else _next_generation(client, knobs)
         _state = _State(native, os.getpid())
@@ -94,7 +93,7 @@ def note_loss(error):
 
 
 def _knob(name, value):
-    return checked_text(str(int(value) if isinstance(value, bool) else value), name)
+    return errors.checked_text(str(int(value) if isinstance(value, bool) else value), name)
 
 
 def shutdown():
@@ -229,7 +228,7 @@ def start_timeline(file_path, mark_cycles=False):
     `mark_cycles` also marks the arrival of plans. ResourceError if the file cannot be created. InvalidArgumentError if
     a timeline is being written.
     """
-    path = checked_text(os.fsdecode(file_path), "file_path")
+    path = errors.checked_text(os.fsdecode(file_path), "file_path")
     current().native.start_timeline(path, bool(mark_cycles))
 
 
@@ -294,7 +293,7 @@ class Group:
 
         None for a negative color.
         """
-        part = self.member().split(checked_number(color, "color"), checked_number(key, "key"))
+        part = self.member().split(errors.checked_number(color, "color"), errors.checked_number(key, "key"))
         return Group._of_native(part) if part else None
 
     def free(self):
