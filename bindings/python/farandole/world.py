@@ -160,14 +160,16 @@ def on_shutdown(hook):
 
 def is_initialized():
     """Whether this process has a world. False in a forked child."""
-    return _state is not None and _state.pid == os.getpid()
+    state = _state
+    return state is not None and state.pid == os.getpid()
 
 
 def current():
     """The result of init. NotInitializedError if there is no world."""
-    if not is_initialized():
+    state = _state  # read once: another thread may end the world meanwhile
+    if state is None or state.pid != os.getpid():
         raise errors.NotInitializedError("farandole has not been initialized; call init() first")
-    return _state
+    return state
 
 
 def rank():

@@ -351,6 +351,26 @@ def check_names_after_a_join():
         same(one.wait(), [i * fdl.size()])
 
 
+def check_facts_beside_a_shutdown():
+    """A thread that asks while another one ends the world gets an answer or the error of a call after the end."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def ask():
+        with pytest.raises(fdl.NotInitializedError):
+            while True:
+                fdl.info()
+
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        asking = [threads.submit(ask) for _ in range(4)]
+        time.sleep(0.2)
+        fdl.shutdown()
+        for done in asking:
+            done.result()
+    sys.setswitchinterval(interval)
+    fdl.init()
+
+
 def check_shutdown_and_again():
     fdl.barrier()
     fdl.shutdown()
