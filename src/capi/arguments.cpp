@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #define FDL_BUILDING
 #include "farandole/farandole.h"
@@ -31,6 +32,11 @@ Fault fault_of_place(int device_kind, int device_index) {
   }
   if (device_index < 0) return "device index " + std::to_string(device_index) + " does not exist";
   return std::nullopt;
+}
+
+Fault fault_of_count(std::size_t count, std::size_t element_bytes) {
+  if (count <= static_cast<std::size_t>(std::numeric_limits<int64_t>::max()) / element_bytes) return std::nullopt;
+  return "count " + std::to_string(count) + " is more than memory can hold (was it negative?)";
 }
 
 Fault fault_of_elements(const char* name, std::size_t stated, std::size_t needed) {

@@ -22,6 +22,8 @@ struct Extent {
 Fault fault_of_size(const char* structure, std::size_t struct_size);
 // The device kind and index of a tensor.
 Fault fault_of_place(int device_kind, int device_index);
+// A count of elements of so many bytes each that no memory can hold.
+Fault fault_of_count(std::size_t count, std::size_t element_bytes);
 // `stated`: how many elements the caller's array has, or FDL_UNSTATED; `needed`: how many the operation uses.
 Fault fault_of_elements(const char* name, std::size_t stated, std::size_t needed);
 // `stated`: how many entries an array with one entry a rank has, or FDL_UNSTATED.

@@ -193,6 +193,9 @@ fdl_result fdl_compression_round_trip(fdl_compression compression, const float* 
   if (count > 0 && (input == nullptr || output == nullptr)) {
     return refuse("fdl_compression_round_trip: input and output must not be NULL");
   }
+  if (auto fault = fault_of_count(count, sizeof *input)) {
+    return refuse("fdl_compression_round_trip: " + *fault);
+  }
   const double bound = round_trip(static_cast<Compression>(compression), input, output, count);
   if (error_bound != nullptr) *error_bound = bound;
   return FDL_OK;

@@ -15,6 +15,7 @@ Status check(const fdl_group* group, const char* purpose, const void* const* par
       (count > 0 && (parts == nullptr || sizes == nullptr))) {
     return Status(Code::invalid_argument, "group, purpose, seal, parts and sizes must not be NULL");
   }
+  if (auto fault = fault_of_count(count, sizeof *parts)) return Status(Code::invalid_argument, *fault);
   for (size_t i = 0; i < count; ++i) {
     if (parts[i] == nullptr && sizes[i] > 0) {
       return Status(Code::invalid_argument, "part " + std::to_string(i) + " is NULL and not empty");

@@ -36,8 +36,7 @@ int run_processes(int ranks, const std::function<int(int)>& body) {
     if (child == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent) ::_exit(kExitBug);  // the parent died before prctl() took effect
-      const int code = body(rank);
-      std::fflush(stdout);
+      const int code = code_after_output(body(rank));
       std::fflush(stderr);
       ::_exit(code);
     }

@@ -4,10 +4,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
-#include <cerrno>
-#include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <optional>
 #include <set>
 #include <string>
@@ -97,24 +94,12 @@ std::string text_of_extras(const CLI::App& app, const Arguments& arguments) {
   return text + "; `" + name + " --help` lists the options";
 }
 
-// The reader of a pipe may end early, as `head` does: that is the code of SIGPIPE, and no error.
-int cannot_write(int error) {
-  if (error == EPIPE) return 128 + SIGPIPE;
-  // The reason of an earlier write is not known any more.
-  std::fprintf(stderr, "farandole: standard output cannot be written%s%s\n", error == 0 ? "" : ": ",
-               error == 0 ? "" : std::strerror(error));
-  return fdl::kExitCannotWrite;
-}
-
-// Runs a subcommand. An output that was lost, for example on a full device, is a failure.
+// Runs a subcommand.
 int run(const fdl::Work& work) {
   try {
-    const int code = work();
-    errno = 0;
-    const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-    return is_written || code != fdl::kExitOk ? code : cannot_write(errno);
+    return fdl::code_after_output(work());
   } catch (const std::system_error& error) {  // of fmt::print()
-    return cannot_write(error.code().value());
+    return fdl::code_of_lost_output(error.code().value());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "farandole: an unexpected exception, please report it: %s\n", error.what());
     return fdl::kExitBug;

@@ -24,6 +24,12 @@ enum ExitCode : int {
   kExitNoJob = 206,          // farandole where: there is no such job, or it could not be asked
 };
 
+// Writes what is buffered for standard output, once, at the end of a process that printed. Returns `code`, or after a
+// success the code of an output that was lost, which a line on standard error then reports.
+int code_after_output(int code);
+// The same for an output that failed with this errno (0: not known).
+int code_of_lost_output(int error);
+
 // The chosen subcommand stores its work here; main() runs it after the whole command line has been parsed.
 using Work = std::function<int()>;
 

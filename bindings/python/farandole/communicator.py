@@ -48,6 +48,7 @@ def _options(algorithm, timeout, deterministic=None, prescale=None, postscale=No
         raise errors.InvalidArgumentError(f"timeout={timeout!r}: give seconds, or None for the configured timeout")
     if algorithm is not None and not isinstance(algorithm, str):
         raise errors.InvalidArgumentError(f"algorithm={algorithm!r}: give its name, such as 'ring', or None")
+    algorithm = algorithm and errors.checked_text(algorithm, "algorithm")
     named = dict(algorithm=algorithm, timeout_ns=timeout and int(timeout * 1e9), deterministic=deterministic,
                  prescale=prescale, postscale=postscale,
                  compression=compression and number_of_compression(compression))  # fmt: skip
@@ -310,7 +311,8 @@ class Communicator:
 
         Any thread may call it.
         """
-        self._native.abort(reason)
+        # No character of the reason keeps the other ranks waiting.
+        self._native.abort(str(reason).replace("\0", "\\0").encode(errors="backslashreplace").decode())
 
     def free(self):
         """Ends the communicator on this rank. A `with` statement does the same at its end."""

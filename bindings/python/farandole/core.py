@@ -5,7 +5,7 @@ buffer protocol or `__dlpack__`, or are given as (pointer, dtype, shape). Arrays
 `__cuda_array_interface__` or `__dlpack__`) stay there, and their results are arrays of their own library.
 """
 
-from . import _native
+from . import _native, errors
 from .codes import Kind, Op
 from .communicator import Communicator, Request
 from .memory import allocate, allocate_on_device, can_use_device, empty, open_device
@@ -135,4 +135,9 @@ def explain(collective, ranks, bytes, algorithm="auto"):
     The text names the algorithm, the reason for the choice, and the steps. `collective` is a name such as "allreduce";
     `algorithm` is a name or "auto".
     """
-    return _native.explain(collective, ranks, bytes, algorithm)
+    return _native.explain(
+        errors.checked_text(collective, "collective"),
+        errors.checked_number(ranks, "ranks"),
+        errors.checked_number(bytes, "bytes", errors.SIZE),
+        errors.checked_text(algorithm, "algorithm"),
+    )

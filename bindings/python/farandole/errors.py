@@ -1,9 +1,11 @@
 """Exceptions: one class for each code of the C API, and the classes that programs written for Horovod catch.
 
-And what the library's own threads call when ranks wait: a warning, and the stacks for `farandole where --stacks`.
+And what the library's own threads call when ranks wait: a warning, and the stacks for `farandole where --stacks`. And
+checks of arguments, without which the native module's conversions raise errors of pybind11.
 """
 
 import builtins
+import operator
 import sys
 import threading
 import traceback
@@ -229,3 +231,32 @@ def _rebuild(home, fields):
     if other:
         kind = also(kind, {"HorovodInternalError": HorovodInternalError, "ValueError": ValueError}[other])
     return kind(*fields)
+
+
+_INT = range(-(2**31), 2**31)
+SIZE = range(2**63)  # of numbers of bytes
+
+
+def checked_number(value, name, allowed=_INT):
+    """`value` as an int of the range that the core has for this argument."""
+    try:
+        index = operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} is {value!r}; give a whole number") from None
+    if index not in allowed:
+        raise InvalidArgumentError(f"{name} is {index}; give a number of {allowed.start}..{allowed.stop - 1}")
+    return index
+
+
+def checked_text(value, name):
+    """`value`, str or bytes, as text that C can hold: encodable, and without NUL, which would end it for the core."""
+    if not isinstance(value, (str, bytes)):
+        raise InvalidArgumentError(f"{name} has the type {type(value).__name__}; give text")
+    shown = "(not shown)" if name == "job_key" else ascii(value)
+    try:
+        data = value.encode() if isinstance(value, str) else value
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(f"{name} {shown} cannot be encoded as UTF-8; leave surrogates out") from None
+    if b"\0" in data:
+        raise InvalidArgumentError(f"{name} {shown} contains a NUL character; leave it out")
+    return value

@@ -14,7 +14,7 @@ def allocate(nbytes):
     The memory is freed when no object refers to it any more, also after shutdown. Collectives on such memory need no
     copies between the ranks of a host.
     """
-    return _native.Memory(current().native, nbytes)
+    return _native.Memory(current().native, errors.checked_number(nbytes, "nbytes", errors.SIZE))
 
 
 def allocate_on_device(nbytes, place, group=None):
@@ -24,6 +24,7 @@ def allocate_on_device(nbytes, place, group=None):
     (codes.DEVICE_CUDA), its index, and the stream on which the memory is zeroed and freed. The result has
     __cuda_array_interface__; it is freed when no object refers to it any more.
     """
+    nbytes = errors.checked_number(nbytes, "nbytes", errors.SIZE)
     return _native.DeviceMemory((group or world_group()).member(), *place, nbytes)
 
 

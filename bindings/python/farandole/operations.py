@@ -311,8 +311,9 @@ def barrier(*, name=None, group=None):
 def join_async(group=None):
     """Starts join and returns its Handle."""
     group = group or world_group()
-    handle = _native.join(group.member())
-    group.start_names_after_join()
+    with group.counts:
+        handle = _native.join(group.member())
+        group.start_names_after_join()
     return Handle(handle, lambda done: done.last_joined())
 
 

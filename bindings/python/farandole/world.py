@@ -41,14 +41,15 @@ def init(rank=None, size=None, local_rank=None, local_size=None, rendezvous=None
     with _state_lock:
         if _state is not None and _state.pid == os.getpid():
             return
-        named = dict(rank=rank, size=size, local_rank=local_rank, local_size=local_size, rendezvous=rendezvous,
-                     job_key=job_key)  # fmt: skip
-        given = {key: value for key, value in named.items() if value is not None}
+        numbers = dict(rank=rank, size=size, local_rank=local_rank, local_size=local_size)
+        texts = dict(rendezvous=rendezvous, job_key=job_key)
+        given = {key: errors.checked_number(value, key) for key, value in numbers.items() if value is not None}
+        given |= {key: errors.checked_text(value, key) for key, value in texts.items() if value is not None}
         if comm is not None:
             if given:
                 raise ValueError(f"init: comm gives all of a rank's place; leave out {', '.join(given)}")
             given = world_of(comm)
-        knobs = {key: _knob(value) for key, value in options.items()}
+        knobs = {errors.checked_text(key, "option"): _knob(key, value) for key, value in options.items()}
         client = None if given else elastic_client.client()
         native = _native.World(given, knobs) if client is None else _next_generation(client, knobs)
         _state = _State(native, os.getpid())
@@ -91,8 +92,8 @@ def note_loss(error):
         _lost_rank = error.culprit_rank
 
 
-def _knob(value):
-    return str(int(value)) if isinstance(value, bool) else str(value)
+def _knob(name, value):
+    return errors.checked_text(str(int(value) if isinstance(value, bool) else value), name)
 
 
 def shutdown():
@@ -121,7 +122,7 @@ def shrink(timeout=None):
     launcher makes the next world (farandole.elastic.run). NotInitializedError before init.
     """
     global _state, _last_rank
-    if timeout is not None and not timeout > 0:
+    if timeout is not None and not 0 < timeout < 9e9:  # in nanoseconds it is an int64
         raise errors.InvalidArgumentError(f"shrink: timeout is {timeout!r}; give seconds above 0, or None")
     with _state_lock:
         state = current()
@@ -159,14 +160,16 @@ def on_shutdown(hook):
 
 def is_initialized():
     """Whether this process has a world. False in a forked child."""
-    return _state is not None and _state.pid == os.getpid()
+    state = _state
+    return state is not None and state.pid == os.getpid()
 
 
 def current():
     """The result of init. NotInitializedError if there is no world."""
-    if not is_initialized():
+    state = _state  # read once: another thread may end the world meanwhile
+    if state is None or state.pid != os.getpid():
         raise errors.NotInitializedError("farandole has not been initialized; call init() first")
-    return _state
+    return state
 
 
 def rank():
@@ -227,7 +230,8 @@ def start_timeline(file_path, mark_cycles=False):
     `mark_cycles` also marks the arrival of plans. ResourceError if the file cannot be created. InvalidArgumentError if
     a timeline is being written.
     """
-    current().native.start_timeline(os.fspath(file_path), bool(mark_cycles))
+    path = errors.checked_text(os.fsdecode(file_path), "file_path")
+    current().native.start_timeline(path, bool(mark_cycles))
 
 
 def stop_timeline():
@@ -270,6 +274,7 @@ class Group:
         self.ranks = tuple(ranks)
         self.rank = native.rank if native else None
         self._unnamed = {}  # the next number, by operation
+        self.counts = threading.RLock()  # held from the choice of a counted name to the submission
         self._joins = 0  # joins that this rank has started
         self.numbers = MessageNumbers()  # of the objects that its ranks send
         self._lent = {}  # a lock, by operation
@@ -290,7 +295,7 @@ class Group:
 
         None for a negative color.
         """
-        part = self.member().split(color, key)
+        part = self.member().split(errors.checked_number(color, "color"), errors.checked_number(key, "key"))
         return Group._of_native(part) if part else None
 
     def free(self):
@@ -328,8 +333,14 @@ class Group:
         lock = self._lent.setdefault(operation, threading.Lock())
         me = threading.get_ident()
         if self._borrowers.get(operation) == me:
-            with self.naming(operation, None) as counted:
+            naming = self.naming(operation, None)
+            with naming as counted:
+                pass  # `counts` must not be held while the operation waits for other ranks
+            try:
                 yield counted
+            except BaseException:
+                naming.take_back()
+                raise
             return
         with lock:
             self._borrowers[operation] = me
@@ -354,7 +365,8 @@ class _Naming:
     """The context of Group.naming.
 
     Each group counts the unnamed operations of each kind. Names therefore match on all ranks that submit the operations
-    of a group in the same order.
+    of a group in the same order. Until the operation is submitted or refused, no other thread takes a number: else two
+    threads could take the same one, and whether that of a refused call is used again would depend on the scheduler.
     """
 
     __slots__ = ("group", "operation", "name", "number")
@@ -365,6 +377,7 @@ class _Naming:
     def __enter__(self):
         if self.name is not None:
             return f"{self.operation}.{self.name}"
+        self.group.counts.acquire()
         counters = self.group._unnamed
         self.number = counters.get(self.operation, 0)
         counters[self.operation] = self.number + 1
@@ -372,9 +385,16 @@ class _Naming:
         return f"{self.operation}.noname{period}.{self.number}"
 
     def __exit__(self, kind, *_):
-        # If another thread has taken the next number meanwhile, this number stays unused.
-        if kind is not None and self.name is None and self.group._unnamed.get(self.operation) == self.number + 1:
-            self.group._unnamed[self.operation] = self.number
+        if self.name is None:
+            if kind is not None:
+                self.take_back()
+            self.group.counts.release()
+
+    def take_back(self):
+        """Lets the next operation have the number, unless a signal handler has taken the one after it meanwhile."""
+        with self.group.counts:
+            if self.group._unnamed.get(self.operation) == self.number + 1:
+                self.group._unnamed[self.operation] = self.number
 
 
 class MessageNumbers:

@@ -313,6 +313,29 @@ def check_unnamed_calls_of_threads():
             done.result()
 
 
+def check_counted_names_of_threads():
+    """Threads take different numbers, also beside refused calls. They are switched between any two bytecodes."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    calls = [
+        lambda: same(fdl.allgather(np.array([1])), [1] * fdl.size()),
+        lambda: same(fdl.allgather_async(np.array([1])).wait(), [1] * fdl.size()),
+        lambda: raises(fdl.InvalidArgumentError, "not supported", fdl.allgather, np.array(["text"])),
+        lambda: raises(fdl.InvalidArgumentError, "not supported", fdl.allgather_async, np.array(["text"])),
+    ]
+
+    def repeat(call):
+        for _ in range(200):
+            call()
+
+    try:
+        with concurrent.futures.ThreadPoolExecutor(len(calls)) as threads:
+            for done in [threads.submit(repeat, call) for call in calls]:
+                done.result()
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def check_names_after_a_join():
     """They count from 0 on all ranks, whether or not a rank has waited for the handle of its join."""
     for i in range(fdl.rank()):
@@ -326,6 +349,26 @@ def check_names_after_a_join():
     assert handle.wait() in range(fdl.size())
     for i, one in enumerate(sums):
         same(one.wait(), [i * fdl.size()])
+
+
+def check_facts_beside_a_shutdown():
+    """A thread that asks while another one ends the world gets an answer or the error of a call after the end."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def ask():
+        with pytest.raises(fdl.NotInitializedError):
+            while True:
+                fdl.info()
+
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        asking = [threads.submit(ask) for _ in range(4)]
+        time.sleep(0.2)
+        fdl.shutdown()
+        for done in asking:
+            done.result()
+    sys.setswitchinterval(interval)
+    fdl.init()
 
 
 def check_shutdown_and_again():

@@ -245,3 +245,49 @@ def test_numbers_that_do_not_fit_are_refused_by_communicators():
     raises(refused, "peer is 1180591620717411303424", communicator.send, tensor, HUGE)
     raises(refused, "timeout=1e\\+300: give seconds", communicator.allreduce, tensor, timeout=1e300)
     raises(refused, "prescale is", communicator.allreduce, tensor, prescale="x")
+
+
+TOO_LARGE = (2**31, 2**40, HUGE, -HUGE)
+
+
+@pytest.mark.parametrize("number", TOO_LARGE)
+def test_numbers_of_groups_and_memory_that_do_not_fit_are_refused(number):
+    refused = fdl.InvalidArgumentError
+    raises(refused, f"color is {number}; give a number of ", fdl.world_group().split, number)
+    raises(refused, f"key is {number}; give a number of ", fdl.world_group().split, 0, number)
+    raises(refused, f"ranks is {number}; give a number of ", fdl.explain, "allreduce", number, 1)
+    raises(refused, "nbytes is -8; give a number of ", fdl.memory.allocate, -8)
+    raises(refused, "nbytes is 4722366482869645213696; give a number of ", fdl.empty, 2**69, "float64")
+    raises(refused, "timeout is 1e\\+300; give seconds", fdl.shrink, 1e300)
+
+
+TEXTS = {"a\ud800": "cannot be encoded as UTF-8", "a\0b": "contains a NUL character"}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_texts_that_c_cannot_hold_are_refused(text, tmp_path):
+    refused, why = fdl.InvalidArgumentError, TEXTS[text]
+    raises(refused, f"file_path .*{why}", fdl.start_timeline, f"{tmp_path}/{text}")
+    raises(refused, f"collective .*{why}", fdl.explain, text, 2, 1)
+    raises(refused, f"algorithm .*{why}", fdl.Communicator().allreduce, np.ones(2), algorithm=text)
+    communicator = fdl.Communicator()
+    communicator.abort(text)
+    with pytest.raises(fdl.AbortedError) as ended:
+        communicator.barrier()
+    assert {"a\ud800": "a\\ud800", "a\0b": "a\\0b"}[text] in str(ended.value)
+
+
+def check_arguments_of_init_that_do_not_fit_are_refused():
+    for text, why in TEXTS.items():
+        for name in ("rendezvous", "job_key", "transport"):
+            error = raises(fdl.InvalidArgumentError, f"{name} .*{why}", fdl.init, **{name: f"secret{text}"})
+            assert name != "job_key" or "secret" not in str(error)
+    raises(fdl.InvalidArgumentError, "job_key has the type int; give text", fdl.init, job_key=12345)
+    raises(fdl.InvalidArgumentError, "job_key .* contains a NUL", fdl.init, job_key=b"secret\0secret")
+    for number in TOO_LARGE:
+        for name in ("rank", "size", "local_rank", "local_size"):
+            raises(fdl.InvalidArgumentError, f"{name} is {number}; give a number of ", fdl.init, **{name: number})
+
+
+def test_arguments_of_init_that_do_not_fit_are_refused():
+    launch(1, check_arguments_of_init_that_do_not_fit_are_refused)

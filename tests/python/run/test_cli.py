@@ -601,7 +601,10 @@ def test_ranks_on_two_numa_nodes_use_levels_and_get_exact_sums():
     assert not re.search("hwloc|warning", done.stderr, re.IGNORECASE), done.stderr
 
 
-@pytest.mark.parametrize("command", ["config", "explain --ranks 4", "env", "--version", "--help"])
+# The table of bench is printed by a rank, which is a process of its own.
+@pytest.mark.parametrize(
+    "command", ["config", "explain --ranks 4", "env", "--version", "--help", "bench --ranks 2 --sizes 4"]
+)
 def test_output_that_cannot_be_written_is_an_error(command):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
