@@ -4,12 +4,21 @@
 #include <span>
 #include <utility>
 
+#include "base/log.h"
 #include "capi/ordered_call.h"
 
 using namespace fdl;
 using namespace fdl::capi;
 
 namespace {
+
+// An error if one of the requests is in flight and this thread must not wait for it. They then stay as they are.
+Status may_finish(std::span<fdl_request* const> requests) {
+  for (fdl_request* request : requests) {
+    if (request != nullptr && !request->completion().done) FDL_RETURN_IF_ERROR(may_wait(request->comm));
+  }
+  return {};
+}
 
 // Drives the communicator once. Returns whether anything has moved; an exception ends its requests, which has.
 bool progress(fdl_comm* comm) {
@@ -34,6 +43,7 @@ FDL_REPORT_EXCEPTIONS
 
 fdl_result fdl_wait(fdl_request* request) try {
   if (request == nullptr) return refuse("fdl_wait: request must not be NULL (was it waited for already?)");
+  if (Status allowed = may_finish(std::span(&request, 1)); !allowed.ok()) return report(allowed);
   return finish(request);
 }
 FDL_REPORT_EXCEPTIONS
@@ -41,6 +51,7 @@ FDL_REPORT_EXCEPTIONS
 fdl_result fdl_wait_all(fdl_request** requests, size_t count) try {
   if (requests == nullptr && count > 0) return refuse("fdl_wait_all: requests must not be NULL");
   if (auto fault = fault_of_count(count, sizeof *requests)) return refuse("fdl_wait_all: " + *fault);
+  if (Status allowed = may_finish(std::span(requests, count)); !allowed.ok()) return report(allowed);
   fdl_result first = FDL_OK;
   Status first_error;
   for (size_t i = 0; i < count; ++i) {
@@ -72,6 +83,10 @@ fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index) try
     comm = requests[i]->comm;
   }
   if (comm == nullptr) return refuse("fdl_wait_any: all requests are NULL");
+  const auto is_done = [](fdl_request* one) { return one != nullptr && one->completion().done; };
+  if (std::ranges::none_of(std::span(requests, count), is_done)) {
+    if (Status allowed = may_wait(comm); !allowed.ok()) return report(allowed);
+  }
   // The limit of each request counts from here.
   Deadline limit = Deadline::never();
   fdl_request** first = nullptr;  // the one whose limit passes first
@@ -114,6 +129,7 @@ fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, 
     return std::find_if(served.begin(), served.end(),
                         [](fdl_request* one) { return one != nullptr && one->completion().done; });
   };
+  if (Status allowed = may_wait(comm); !allowed.ok()) return report(allowed);
   // An exception ends the requests, which then have its error.
   static_cast<void>(drive(comm, [&] {
     comm->comm().serve([&] { return first_done() != served.end(); },
@@ -143,6 +159,10 @@ void fdl_request_free(fdl_request* request) try {
   if (request->completion().done) {
     static_cast<void>(order_stream_behind(request->call));
     delete request;
+  } else if (Status allowed = may_wait(request->comm); !allowed.ok()) {
+    // The request stays: it may read and write the caller's memory until it is done.
+    static_cast<void>(report(allowed));
+    log_error("rank {}: fdl_request_free: {}", request->comm->world->runtime->facts().rank, allowed.text());
   } else {
     static_cast<void>(finish(request));
   }

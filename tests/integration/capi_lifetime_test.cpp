@@ -1,6 +1,7 @@
 // The ends of objects in any order: in callbacks, beside calls of other threads, and before what was made from them.
 #include <gmock/gmock.h>
 
+#include <array>
 #include <latch>
 #include <limits>
 
@@ -125,6 +126,43 @@ TEST(Lifetime, ACallbackThatWouldWaitForOtherRanksGetsAnError) {
   });
 }
 
+// A request that is started in the callback, or before, stays in flight and is waited for afterwards.
+TEST(Lifetime, AnOrderedCallThatWouldWaitInACallbackGetsAnError) {
+  std::latch is_set(1), is_over(1);
+  run_ranks(2, {{"log_level", "off"}}, [&](World& me) {
+    float value = 1;
+    float sum = 0;
+    fdl_request* request = nullptr;
+    const auto start = [&] { FDL_EXPECT_OK(fdl_iallreduce(me.comm, &value, &sum, 1, FDL_FLOAT32, FDL_SUM, &request)); };
+    in_callback(me, is_set, [&] {
+      const auto expect_refusal = [](fdl_result result) {
+        EXPECT_EQ(result, FDL_INVALID_ARGUMENT);
+        EXPECT_THAT(last_text(), HasSubstr("a callback of a handle must not wait"));
+      };
+      expect_refusal(fdl_barrier(me.comm));
+      expect_refusal(fdl_allreduce(me.comm, &value, &sum, 1, FDL_FLOAT32, FDL_SUM));
+      expect_refusal(fdl_send(me.comm, &value, 1, FDL_FLOAT32, 1));
+      start();
+      size_t index = 0;
+      expect_refusal(fdl_wait(request));
+      expect_refusal(fdl_wait_all(&request, 1));
+      expect_refusal(fdl_wait_any(&request, 1, &index));
+      expect_refusal(fdl_comm_serve(me.comm, &request, 1, -1, &index));
+      fdl_request_free(request);
+      EXPECT_EQ(fdl_last_error()->code, FDL_INVALID_ARGUMENT);
+    });
+    if (me.rank == 0) {
+      is_over.count_down();
+    } else {
+      is_over.wait();  // else the request could be done in the callback
+      start();
+    }
+    FDL_ASSERT_OK(fdl_wait(request));
+    EXPECT_EQ(sum, 2);
+    expect_sum(me, me.comm);
+  });
+}
+
 TEST(Lifetime, AWorldThatACallbackDestroysStays) {
   std::latch is_set(1);
   run_ranks(2, {{"log_level", "off"}}, [&](World& me) {
@@ -241,6 +279,47 @@ TEST(Lifetime, CallsBesideTheEndOfAWorldReturnShutDown) {
       fdl_world_destroy(std::exchange(me.world, nullptr));
       sums.join();
       objects.join();
+      fdl_group_destroy(group);
+    });
+  }
+}
+
+// Groups and communicators are made, used and destroyed by one thread while another one ends the world. Ranks that the
+// end interrupts return at once, and none waits for a time limit.
+TEST(Lifetime, WhatIsMadeBesideTheEndOfAWorldReturnsShutDown) {
+  const std::array<fdl_result (*)(fdl_group*), 2> kinds = {[](fdl_group* group) {
+                                                             fdl_group* made = nullptr;
+                                                             const fdl_result result =
+                                                                 fdl_group_split(group, 0, 0, &made);
+                                                             fdl_group_destroy(made);
+                                                             return result;
+                                                           },
+                                                           [](fdl_group* group) {
+                                                             fdl_comm* made = nullptr;
+                                                             const fdl_result result = fdl_comm_create(group, &made);
+                                                             fdl_comm_destroy(made);
+                                                             return result;
+                                                           }};
+  for (int round = 0; round < 12; ++round) {
+    const char* transport = round % 2 == 0 ? "shm" : "tcp";
+    run_ranks(2, {{"transport", transport}, {"log_level", "off"}}, [&](World& me) {
+      const int ranks[] = {0, 1};
+      fdl_group* group = nullptr;
+      FDL_ASSERT_OK(fdl_group_create(me.world, ranks, 2, &group));
+      fdl_comm_destroy(std::exchange(me.comm, nullptr));
+      std::atomic<int> made{0};
+      std::thread makes([&] {
+        fdl_result result = FDL_OK;
+        while (result == FDL_OK) {
+          result = kinds[static_cast<std::size_t>(round / 2 % 2)](group);
+          ++made;
+        }
+        EXPECT_EQ(result, FDL_SHUT_DOWN) << transport << ": " << last_text();
+      });
+      while (made < 3) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::microseconds(600 * round));
+      fdl_world_destroy(std::exchange(me.world, nullptr));
+      makes.join();
       fdl_group_destroy(group);
     });
   }

@@ -331,7 +331,7 @@ const ClientProtocol::News* ClientProtocol::first_gone_of(const std::vector<int>
 }
 
 Result<uint64_t> ClientProtocol::request(CoordinatorMessage message) {
-  if (left_) return Status(Code::shut_down, fmt::format("{} has left the coordinator", process_name(hello_)));
+  if (left_) return has_left_error();
   message.id = ++last_id_;
   replies_.emplace(message.id, std::nullopt);
   send(std::move(message));
@@ -341,7 +341,7 @@ Result<uint64_t> ClientProtocol::request(CoordinatorMessage message) {
 // If a rank of `of` is gone, no reply will come from it.
 bool ClientProtocol::is_settled(uint64_t id, const std::vector<int>& of) const {
   const auto found = replies_.find(id);
-  return found == replies_.end() || found->second || !is_open() || first_gone_of(of) != nullptr;
+  return found == replies_.end() || found->second || !is_open() || left_ || first_gone_of(of) != nullptr;
 }
 
 Result<CoordinatorMessage> ClientProtocol::take_reply(uint64_t id, const std::vector<int>& of) {
@@ -353,6 +353,7 @@ Result<CoordinatorMessage> ClientProtocol::take_reply(uint64_t id, const std::ve
     return std::move(reply);
   }
   if (!is_open()) return coordinator_lost_;
+  if (left_) return has_left_error();
   // The coordinator keeps open requests, and a fetch of a key that no rank publishes would stay there until the job
   // ends.
   CoordinatorMessage forget{.kind = Kind::forget};
@@ -392,9 +393,13 @@ void ClientProtocol::report(const std::string& comm, const Status& why, int64_t 
 void ClientProtocol::leave() {
   if (left_) return;
   // Set before the message is sent: what arrives from now on concerns a world that has ended.
-  left_ = true;
+  left_ = has_changed_ = true;
   events_.clear();
   send({.kind = Kind::leave});
+}
+
+Status ClientProtocol::has_left_error() const {
+  return Status(Code::shut_down, fmt::format("{} has left the coordinator", process_name(hello_)));
 }
 
 // ---- Set-ups ----
@@ -403,6 +408,7 @@ void ClientProtocol::leave() {
 void ClientProtocol::add_watch(const std::shared_ptr<SetupWatch>& watch, int64_t now_ns) {
   std::erase_if(watches_, [](const auto& one) { return one.expired(); });
   watches_.push_back(watch);
+  if (!set_ups_ended_by_.ok()) watch->fire(set_ups_ended_by_, now_ns);
   const auto decided = decided_.find(watch->comm());
   const News* gone = first_gone_of(watch->ranks());
   if (decided != decided_.end() && (gone == nullptr || decided->second.number < gone->number)) {
@@ -411,6 +417,14 @@ void ClientProtocol::add_watch(const std::shared_ptr<SetupWatch>& watch, int64_t
     watch->fire(gone->why, now_ns + (gone->why.code() == Code::peer_lost ? 0 : SetupWatch::kLeftGrace_ns));
   }
   if (!is_open()) watch->fire(coordinator_lost_, now_ns);
+}
+
+void ClientProtocol::end_set_ups(const Status& why, int64_t now_ns) {
+  set_ups_ended_by_ = why;
+  for (const auto& one : watches_) {
+    if (const auto watch = one.lock()) watch->fire(why, now_ns);
+  }
+  has_changed_ = true;
 }
 
 // A probe without an answer is repeated at the usual rate, so that the silence of the coordinator counts in full.

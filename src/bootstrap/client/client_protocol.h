@@ -54,7 +54,8 @@ class ClientProtocol {
   // ---- requests that have a reply ----
   // Returns the number of the request. An error: this rank has left.
   Result<uint64_t> request(CoordinatorMessage message);
-  // Whether there is a reply, or none will come: the coordinator is lost, or one of the ranks `of` is gone.
+  // Whether there is a reply, or none will come: the coordinator is lost, this rank has left, or one of the ranks `of`
+  // is gone.
   bool is_settled(uint64_t id, const std::vector<int>& of) const;
   // Ends the request. One without a reply is an error, and is withdrawn at the coordinator.
   Result<CoordinatorMessage> take_reply(uint64_t id, const std::vector<int>& of);
@@ -73,6 +74,8 @@ class ClientProtocol {
 
   // ---- news ----
   void add_watch(const std::shared_ptr<SetupWatch>& watch, int64_t now_ns);
+  // This rank ends its world: set-ups in which it takes part end with `why`, and later ones at once.
+  void end_set_ups(const Status& why, int64_t now_ns);
   std::vector<CoordinatorEvent> take_events() { return std::exchange(events_, {}); }
   std::vector<int> lost_ranks() const;
   // Whether something has changed since the last call for which a thread may wait.
@@ -113,6 +116,7 @@ class ClientProtocol {
   bool a_rank_serves() const;
   void lose_coordinator(const std::string& how, int64_t now_ns);
   const News* first_gone_of(const std::vector<int>& ranks) const;
+  Status has_left_error() const;
 
   // The most decisions in decided_.
   static constexpr std::size_t kMostDecided = 1024;
@@ -135,6 +139,7 @@ class ClientProtocol {
   Silence silence_;         // of the coordinator
   bool is_silent_ = false;  // for too long: the connection is to be closed
   std::vector<std::weak_ptr<SetupWatch>> watches_;
+  Status set_ups_ended_by_;                        // OK: this rank has not ended its world
   int64_t probed_watched_ns_ = 0;                  // the last time
   std::set<std::string> undecided_;                // communicators that this rank has reported
   std::unordered_map<std::string, News> decided_;  // for set-ups that begin later

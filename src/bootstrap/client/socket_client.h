@@ -42,6 +42,7 @@ class SocketClient final : public CoordinatorClient {
   Result<std::string> fetch_from(const std::vector<int>& world_ranks, std::string_view key, Deadline deadline) override;
   void probe(const std::vector<int>& world_ranks) override;
   Result<std::shared_ptr<SetupWatch>> watch(const std::vector<int>& world_ranks, const std::string& comm) override;
+  void end_set_ups(const Status& why) override;
   int64_t probe_watched(int64_t now_ns) override;
   bool has_open_probe() override;
   void report(const std::string& comm, const Status& why) override;

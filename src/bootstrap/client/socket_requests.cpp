@@ -192,6 +192,12 @@ void SocketClient::report_stall(const std::string& comm, const std::string& text
   tell(message);
 }
 
+void SocketClient::end_set_ups(const Status& why) {
+  MutexLock lock(mutex_);
+  protocol_.end_set_ups(why, now_ns());
+  carry_out_and_wake();
+}
+
 void SocketClient::leave() {
   MutexLock lock(mutex_);
   protocol_.leave();

@@ -111,6 +111,8 @@ class CoordinatorClient {
   // watch ends with the last pointer.
   virtual Result<std::shared_ptr<SetupWatch>> watch(const std::vector<int>& world_ranks,
                                                     const std::string& comm = {}) = 0;
+  // Fires all watches, and each later one when it is made: this rank ends its world, and no set-up of it goes on.
+  virtual void end_set_ups(const Status& why) = 0;
   // Calls probe() for the ranks of all watches if it is time to. Returns the time of the next call; INT64_MAX if there
   // is no watch and no report without a decision.
   virtual int64_t probe_watched(int64_t now_ns) = 0;
@@ -136,7 +138,8 @@ class CoordinatorClient {
   // event, and the coordinator's process gets the text too. If several ranks report the stall of one communicator, only
   // the reports of the first one are passed on, for `valid_ns`.
   virtual void report_stall(const std::string& comm, const std::string& text, int64_t valid_ns) = 0;
-  // Announces that this rank leaves: closing the connection is then not a loss, once the message has arrived.
+  // Announces that this rank leaves: closing the connection is then not a loss, once the message has arrived. Requests
+  // that wait for a reply end with SHUT_DOWN.
   virtual void leave() = 0;
 
   // ---- after leave(), when no thread drives any more ----

@@ -89,8 +89,10 @@ void Runtime::shut_down() {
 
 // The coordinator client stays until the end: a thread that waits in a communicator may still probe peers with it.
 void Runtime::leave(const Status& why, int64_t farewell_ns) {
+  if (coordinator_client_) coordinator_client_->end_set_ups(why);
   if (progress_thread_) {
     progress_thread_->call([&] {
+      has_left_ = true;
       const Deadline deadline = Deadline::after_ns(farewell_ns);
       const auto groups = all_groups();  // without the lock: callbacks of handles may call farandole
       // Prepare all groups before draining one: while one is drained, the others are not driven.
@@ -146,16 +148,16 @@ Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world
   opened->named().report_stalls_to(
       [this, comm = opened->comm().id()](const std::string& text) { report_stall(comm, text); });
   Status added;
+  // leave() ends all groups that are listed, in the same thread: one that is driven must be among them.
   const bool has_run = progress_thread_->call([&] {
-    added = progress_thread_->add(*opened);
+    added = has_left_ ? already_shut_down() : progress_thread_->add(*opened);
+    if (has_left_) return;
     if (traced_by_ != nullptr)
       opened->named().trace_with(traced_by_->trace(opened->id(), opened->rank(), opened->size()));
+    MutexLock lock(mutex_);
+    groups_.push_back(group);
   });
   if (!has_run) return already_shut_down();
-  {
-    MutexLock lock(mutex_);
-    groups_.push_back(std::move(group));
-  }
   const Status made = commit(connected.set_up, opened->comm(), added);
   if (made.ok()) return opened;
   withdraw(*opened, made);
@@ -220,10 +222,11 @@ void Runtime::end(Group& group) {
     kept->named().leave(Status(Code::shut_down, "the group " + kept->id() + " has been destroyed"));
     progress_thread_->remove(*kept);
   };
-  // After shut_down() nothing drives the group any more.
+  // While another thread is in shut_down() the group is still driven. If the task is refused, nothing drives it any
+  // more.
   if (progress_thread_->drives_here()) {
     static_cast<void>(progress_thread_->post(end_it));
-  } else if (usable().ok()) {
+  } else if (!is_forked_child()) {
     static_cast<void>(progress_thread_->call(end_it));
   }
 }

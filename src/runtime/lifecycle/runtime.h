@@ -113,6 +113,8 @@ class Runtime {
   Status usable() const;
   // True in a callback of this world: the calling thread drives it, and must not wait for it.
   bool drives_here() const { return progress_thread_ && progress_thread_->drives_here(); }
+  // An error in such a callback.
+  Status may_wait() const;
   // Must not be called in a callback. Gives operations that are agreed upon up to 2 s to finish; the others complete
   // with SHUT_DOWN. Idempotent.
   void shut_down();
@@ -188,7 +190,6 @@ class Runtime {
 
  private:
   Runtime();
-  Status may_wait() const;
   static Status already_shut_down();
   std::vector<std::shared_ptr<Group>> all_groups();
   Status blame_self(Code code, const std::string& deed) const;
@@ -296,6 +297,7 @@ class Runtime {
   // The kernel zeroes it in a forked child; see is_forked_child().
   std::atomic<bool>* alive_here_;
   std::atomic<bool> shut_down_{false};
+  bool has_left_ = false;  // leave() has ended the groups; of the thread that owns progress
   Config config_;
   RuntimeOptions options_;  // those of the start
   std::shared_ptr<Devices> devices_;

@@ -107,7 +107,9 @@ int sockets_of_a_group(const char* mesh_ranks) {
     all.arrive_and_wait();
     const int ranks[] = {0, 1, 2, 3};
     fdl_group* group = nullptr;
-    if (me.rank < 4) FDL_EXPECT_OK(fdl_group_create(me.world, ranks, 4, &group));
+    if (me.rank < 4) {
+      FDL_EXPECT_OK(fdl_group_create(me.world, ranks, 4, &group));
+    }
     all.arrive_and_wait();
     if (me.rank == 0) after = open_sockets();
     all.arrive_and_wait();

@@ -170,5 +170,30 @@ TEST_F(LossAfterADecision, NamesTheLossThatWasTheReasonOfTheEndOfTheCoordinator)
   }
 }
 
+// ---- The end of this rank's world ----
+
+TEST_F(LateSetUp, EndsWithTheWorldOfThisRank) {
+  const auto before = *SetupWatch::make({0, 2, 3}, "comm");
+  protocol_.add_watch(before, kNow);
+  EXPECT_TRUE(before->why().ok());
+  protocol_.end_set_ups(Status(Code::shut_down, "the end"), kNow + 1);
+  EXPECT_TRUE(protocol_.take_change()) << "a thread may wait in the set-up";
+  EXPECT_EQ(before->why().text(), "the end");
+  EXPECT_EQ(before->interrupt().moment_ns, kNow + 1);
+  EXPECT_EQ(told("another").text(), "the end");
+}
+
+TEST_F(LateSetUp, RequestsWithoutAReplyEndWhenThisRankLeaves) {
+  const auto request = protocol_.request({.kind = Kind::fetch});
+  ASSERT_TRUE(request.ok());
+  EXPECT_FALSE(protocol_.is_settled(*request, {}));
+  protocol_.take_change();
+  protocol_.leave();
+  EXPECT_TRUE(protocol_.take_change());
+  EXPECT_TRUE(protocol_.is_settled(*request, {}));
+  EXPECT_EQ(protocol_.take_reply(*request, {}).status().code(), Code::shut_down);
+  EXPECT_EQ(protocol_.request({.kind = Kind::fetch}).status().code(), Code::shut_down);
+}
+
 }  // namespace
 }  // namespace fdl
