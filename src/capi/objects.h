@@ -41,6 +41,18 @@ struct fdl_world {
   }
 };
 
+// Keeps a world during a call that waits: another thread may destroy the world meanwhile.
+class HeldWorld {
+ public:
+  explicit HeldWorld(fdl_world* world) : world_(world) { world_->hold(); }
+  ~HeldWorld() { world_->release(); }
+  HeldWorld(const HeldWorld&) = delete;
+  HeldWorld& operator=(const HeldWorld&) = delete;
+
+ private:
+  fdl_world* const world_;
+};
+
 // Used by one thread at a time, with the exceptions that farandole.h lists.
 struct fdl_comm {
   fdl_world* world = nullptr;

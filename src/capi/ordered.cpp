@@ -66,10 +66,12 @@ fdl_result fdl_comm_create(fdl_group* group, fdl_comm** comm) try {
   }
   if (comm == nullptr) return refuse("fdl_comm_create: comm must not be NULL");
   // Collective over the group. The ranks create communicators of one group in the same order.
-  auto made = group->world->runtime->make_comm(*group->group);
+  fdl_world* const world = group->world;
+  const HeldWorld held(world);
+  auto made = world->runtime->make_comm(*group->group);
   if (!made.ok()) return report(made.status());
-  group->world->hold();  // until fdl_comm_destroy()
-  *comm = new fdl_comm{group->world, made.take(), {}, {}};
+  world->hold();  // until fdl_comm_destroy()
+  *comm = new fdl_comm{world, made.take(), {}, {}};
   return FDL_OK;
 }
 FDL_REPORT_EXCEPTIONS

@@ -255,6 +255,7 @@ fdl_result fdl_group_create(fdl_world* world, const int* ranks, size_t count, fd
   if (ranks == nullptr || group == nullptr) return refuse("fdl_group_create: ranks and group must not be NULL");
   Status status = check(world);
   if (!status.ok()) return report(status);
+  const HeldWorld held(world);
   auto made = world->runtime->make_group(std::vector<int>(ranks, ranks + count));
   if (!made.ok()) return report(made.status());
   *group = adopt(world, *made);
@@ -266,10 +267,12 @@ fdl_result fdl_group_split(fdl_group* group, int color, int key, fdl_group** par
   if (group == nullptr || part == nullptr) return refuse("fdl_group_split: group and part must not be NULL");
   Status status = check(group->world);
   if (!status.ok()) return report(status);
-  auto made = group->world->runtime->split(*group->group, color, key);
+  fdl_world* const world = group->world;  // the group of all ranks is a part of it
+  const HeldWorld held(world);
+  auto made = world->runtime->split(*group->group, color, key);
   if (!made.ok()) return report(made.status());
   // A rank with a negative color takes part in the collective call and is in no group.
-  *part = *made == nullptr ? nullptr : adopt(group->world, *made);
+  *part = *made == nullptr ? nullptr : adopt(world, *made);
   return FDL_OK;
 }
 FDL_REPORT_EXCEPTIONS

@@ -94,6 +94,19 @@ World::World(const py::dict& facts, const py::dict& options)
     result = fdl_world_create(&wanted, &world_);
   }
   check(result);
+  keep();
+}
+
+void World::keep() {
+  if (fdl_handle_create(world_, &kept_) == FDL_OK) return;
+  const Failure failure = Failure::last();
+  close();
+  raise_failure(failure);
+}
+
+World::~World() {
+  close();
+  if (::getpid() == process_) fdl_handle_free(kept_);
 }
 
 void World::close() {
@@ -107,7 +120,9 @@ void World::close() {
 }
 
 World::World(fdl_world* world, std::unique_ptr<CallbackThread> stalls)
-    : world_(world), process_(::getpid()), stalls_(std::move(stalls)) {}
+    : world_(world), process_(::getpid()), stalls_(std::move(stalls)) {
+  keep();
+}
 
 // The new world calls the thread of this one, whose address is the context of its callback.
 std::shared_ptr<World> World::shrink(double timeout_s) {

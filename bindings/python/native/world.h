@@ -17,7 +17,7 @@ class World {
   // `facts`: the arguments of init: rank, size, local_rank, local_size (-1: from the environment), rendezvous, job_key
   // (None: from the environment). `options`: the settings by name.
   World(const pybind11::dict& facts, const pybind11::dict& options);
-  ~World() { close(); }
+  ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
@@ -34,8 +34,11 @@ class World {
 
  private:
   World(fdl_world* world, std::unique_ptr<CallbackThread> stalls);
+  void keep();
 
   fdl_world* world_ = nullptr;
+  // Keeps the C object until the end of this one: after close(), other threads may still be in calls that use it.
+  fdl_handle* kept_ = nullptr;
   const pid_t process_;                     // that has created the world
   std::unique_ptr<CallbackThread> stalls_;  // calls farandole.errors.warn_of_stall
 };

@@ -98,10 +98,11 @@ Status Runtime::report_own(const std::string& comm, const Status& failure) {
 
 // An error that concerns this rank alone stays: the cause is here, and not in the rank that has gone meanwhile. The end
 // of the coordinator is none: its rank may have ended because of another one that was lost before. A connection that
-// breaks is often noticed before the coordinator's news of the rank that was at its other end. A rank that left in good
-// order has often failed for a reason that it told the others, so an error of the transport stays unless it names
-// another rank, which has given up because of the one that left. While the coordinator does not answer, it may be the
-// cause: another rank that finds this first leaves first.
+// breaks is often noticed before the coordinator's news of the rank that was at its other end. In the start, a rank
+// that left in good order has often failed for a reason that it told the others, so an error of the transport stays;
+// later it has reported such a reason, which is the decision, and an error of the transport may name a rank that has
+// given up because of the one that left. While the coordinator does not answer, it may be the cause: another rank that
+// finds this first leaves first.
 Status Runtime::outcome(const SetUp& set_up, const Status& failure) {
   FDL_RETURN_IF_ERROR(usable());  // another thread has ended this world
   const bool is_own = failure.code() != Code::timeout && failure.code() != Code::transport &&
@@ -118,8 +119,7 @@ Status Runtime::outcome(const SetUp& set_up, const Status& failure) {
     request_decision(set_up, failure, limit);
   }
   const Status gone = set_up.watch->why();
-  const bool is_told = gone.code() == Code::shut_down && failure.code() == Code::transport &&
-                       (failure.error().culprit_rank < 0 || failure.error().culprit_rank == gone.error().culprit_rank);
+  const bool is_told = set_up.comm.empty() && gone.code() == Code::shut_down && failure.code() == Code::transport;
   return gone.ok() || is_told ? failure : report_departure(set_up, gone);
 }
 

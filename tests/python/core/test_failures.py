@@ -3,6 +3,7 @@
 import builtins
 import os
 import signal
+import threading
 import time
 
 import farandole
@@ -157,3 +158,42 @@ def interrupted():
 
 def test_ctrl_c_ends_a_wait():
     launch(2, interrupted)
+
+
+def makes_beside_shutdown():
+    """Two threads of each rank make and free what needs the other ranks, until another thread shuts down."""
+    makers = {
+        "group": lambda: farandole.Group(range(farandole.size())),
+        "communicator": farandole.Communicator,
+        "split": lambda: farandole.world_group().split(0),
+    }
+    make = makers[os.environ["WHAT"]]
+    ends = []
+    made = threading.Semaphore(0)
+
+    def until_the_end():
+        try:
+            while True:
+                make().free()
+                made.release()
+        except (farandole.Error, farandole.NotInitializedError) as error:
+            ends.append(error.code)
+
+    farandole.init()
+    threads = [threading.Thread(target=until_the_end) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(10):
+        assert made.acquire(timeout=60)
+    farandole.shutdown()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    # The thread of another rank may make something else meanwhile, which is the error of both.
+    assert set(ends) <= {"SHUT_DOWN", "NOT_INITIALIZED", "PEER_LOST"}, ends
+
+
+@pytest.mark.parametrize("what", ["group", "communicator", "split"])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_what_is_made_beside_shutdown_ends_in_order(transport, what):
+    launch(2, makes_beside_shutdown, {"FARANDOLE_TRANSPORT": transport, "WHAT": what})

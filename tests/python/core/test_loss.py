@@ -192,3 +192,38 @@ def test_a_rank_that_is_stopped_and_continues_is_named_in_a_warning_and_not_lost
             _wait_for(rank, "ENDED")
             assert rank.process.wait(20) == 0, rank.output
             assert "lost" not in rank.output.replace("it is lost (", ""), rank.output
+
+
+def _leaves_a_set_up(what, leaver):
+    """The others make a group or a communicator of all ranks; one shuts down instead."""
+    farandole.init()
+    farandole.allreduce(np.ones(1), name="all are here")
+    if farandole.rank() == int(leaver):
+        time.sleep(0.3)
+        farandole.shutdown()
+        return
+    make = {
+        "group": lambda: farandole.Group(range(farandole.size())),
+        "communicator": farandole.Communicator,
+        "split": lambda: farandole.world_group().split(0),
+    }[what]
+    _until_lost(make)
+
+
+def leaves_a_set_up():
+    _leaves_a_set_up(os.environ["WHAT"], os.environ["LEAVER"])
+
+
+@pytest.mark.parametrize("leaver", [0, 1])
+@pytest.mark.parametrize("what", ["group", "communicator", "split"])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_leaves_instead_of_a_set_up_is_named_and_no_other(transport, what, leaver):
+    environment = {"FARANDOLE_TRANSPORT": transport, "WHAT": what, "LEAVER": str(leaver)}
+    outputs = launch(3, leaves_a_set_up, environment)
+    for rank, output in enumerate(outputs):
+        if rank == leaver:
+            continue
+        lost = next(line for line in output.splitlines() if line.startswith("LOST")).split("\t")
+        text = next(line for line in output.splitlines() if line.startswith("TEXT"))
+        assert (lost[2], lost[3]) == ("SHUT_DOWN", str(leaver)), outputs
+        assert f"rank {leaver} (" in text and "has shut down" in text, outputs
