@@ -201,6 +201,7 @@ def _leaves_a_set_up(what, leaver):
     if farandole.rank() == int(leaver):
         time.sleep(0.3)
         farandole.shutdown()
+        time.sleep(2)  # the others learn of it from the coordinator, and not from the end of the process
         return
     make = {
         "group": lambda: farandole.Group(range(farandole.size())),
