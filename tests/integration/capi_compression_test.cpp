@@ -182,10 +182,11 @@ struct Named {
   int64_t shape = 0;
 };
 
-fdl_operation operation_of(const std::string& name, Named& tensor, fdl_compression compression) {
+// `name` must live until the operation is done.
+fdl_operation operation_of(const char* name, Named& tensor, fdl_compression compression) {
   fdl_operation operation;
   fdl_operation_init(&operation);
-  operation.name = name.c_str();
+  operation.name = name;
   tensor.shape = static_cast<int64_t>(tensor.input.size());
   operation.input.data = tensor.input.data();
   operation.input.ndim = 1;
@@ -213,7 +214,7 @@ TEST_P(Compression, OfNamedOperationsDoesNotDependOnTheBucket) {
           tensors[i].input = contribution(me.rank, kCounts[i]);
           tensors[i].output.resize(kCounts[i]);
           names[i] = "tensor_" + std::to_string(i);
-          const fdl_operation operation = operation_of(names[i], tensors[i], FDL_COMPRESSION_INT8);
+          const fdl_operation operation = operation_of(names[i].c_str(), tensors[i], FDL_COMPRESSION_INT8);
           FDL_ASSERT_OK(fdl_submit(me.all, &operation, 1, &handles[i]));
         }
         for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -236,7 +237,7 @@ TEST_P(Compression, OfNamedOperationsDoesNotDependOnTheBucket) {
 TEST_P(Compression, OfNamedOperationsThatDiffersFailsOnlyThese) {
   run_ranks(2, knobs(), [](World& me) {
     Named tensor{contribution(me.rank, 100), std::vector<float>(100)};
-    const auto run = [&](const std::string& name, fdl_compression compression) {
+    const auto run = [&](const char* name, fdl_compression compression) {
       const fdl_operation operation = operation_of(name, tensor, compression);
       return fdl_run(me.all, &operation, 1, -1, nullptr);
     };
