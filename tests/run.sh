@@ -66,7 +66,7 @@ run_ctest() {
     count "$name" 0 1
     return
   fi
-  [ "$bad" -eq 0 ] || grep -vE '^ *[0-9]+/[0-9]+ Test .*Passed' "$log" | tail -n 200
+  [ "$bad" -eq 0 ] || grep -vE '^ *[0-9]+/[0-9]+ Test .*Passed|^ +Start +[0-9]+: |^$' "$log" | tail -n 200
   grep -hE '^(verifier|agreement|mutations|fuzz|choose)[: ]' "$log" | sort -u | sed 's/^/   /' || true
   count "$name" $((total - bad)) "$bad"
 }

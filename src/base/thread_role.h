@@ -2,6 +2,8 @@
 // drives.
 #pragma once
 
+#include <atomic>
+
 namespace fdl {
 
 // Set by such a thread at its start. A transport that only some threads may drive lets the library's threads wait, and
@@ -15,5 +17,9 @@ inline thread_local bool drives_progress = false;
 // Whether the device may be busy with a kernel that waits for a peer, which waits for this thread. Such a thread must
 // not wait for the device.
 inline bool must_not_wait_for_devices() { return is_library_thread || drives_progress; }
+
+// How many callbacks of handles run now, in all threads. A call that must not wait in a callback reads this first,
+// because it is one load, and the variables of a thread cost a function call in a shared library.
+inline std::atomic<int> running_callbacks{0};
 
 }  // namespace fdl

@@ -277,8 +277,8 @@ fdl_result run_collective(fdl_comm* comm, const fdl_call& call, const fdl_call_o
   if (comm->is_shared()) [[unlikely]]
     return run_shared(comm, call, given, request);
   if (request != nullptr) return start_request(comm, call, given, request);
-  if (Status allowed = may_wait(comm); !allowed.ok()) [[unlikely]]
-    return report(allowed);
+  if (is_in_callback(comm)) [[unlikely]]
+    return report(comm->world->runtime->may_wait());
   const fdl_call_options options = known_options(given);
   const char* title = nullptr;
   // On the stack: wait() returns only when the completion is done, also after a failure, and then the engine has no
@@ -306,7 +306,7 @@ fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
   if (!usable.ok()) return report(usable);
   if (comm->is_shared()) return run_shared(comm, call, given, request);
   if (request != nullptr) return start_request(comm, call, given, request);
-  if (Status allowed = may_wait(comm); !allowed.ok()) return report(allowed);
+  if (is_in_callback(comm)) return report(comm->world->runtime->may_wait());
   const char* title = nullptr;
   Message message;
   const fdl_result translated = translate(comm, call, known_options(given), nullptr, title, message);

@@ -12,11 +12,10 @@ namespace fdl::capi {
 // Returns an error if `comm` is NULL, its world has ended, or this process is a forked child.
 Status check(fdl_comm* comm);
 
-// Returns an error in a callback of the world, where a wait for other ranks would keep this one from answering them.
-inline Status may_wait(const fdl_comm* comm) {
-  if (!must_not_wait_for_devices()) [[likely]]
-    return {};
-  return comm->world->runtime->may_wait();
+// Whether this thread is in a callback of the world, where a wait for other ranks would keep this one from answering
+// them. Such a call is refused with Runtime::may_wait().
+inline bool is_in_callback(const fdl_comm* comm) {
+  return running_callbacks.load(std::memory_order_relaxed) != 0 && comm->world->runtime->drives_here();
 }
 
 // Runs a collective. If `request` is null, the call blocks. Otherwise it returns at once and *request owns the
@@ -54,8 +53,8 @@ Status drive(fdl_comm* comm, const Work& work) {
 
 // When a wait for the request that begins now ends the communicator.
 Deadline limit_of(const fdl_request& request);
-// Waits for one request until its own limit or the given one, frees it and reports its outcome. Where may_wait() is an
-// error, the request must be done.
+// Waits for one request until its own limit or the given one, frees it and reports its outcome. In a callback the
+// request must be done.
 fdl_result finish(fdl_request* request);
 fdl_result finish(fdl_request* request, Deadline limit);
 

@@ -15,7 +15,9 @@ namespace {
 // An error if one of the requests is in flight and this thread must not wait for it. They then stay as they are.
 Status may_finish(std::span<fdl_request* const> requests) {
   for (fdl_request* request : requests) {
-    if (request != nullptr && !request->completion().done) FDL_RETURN_IF_ERROR(may_wait(request->comm));
+    if (request != nullptr && !request->completion().done && is_in_callback(request->comm)) {
+      return request->comm->world->runtime->may_wait();
+    }
   }
   return {};
 }
@@ -85,7 +87,7 @@ fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index) try
   if (comm == nullptr) return refuse("fdl_wait_any: all requests are NULL");
   const auto is_done = [](fdl_request* one) { return one != nullptr && one->completion().done; };
   if (std::ranges::none_of(std::span(requests, count), is_done)) {
-    if (Status allowed = may_wait(comm); !allowed.ok()) return report(allowed);
+    if (is_in_callback(comm)) return report(comm->world->runtime->may_wait());
   }
   // The limit of each request counts from here.
   Deadline limit = Deadline::never();
@@ -129,7 +131,7 @@ fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, 
     return std::find_if(served.begin(), served.end(),
                         [](fdl_request* one) { return one != nullptr && one->completion().done; });
   };
-  if (Status allowed = may_wait(comm); !allowed.ok()) return report(allowed);
+  if (is_in_callback(comm)) return report(comm->world->runtime->may_wait());
   // An exception ends the requests, which then have its error.
   static_cast<void>(drive(comm, [&] {
     comm->comm().serve([&] { return first_done() != served.end(); },
@@ -159,8 +161,9 @@ void fdl_request_free(fdl_request* request) try {
   if (request->completion().done) {
     static_cast<void>(order_stream_behind(request->call));
     delete request;
-  } else if (Status allowed = may_wait(request->comm); !allowed.ok()) {
+  } else if (is_in_callback(request->comm)) {
     // The request stays: it may read and write the caller's memory until it is done.
+    const Status allowed = request->comm->world->runtime->may_wait();
     static_cast<void>(report(allowed));
     log_error("rank {}: fdl_request_free: {}", request->comm->world->runtime->facts().rank, allowed.text());
   } else {

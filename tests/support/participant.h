@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,7 +27,7 @@ inline std::string host_of(int rank) { return std::string("host-") + static_cast
 class Participant {
  public:
   explicit Participant(int size) : size_(size), config_(require(Config::read(Environment({})))) {
-    static int count = 0;
+    static std::atomic<int> count{0};  // tests make some in several threads
     id_ = "participant/" + std::to_string(::getpid()) + "/" + std::to_string(++count);
   }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "base/bytes.h"
+#include "base/thread_role.h"
 
 namespace fdl {
 
@@ -21,6 +22,20 @@ OwnedMemory allocate_aligned(std::size_t bytes) {
   if (large && memory) ::madvise(memory.get(), rounded, MADV_HUGEPAGE);
   return memory;
 }
+
+namespace {
+
+struct CountedCallback {
+  CountedCallback() { running_callbacks.fetch_add(1, std::memory_order_relaxed); }
+  ~CountedCallback() { running_callbacks.fetch_sub(1, std::memory_order_relaxed); }
+};
+
+void run(const std::function<void()>& callback) {
+  const CountedCallback counted;
+  callback();
+}
+
+}  // namespace
 
 void Handle::finish_one(const Status& status) {
   std::function<void()> callback;
@@ -38,7 +53,7 @@ void Handle::finish_one(const Status& status) {
   // Without a callback or abandon() the caller releases them, and may destroy the handle from here on. Otherwise the
   // thread that completes the handle has a reference.
   if (callback || abandoned) names_.release();
-  if (callback) callback();
+  if (callback) run(callback);
 }
 
 Status Handle::order_streams(std::optional<Stream> stream) {
@@ -86,7 +101,7 @@ void Handle::notify(std::function<void()> function) {
     }
   }
   names_.release();
-  function();
+  run(function);
 }
 
 // ---- UnfinishedOperation ----

@@ -193,22 +193,29 @@ TEST(TcpSetUp, NamesTheRankWithAnotherKey) {
   });
 }
 
+// The other members connect within the limit on a busy machine too.
+void expect_only_the_name_of(int absent) {
+  Participant participant(3);
+  run_ranks(3, [&](int rank) {
+    if (rank == absent) return;
+    const auto transport = connect_all(participant.membership(rank, Deadline::after_seconds(5)));
+    ASSERT_FALSE(transport.ok());
+    const Error& error = transport.status().error();
+    EXPECT_EQ(error.code, Code::timeout);
+    EXPECT_EQ(error.culprit_rank, world_rank_of(absent));
+    EXPECT_EQ(error.culprit_host, host_of(absent));
+    for (int other = 0; other < 3; ++other) {
+      EXPECT_EQ(error.text.find(host_of(other)) != std::string::npos, other == absent) << error.text;
+    }
+  });
+}
+
 TEST(TcpSetUp, NamesOnlyTheMissingMember) {
-  for (int absent = 0; absent < 3; ++absent) {
-    Participant participant(3);
-    run_ranks(3, [&](int rank) {
-      if (rank == absent) return;
-      const auto transport = connect_all(participant.membership(rank, Deadline::after_seconds(1)));
-      ASSERT_FALSE(transport.ok());
-      const Error& error = transport.status().error();
-      EXPECT_EQ(error.code, Code::timeout);
-      EXPECT_EQ(error.culprit_rank, world_rank_of(absent));
-      EXPECT_EQ(error.culprit_host, host_of(absent));
-      for (int other = 0; other < 3; ++other) {
-        EXPECT_EQ(error.text.find(host_of(other)) != std::string::npos, other == absent) << error.text;
-      }
-    });
-  }
+  std::thread first([] { expect_only_the_name_of(0); });
+  std::thread second([] { expect_only_the_name_of(1); });
+  expect_only_the_name_of(2);
+  first.join();
+  second.join();
 }
 
 TEST(TcpSetUp, GivesTheReasonWhyAMemberCannotBeReached) {
