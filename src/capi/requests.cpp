@@ -52,7 +52,7 @@ FDL_REPORT_EXCEPTIONS
 
 fdl_result fdl_wait_all(fdl_request** requests, size_t count) try {
   if (requests == nullptr && count > 0) return refuse("fdl_wait_all: requests must not be NULL");
-  if (auto fault = fault_of_count(count, sizeof *requests)) return refuse("fdl_wait_all: " + *fault);
+  if (auto fault = fault_of_count(count, sizeof(void*))) return refuse("fdl_wait_all: " + *fault);
   if (Status allowed = may_finish(std::span(requests, count)); !allowed.ok()) return report(allowed);
   fdl_result first = FDL_OK;
   Status first_error;
@@ -75,7 +75,7 @@ FDL_REPORT_EXCEPTIONS
 
 fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index) try {
   if (requests == nullptr || index == nullptr) return refuse("fdl_wait_any: requests and index must not be NULL");
-  if (auto fault = fault_of_count(count, sizeof *requests)) return refuse("fdl_wait_any: " + *fault);
+  if (auto fault = fault_of_count(count, sizeof(void*))) return refuse("fdl_wait_any: " + *fault);
   fdl_comm* comm = nullptr;
   for (size_t i = 0; i < count; ++i) {
     if (requests[i] == nullptr) continue;
@@ -122,7 +122,7 @@ fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, 
   if ((requests == nullptr && count > 0) || index == nullptr) {
     return refuse("fdl_comm_serve: requests and index must not be NULL" + at_rank(comm));
   }
-  if (auto fault = fault_of_count(count, sizeof *requests)) return refuse("fdl_comm_serve: " + *fault + at_rank(comm));
+  if (auto fault = fault_of_count(count, sizeof(void*))) return refuse("fdl_comm_serve: " + *fault + at_rank(comm));
   const std::span<fdl_request*> served(requests, count);
   if (std::any_of(served.begin(), served.end(), [&](auto* one) { return one != nullptr && one->comm != comm; })) {
     return refuse("fdl_comm_serve: a request belongs to another communicator" + at_rank(comm));

@@ -22,7 +22,7 @@ fdl_result fdl_call_submit_group(fdl_comm* comm, const fdl_call* const* calls, c
   if (calls == nullptr || handles == nullptr) {
     return refuse("fdl_call_submit_group: calls and handles must not be NULL");
   }
-  if (auto fault = fault_of_count(count, sizeof *calls)) return refuse("fdl_call_submit_group: " + *fault);
+  if (auto fault = fault_of_count(count, sizeof(void*))) return refuse("fdl_call_submit_group: " + *fault);
   std::vector<fdl_call> known;
   for (std::size_t i = 0; i < count; ++i) {
     if (calls[i] == nullptr) return refuse("fdl_call_submit_group: call " + std::to_string(i) + " is NULL");

@@ -299,11 +299,11 @@ TEST(TcpAddresses, MayBeIPv6) {
     std::puts("this machine has no IPv6: connecting over it was not tried");
     return;
   }
-  expect_connected_through(3, [](std::string_view, std::string value) { return only_with("[::1]", value); });
+  expect_connected_through(3, [](std::string_view, const std::string& value) { return only_with("[::1]", value); });
 }
 
 TEST(TcpAddresses, MayBeIPv4OnADualStackSocket) {
-  expect_connected_through(3, [](std::string_view, std::string value) { return only_with("127.0.0.1", value); });
+  expect_connected_through(3, [](std::string_view, const std::string& value) { return only_with("127.0.0.1", value); });
 }
 
 TEST(TcpAddresses, MayBelongToSeveralInterfaces) {
