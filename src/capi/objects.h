@@ -41,7 +41,7 @@ struct fdl_world {
   }
 };
 
-// Keeps a world during a call that waits: another thread may destroy the world meanwhile.
+// Keeps a world during a call: another thread may destroy it, or the object that keeps it, meanwhile.
 class HeldWorld {
  public:
   explicit HeldWorld(fdl_world* world) : world_(world) { world_->hold(); }

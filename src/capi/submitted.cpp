@@ -70,10 +70,9 @@ fdl_result fdl_handle_complete(fdl_handle* handle) try {
   }
   // The application may free the handle as soon as it is done.
   const std::shared_ptr<Handle> completed = handle->handle;
-  fdl_world* world = handle->world;
-  world->hold();
+  fdl_world* const world = handle->world;
+  const HeldWorld held(world);
   world->runtime->complete(*completed);
-  world->release();
   return FDL_OK;
 }
 FDL_REPORT_EXCEPTIONS

@@ -1,7 +1,6 @@
 // The ends of objects in any order: in callbacks, beside calls of other threads, and before what was made from them.
 #include <gmock/gmock.h>
 
-#include <array>
 #include <latch>
 #include <limits>
 
@@ -284,24 +283,26 @@ TEST(Lifetime, CallsBesideTheEndOfAWorldReturnShutDown) {
   }
 }
 
-// Groups and communicators are made, used and destroyed by one thread while another one ends the world. Ranks that the
-// end interrupts return at once, and none waits for a time limit.
+fdl_result make_a_part(fdl_group* group) {
+  fdl_group* made = nullptr;
+  const fdl_result result = fdl_group_split(group, 0, 0, &made);
+  fdl_group_destroy(made);
+  return result;
+}
+
+fdl_result make_a_communicator(fdl_group* group) {
+  fdl_comm* made = nullptr;
+  const fdl_result result = fdl_comm_create(group, &made);
+  fdl_comm_destroy(made);
+  return result;
+}
+
+// One thread makes and destroys them while another one ends the world. What the end interrupts returns at once, and
+// none waits for a time limit.
 TEST(Lifetime, WhatIsMadeBesideTheEndOfAWorldReturnsShutDown) {
-  const std::array<fdl_result (*)(fdl_group*), 2> kinds = {[](fdl_group* group) {
-                                                             fdl_group* made = nullptr;
-                                                             const fdl_result result =
-                                                                 fdl_group_split(group, 0, 0, &made);
-                                                             fdl_group_destroy(made);
-                                                             return result;
-                                                           },
-                                                           [](fdl_group* group) {
-                                                             fdl_comm* made = nullptr;
-                                                             const fdl_result result = fdl_comm_create(group, &made);
-                                                             fdl_comm_destroy(made);
-                                                             return result;
-                                                           }};
   for (int round = 0; round < 12; ++round) {
     const char* transport = round % 2 == 0 ? "shm" : "tcp";
+    const auto make = round / 2 % 2 == 0 ? make_a_part : make_a_communicator;
     run_ranks(2, {{"transport", transport}, {"log_level", "off"}}, [&](World& me) {
       const int ranks[] = {0, 1};
       fdl_group* group = nullptr;
@@ -311,7 +312,7 @@ TEST(Lifetime, WhatIsMadeBesideTheEndOfAWorldReturnsShutDown) {
       std::thread makes([&] {
         fdl_result result = FDL_OK;
         while (result == FDL_OK) {
-          result = kinds[static_cast<std::size_t>(round / 2 % 2)](group);
+          result = make(group);
           ++made;
         }
         EXPECT_EQ(result, FDL_SHUT_DOWN) << transport << ": " << last_text();

@@ -3,10 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 
-#include "base/split_list.h"
 #include "bootstrap/topology/efa_instances.h"
 #include "runtime/lifecycle/assemble.h"
 
@@ -38,9 +36,7 @@ Finding check_devices(const Config& config, const EfaFacts& facts, const FabricD
   const bool is_short = static_cast<int>(facts.devices.efa.size()) < facts.expected;
   const bool is_expected = facts.expected > 0 || has_devices(facts) || !facts.devices.others.empty();
   const std::string line = transport_line(facts, fabric.has_efa ? "efa" : "shm, tcp", fabric.efa);
-  const std::vector<std::string> transports = split_list(config.transport);
-  const bool is_named = std::ranges::find(transports, "efa") != transports.end();
-  if (is_named && (!fabric.has_efa || (facts.is_demanded && is_short))) {
+  if (names_efa(config.transport) && (!fabric.has_efa || (facts.is_demanded && is_short))) {
     return {Severity::bad, "EFA", line,
             fmt::format("with FARANDOLE_TRANSPORT={} no job of several hosts starts here: the pod must request "
                         "vpc.amazonaws.com/efa, the launch template attach that many interfaces, and the image have "

@@ -184,9 +184,8 @@ def _notes(o):
     return "\n".join(lines) + "\n"
 
 
-def files_of(words, version="0.1.0"):
-    """The files of the chart, name to text. WrongCombination as from `gen`."""
-    o = reading.read(words)
+def files_of(words, o, version):
+    """The files of the chart, name to text; `o`: what the words say. WrongCombination as from `gen`."""
     if o.namespace:
         raise WrongCombination("--namespace with chart: the namespace is Helm's; give it to `helm install --namespace`")
     if o.kind == "mpijob" and o.implementation == "mpich":
@@ -224,10 +223,11 @@ def main(words):
         return 0 if words else 64
     own, rest = _own_options(words)
     folder = Path(own["--directory"])
-    for name, text in files_of(rest, own["--chart-version"]).items():
+    o = reading.read(rest)
+    for name, text in files_of(rest, o, own["--chart-version"]).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    for warning in reading.read(rest).warnings:
+    for warning in o.warnings:
         print(f"farandole kubernetes chart: warning: {warning}", file=sys.stderr)
     print(f"{folder}: try `helm template train {folder}`", file=sys.stderr)
     return 0
