@@ -77,6 +77,13 @@ class CoordinatorServer final : public Coordinator, private CoordinatorRounds::C
     query_requested_.store(true);
     wake_.ring();
   }
+  void note_ended(int rank, const Status& why) override {
+    {
+      MutexLock lock(mutex_);
+      ended_.emplace_back(rank, why);
+    }
+    wake_.ring();
+  }
   bool wait_until_empty(Deadline deadline) override {
     MutexLock lock(mutex_);
     return emptied_.wait(mutex_, deadline, [&]() FDL_REQUIRES(mutex_) { return empty_; });
@@ -104,11 +111,15 @@ class CoordinatorServer final : public Coordinator, private CoordinatorRounds::C
 
   bool flush(Peer peer, Connection& connection);
   void watch(Peer peer, Connection& connection, bool write);
+  std::vector<std::pair<int, Status>> take_ended() {
+    MutexLock lock(mutex_);
+    return std::exchange(ended_, {});
+  }
   void publish_emptiness(bool empty);
   void announce_end();
 
-  // stop(), query_states(), strangers() and wait_until_empty() may be called from any thread; all else belongs to the
-  // thread in run().
+  // stop(), query_states(), note_ended(), strangers() and wait_until_empty() may be called from any thread; all else
+  // belongs to the thread in run().
   const CoordinatorOptions options_;
   const std::unique_ptr<CoordinatorListener> listener_;
   Poller poller_;
@@ -126,6 +137,7 @@ class CoordinatorServer final : public Coordinator, private CoordinatorRounds::C
   Mutex mutex_;
   CondVar emptied_;
   bool empty_ FDL_GUARDED_BY(mutex_) = false;
+  std::vector<std::pair<int, Status>> ended_ FDL_GUARDED_BY(mutex_);  // of note_ended()
 };
 
 void CoordinatorServer::run() {
@@ -166,6 +178,7 @@ void CoordinatorServer::serve_once(Deadline deadline) {
   listener_->resume(poller_);
   if (query_listener_) query_listener_->resume(poller_);
   if (query_requested_.exchange(false)) rounds_.query_states(now_ns());
+  for (const auto& [rank, why] : take_ended()) rounds_.note_ended(rank, why);
   close_listener_if_complete();
   rounds_.finish(now_ns());
   publish_emptiness(rounds_.membership().is_empty());

@@ -64,6 +64,8 @@ class Coordinator {
   virtual bool wait_until_empty(Deadline deadline) = 0;
   // Asks all ranks what they do; on_states gets the answer. From any thread; returns at once.
   virtual void query_states() = 0;
+  // The process of a rank has ended, see JobMembership::process_ended(). From any thread; returns at once.
+  virtual void note_ended(int rank, const Status& why) = 0;
   virtual int64_t strangers() const = 0;  // connections refused: no key, garbage, oversized or truncated frames
 };
 

@@ -65,6 +65,9 @@ class CoordinatorRounds {
   // Asks all ranks what they do. A query that is open already answers this request too.
   void query_states(int64_t now_ns) { static_cast<void>(membership_.query_job(JobMembership::kOwnPeer, now_ns)); }
 
+  // The launcher that runs this coordinator says that the process of a rank has ended.
+  void note_ended(int rank, const Status& why) { static_cast<void>(membership_.process_ended(rank, why)); }
+
   void finish(int64_t now_ns);
   // When finish() has something to do although nothing arrives.
   Deadline next() const;

@@ -155,7 +155,7 @@ std::vector<RankState::Wait> decode_waits(const flatbuffers::Vector<Offset<coord
 
 bool is_kind(uint8_t kind) {
   using Kind = CoordinatorMessage::Kind;
-  return (kind >= static_cast<uint8_t>(Kind::hello) && kind <= static_cast<uint8_t>(Kind::node_follows)) ||
+  return (kind >= static_cast<uint8_t>(Kind::hello) && kind <= static_cast<uint8_t>(Kind::rank_ended)) ||
          (kind >= static_cast<uint8_t>(Kind::welcome) && kind <= static_cast<uint8_t>(Kind::node_resigns));
 }
 

@@ -53,6 +53,8 @@ struct CoordinatorMessage {
     stall = 17,     // key: the communicator; value: the text; number: its validity in ns
     // from a client that is no rank, instead of a hello
     job_query = 18,  // answered by a rank_state for each rank and a job_reply; number: 1: with stacks
+    // from a launcher, instead of a hello: the process of a rank has ended. Answered by a job_reply
+    rank_ended = 28,  // rank; why: the text for all ranks, if it has not arrived
     // from a rank
     state_reply = 19,  // id: the query; state
     // from a rank to another one, without a coordinator (bootstrap/recovery). rank: the sender; number: the receiver;

@@ -198,6 +198,7 @@ bool JobMembership::greet(Peer peer, const CoordinatorClient::Hello& hello, int6
   ++arrived_;
   ++here_;
   compare_with_first(member);
+  fail_start_without_ended();
   CoordinatorMessage welcome{.kind = Kind::welcome};
   welcome.key = options_.server_name;
   welcome.number = CoordinatorMessage::kMessages;
@@ -210,6 +211,24 @@ bool JobMembership::greet(Peer peer, const CoordinatorClient::Hello& hello, int6
   }
   if (arrived_ == options_.size && start_failed_.ok()) answer_waiting({});
   return true;
+}
+
+Status JobMembership::process_ended(int rank, const Status& why) {
+  if (member_at(rank) == nullptr || why.ok()) {
+    return Status(Code::transport, "coordinator: the end of a rank that there is not, or without a reason");
+  }
+  ended_.emplace(rank, why);
+  fail_start_without_ended();
+  return {};
+}
+
+// The list outlives a job: a process that has ended joins none of the following ones.
+void JobMembership::fail_start_without_ended() {
+  if (arrived_ == 0 || !start_failed_.ok()) return;
+  for (const auto& [rank, why] : ended_) {
+    if (member_at(rank)->state != Member::State::absent) continue;
+    return answer_waiting(start_failed_ = why);
+  }
 }
 
 // Whether rank 0's process runs the coordinator. The end of that process is the end of the coordinator, and all ranks

@@ -51,6 +51,10 @@ class JobMembership {
   // process of the coordinator itself asks.
   Status query_job(Peer peer, int64_t now_ns, bool with_stacks = false);
   static constexpr Peer kOwnPeer = 1;
+  // The launcher of a rank says that its process has ended. Without that rank the start fails on all others, which
+  // would wait for it in vain; of a rank that has arrived, the connection says it. An error means that the message
+  // makes no sense.
+  Status process_ended(int rank, const Status& why);
   static constexpr int64_t kStateAnswer_ns = 2'000'000'000;
   // Announces to all members that the coordinator ends in good order. From then on no rank can join.
   void end();
@@ -164,6 +168,7 @@ class JobMembership {
   void compare_with_first(Member& member);
   Status refusal_of(const CoordinatorClient::Hello& hello) const;
   void start_over();
+  void fail_start_without_ended();
   Deadline start_limit() const;
   void send_earlier_events(Peer peer);
   Status missing_after(double seconds) const;
@@ -234,10 +239,11 @@ class JobMembership {
   std::optional<MemberTable> table_;  // once all ranks have arrived
   bool is_ending_ = false;            // end() was called
   int arrived_ = 0;
-  int here_ = 0;         // ranks that are present
-  std::set<int> gone_;   // ranks that have left or were lost
-  std::set<int> late_;   // ranks that arrived after the start had failed and received the reason
-  Status start_failed_;  // ranks are missing or were lost before all had arrived, or settings differ
+  int here_ = 0;                 // ranks that are present
+  std::set<int> gone_;           // ranks that have left or were lost
+  std::set<int> late_;           // ranks that arrived after the start had failed and received the reason
+  std::map<int, Status> ended_;  // ranks whose processes have ended, with the text of their launcher
+  Status start_failed_;          // ranks are missing or were lost before all had arrived, or settings differ
   std::vector<Waiting> waiting_;
   std::set<int> awaited_;                                         // ranks whose pong is due
   std::vector<int> departed_;                                     // ranks that have left and have not been announced

@@ -20,6 +20,7 @@ struct Row {
 // The sentences are written in bootstrap/; a change there needs a change here.
 constexpr Row kRows[] = {
     {"rank ", " was lost: ", kExitPeerLost, "another rank was lost"},
+    {"rank ", " ended before it had joined the job: ", kExitPeerLost, "another rank had ended before it joined"},
     {"the coordinator (", ") is gone", kExitPeerLost, "the coordinator went away"},
     {"the coordinator at ", " has ended: ", kExitPeerLost, "the coordinator went away"},
     {"rank", " not arrived after ", kExitRendezvous, "others did not arrive in time"},

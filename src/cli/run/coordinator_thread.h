@@ -21,6 +21,7 @@ class CoordinatorThread {
   CoordinatorThread& operator=(const CoordinatorThread&) = delete;
 
   void query_states() { coordinator_->query_states(); }
+  void note_ended(int rank, const Status& why) { coordinator_->note_ended(rank, why); }
   std::string address() const { return coordinator_->address(); }
 
  private:

@@ -19,6 +19,7 @@
 #include "cli/elastic/elastic_job.h"
 #include "cli/elastic/node_workers.h"
 #include "cli/run/coordinator_thread.h"
+#include "cli/run/end_report.h"
 #include "cli/run/guardian.h"
 #include "cli/run/run_log.h"
 #include "cli/run/run_options.h"
@@ -187,6 +188,12 @@ Outcome run_once(const Job& job, int restart) {
   supervised.query_states = [&coordinator_thread] {
     if (coordinator_thread) coordinator_thread->query_states();
     return coordinator_thread != nullptr;
+  };
+  EndReport end_report(rendezvous, job.key);
+  supervised.note_ended = [&](int rank, const Ending& ending, const Status& why) {
+    if (coordinator_thread) return coordinator_thread->note_ended(rank, why);
+    // A rank that has ended well has left the job, and the coordinator may be gone. A pod may get a successor.
+    if (!ending.success() && plan.nodes > 1 && !plan.in_pods) end_report.send(rank, why);
   };
   supervised.ranks = ranks_of(plan, rendezvous, job.key, restart, job.config.term_grace_s, job.binding);
   return supervise(std::move(supervised));

@@ -240,13 +240,13 @@ std::vector<std::string> whole_command(const RunOptions& options, const Environm
   return command;
 }
 
-Status set_variables(const PlanInputs& inputs, bool in_pods, RunPlan& plan) {
+Status set_variables(const PlanInputs& inputs, RunPlan& plan) {
   const auto& settings = inputs.config.settings;
   const auto found =
       std::find_if(settings.begin(), settings.end(), [](const Setting& one) { return one.name == "start_timeout_s"; });
   if (inputs.options.start_timeout_s >= 0) {
     plan.variables["FARANDOLE_START_TIMEOUT_S"] = fmt::format("{:g}", inputs.options.start_timeout_s);
-  } else if (in_pods && found != settings.end() && found->source == "default") {
+  } else if (plan.in_pods && found != settings.end() && found->source == "default") {
     plan.variables["FARANDOLE_START_TIMEOUT_S"] = kPodStartTimeout_s;
   }
   if (!inputs.options.interfaces.empty()) plan.variables["FARANDOLE_INTERFACES"] = inputs.options.interfaces;
@@ -313,7 +313,8 @@ Result<RunPlan> make_run_plan(const RunOptions& options, const Environment& envi
     set_places(node, plan);
   }
   FDL_RETURN_IF_ERROR(set_key(inputs, node, plan));
-  FDL_RETURN_IF_ERROR(set_variables(inputs, node && plan.nodes > 1, plan));
+  plan.in_pods = node && plan.nodes > 1;
+  FDL_RETURN_IF_ERROR(set_variables(inputs, plan));
   divide_cores(inputs, plan);
   plan.command = whole_command(options, environment);
   if (node && plan.nodes > 1) {

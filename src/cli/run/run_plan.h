@@ -18,6 +18,7 @@ struct RunPlan {
   int fewest_nodes = 1;  // for an elastic job the minimum
   int node_rank = 0;     // -1: an elastic job whose nodes have no numbers
   bool is_elastic = false;
+  bool in_pods = false;  // where the successor of a pod may take its place
   int ranks_per_node = 1;
   std::string rendezvous;  // of several nodes, with its kind: "tcp://train-0.train:29500"
   // Of an elastic job whose nodes can take over from each other: where each of them listens, by number.

@@ -15,6 +15,7 @@
 #include <fstream>
 
 #include "base/config.h"
+#include "bootstrap/coordinator/ended_rank.h"
 #include "bootstrap/topology/topology.h"
 #include "cli/json_line.h"
 #include "cli/run/consequence.h"
@@ -237,6 +238,10 @@ void Supervisor::handle_ending(std::size_t index) {
   // Read what the rank wrote before it ended. Do not wait for the pipe's end: a grandchild may hold it open.
   read_stream(2 * index);
   read_stream(2 * index + 1);
+  if (options_.note_ended) {
+    options_.note_ended(child.rank, *ending,
+                        ended_before_joining(child.rank, child.process.id(), host_facts().host_name, ending->text()));
+  }
   const bool is_loss = options_.job ? options_.job->ended(static_cast<int>(index), *ending) : !ending->success();
   if (is_loss && failed_) log_collateral(child, *ending);
   // Messages of other ranks about a loss may arrive before the lost rank's own end. While no signal has been sent, an

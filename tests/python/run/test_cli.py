@@ -154,37 +154,57 @@ def test_run_restarts_its_ranks():
     assert sorted(done.stdout.splitlines()) == ["[0] well", "[1] well"]
 
 
+def run_on_nodes(count, ranks, command):
+    """One launcher a node, all on this host. Returns their exit codes, outputs and errors."""
+    place = f"127.0.0.1:{free_port()}"
+    variables = dict(os.environ, FARANDOLE_JOB_KEY="one secret on all nodes")
+    arguments = ["-np", str(ranks), "--nnodes", str(count), "--rendezvous", place]
+    nodes = [
+        subprocess.Popen(
+            [FARANDOLE, "run", *arguments, "--node-rank", str(node), "--", *command],
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for node in range(count)
+    ]
+    printed = [node.communicate(timeout=60) for node in nodes]
+    return [node.returncode for node in nodes], [one[0] for one in printed], [one[1] for one in printed]
+
+
 def test_run_on_two_nodes_is_one_world():
-    port = free_port()
     code = (
         "import farandole as f, numpy as n; f.init(); print(f.rank(), f.size(), f.allreduce(n.ones(1))[0]); "
         "f.shutdown()"
     )
-    variables = dict(os.environ, FARANDOLE_JOB_KEY="one secret on both nodes")
-    nodes = [
-        subprocess.Popen(
-            [
-                FARANDOLE,
-                "run",
-                "-np",
-                "1",
-                "--nnodes",
-                "2",
-                "--node-rank",
-                str(node),
-                "--rendezvous",
-                f"127.0.0.1:{port}",
-                *python(code),
-            ],
-            env=variables,
-            stdout=subprocess.PIPE,
-            text=True,
-        )  # fmt: skip
-        for node in range(2)
-    ]
-    outputs = [node.communicate(timeout=60)[0] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0]
+    codes, outputs, errors = run_on_nodes(2, 1, python(code))
+    assert codes == [0, 0], errors
     assert outputs == ["[0] 0 2 2.0\n", "[1] 1 2 2.0\n"]
+
+
+# Four ranks on two nodes. A rank that ends by a signal or by itself is named on both; the limit of the start is 30 s.
+@pytest.mark.parametrize("victim", [1, 2, 3])
+@pytest.mark.parametrize(("end", "how"), [("sys.exit(7)", "exit code 7"), ("os.kill(os.getpid(), 9)", "signal 9")])
+def test_a_rank_that_ends_before_init_is_named_on_all_nodes(victim, end, how):
+    code = f"import os, sys\nif os.environ['FARANDOLE_RANK'] == '{victim}': {end}\nimport farandole as f; f.init()"
+    begin = time.monotonic()
+    codes, _, errors = run_on_nodes(2, 2, python(code))
+    assert time.monotonic() - begin < 25, errors
+    assert codes[victim // 2] == (7 if how == "exit code 7" else 137), errors
+    other = 1 - victim // 2
+    assert codes[other] == 202, errors
+    assert f"rank {victim} (process " in errors[other] and f"ended before it had joined the job: {how}" in errors[other]
+    assert "as a consequence: another rank had ended before it joined" in errors[other], errors
+
+
+def test_a_rank_that_ends_well_before_init_is_named_on_its_host():
+    code = "import os, sys\nif os.environ['FARANDOLE_RANK'] == '1': sys.exit(0)\nimport farandole as f; f.init()"
+    begin = time.monotonic()
+    done = farandole("run", "-np", "2", *python(code))
+    assert time.monotonic() - begin < 25
+    assert done.returncode != 0
+    assert re.search(r"rank 1 \(process \d+ on .*\) ended before it had joined the job: exit code 0", done.stderr)
 
 
 def test_run_exits_with_the_code_of_the_first_failed_rank_and_names_it():

@@ -146,6 +146,23 @@ TEST_F(CoordinatorRoundsTest, AClientThatHasNotProvedTheKeyMayOnlyQuery) {
   EXPECT_EQ(rounds_.membership().absent_ranks(), 2u);
 }
 
+TEST_F(CoordinatorRoundsTest, TheEndOfARankIsConfirmedToItsLauncher) {
+  CoordinatorMessage ended{.kind = Kind::rank_ended, .rank = 1};
+  ended.why = Status(Code::peer_lost, "rank 1 ended");
+  const Peer launcher = add();
+  receive(launcher, {ended});
+  EXPECT_THAT(done_, Contains(queued(launcher, Kind::job_reply)));
+  EXPECT_THAT(open_, Contains(launcher));
+  // One that has not proved the key may not say so, and neither may anyone of a rank that there is not.
+  const Peer stranger = rounds_.add(true, 0);
+  open_.insert(stranger);
+  receive(stranger, {ended});
+  EXPECT_THAT(open_, Not(Contains(stranger)));
+  ended.rank = 9;
+  receive(launcher, {ended});
+  EXPECT_THAT(open_, Not(Contains(launcher)));
+}
+
 TEST_F(CoordinatorRoundsTest, MessagesCountBeforeTheEndOfTheirConnection) {
   all_arrive();
   receive(ranks_[1], {CoordinatorMessage{.kind = Kind::leave}}, End::closed);

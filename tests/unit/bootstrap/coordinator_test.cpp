@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include "bootstrap/coordinator/ended_rank.h"
 #include "system/socket.h"
 #include "tests/support/coordinator_job.h"
 
@@ -151,6 +152,35 @@ TEST(Coordinator, LossBeforeTheStartFailsTheStart) {
   ASSERT_FALSE(all.ok());
   EXPECT_EQ(all.status().code(), Code::peer_lost);
   EXPECT_EQ(all.status().text(), "rank 1 on host-b (process 101) was lost: its process ended or its connection broke");
+}
+
+// Of a launcher on another node, and of the one that serves the coordinator.
+TEST(Coordinator, EndOfARankThatHasNotArrivedFailsTheStart) {
+  for (const bool is_elsewhere : {true, false}) {
+    RunningCoordinator coordinator(options_for(2));
+    auto rank = join(coordinator->address(), 0, 2);
+    const Status why = ended_before_joining(1, 101, "host-b", "exit code 3");
+    if (is_elsewhere) {
+      const Status sent = send_ended_rank(coordinator->address(), kKey, 1, why, Deadline::after_seconds(20));
+      ASSERT_TRUE(sent.ok()) << sent.text();
+    } else {
+      coordinator->note_ended(1, why);
+    }
+    const auto all = (*rank)->wait_for_all(Deadline::after_seconds(20));
+    ASSERT_FALSE(all.ok());
+    EXPECT_EQ(all.status().code(), Code::peer_lost);
+    EXPECT_EQ(all.status().error().culprit_rank, 1);
+    EXPECT_EQ(all.status().text(),
+              "rank 1 (process 101 on host-b) ended before it had joined the job: exit code 3; see its output");
+    const Status wrong = send_ended_rank(coordinator->address(), kKey, 2, why, Deadline::after_seconds(20));
+    EXPECT_EQ(wrong.code(), Code::peer_lost) << "there is no rank 2";
+  }
+}
+
+TEST(Coordinator, EndOfARankIsToldWithinADeadline) {
+  const Status why = ended_before_joining(1, 101, "host-b", "exit code 3");
+  const Status sent = send_ended_rank("memory://nowhere", kKey, 1, why, Deadline::after_seconds(0.1));
+  EXPECT_EQ(sent.code(), Code::timeout) << sent.text();
 }
 
 TEST(Coordinator, RejectsASecondProcessOfOneRankAndNamesBoth) {

@@ -329,6 +329,43 @@ TEST_F(JobMembershipTest, LimitOfTheStartCountsFromTheFirstArrival) {
   EXPECT_EQ(sent().size(), 1u);
 }
 
+// A launcher knows when the process of a rank ends that never came.
+TEST_F(JobMembershipTest, EndOfAnAbsentRankFailsTheStart) {
+  arrive(0);
+  wait_for_all(0);
+  sent();
+  const Status why = Status::blame(2, "h2", Code::peer_lost, "rank 2 ended");
+  EXPECT_TRUE(membership_.process_ended(2, why).ok());
+  EXPECT_THAT(sent(), ElementsAre("0:reply rank 2 ended"));
+  EXPECT_FALSE(membership_.greet(peer(1), {1, 3, "h1", "boot", 101}, 0));
+  EXPECT_THAT(sent(), ElementsAre("1:something else the job did not start: rank 2 ended"));
+}
+
+TEST_F(JobMembershipTest, EndOfARankFailsTheStartOfThoseThatArriveLater) {
+  EXPECT_TRUE(membership_.process_ended(2, Status(Code::peer_lost, "rank 2 ended")).ok());
+  EXPECT_THAT(sent(), IsEmpty());
+  arrive(0);
+  wait_for_all(0);
+  EXPECT_THAT(sent(), ElementsAre("0:welcome", "0:reply rank 2 ended"));
+}
+
+TEST_F(JobMembershipTest, EndOfARankThatHasArrivedIsLeftToItsConnection) {
+  for (int rank = 0; rank < 2; ++rank) arrive(rank);
+  wait_for_all(0);
+  sent();
+  EXPECT_TRUE(membership_.process_ended(1, Status(Code::peer_lost, "rank 1 ended")).ok());
+  EXPECT_THAT(sent(), IsEmpty());
+  membership_.closed(peer(1));
+  const std::string lost = " rank 1 on h1 (process 101) was lost: its process ended or its connection broke";
+  EXPECT_THAT(sent(), ElementsAre("0:lost" + lost, "0:reply" + lost));
+}
+
+TEST_F(JobMembershipTest, EndThatMakesNoSenseIsRefused) {
+  const Status why(Code::peer_lost, "it ended");
+  for (const int rank : {-1, 3}) EXPECT_FALSE(membership_.process_ended(rank, why).ok()) << rank;
+  EXPECT_FALSE(membership_.process_ended(1, {}).ok());
+}
+
 TEST_F(JobMembershipTest, OneReportOfAStallReachesAllRanksAndTheServer) {
   std::vector<std::string> printed;
   CoordinatorOptions with_printer = options(3);
@@ -818,6 +855,26 @@ TEST(JobMembershipOfManyJobs, ConnectionsOfAnEarlierJobDoNotAffectTheNextOne) {
   EXPECT_TRUE(membership.take_outgoing().empty()) << "no rank of this job has left";
   membership.closed(20);
   EXPECT_EQ(membership.take_outgoing().size(), 1u) << "rank 1 gets the loss of rank 0";
+}
+
+TEST(JobMembershipOfManyJobs, RankWhoseProcessHasEndedIsMissingInTheNextOne) {
+  CoordinatorOptions options;
+  options.size = 2;
+  options.serves_again = true;
+  JobMembership membership(options, "here", {});
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(membership.greet(static_cast<JobMembership::Peer>(10 + rank), {rank, 2, "h", "boot", 100 + rank}, 0));
+  }
+  for (const JobMembership::Peer peer : {10, 11}) EXPECT_TRUE(membership.receive(peer, {.kind = Kind::leave}, 1).ok());
+  EXPECT_TRUE(membership.process_ended(1, Status(Code::peer_lost, "rank 1 ended")).ok());
+  EXPECT_TRUE(membership.greet(20, {0, 2, "h", "boot", 100}, 2));
+  membership.take_outgoing();
+  CoordinatorMessage wait{.kind = Kind::wait};
+  wait.number = 1000 * kSecond;
+  EXPECT_TRUE(membership.receive(20, wait, 2).ok());
+  const auto outgoing = membership.take_outgoing();
+  ASSERT_EQ(outgoing.size(), 1u);
+  EXPECT_EQ(outgoing[0].message->why.text(), "rank 1 ended");
 }
 
 TEST(JobMembershipText, ManyMissingRanksAreCounted) {
