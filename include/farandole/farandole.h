@@ -200,7 +200,8 @@ typedef struct fdl_world_options {
   size_t option_count;
   /* May be NULL. A thread that waits in an ordered call calls it whenever nothing has moved for another suspect_after_s
    * (0.4 s). Nonzero ends the communicator with FDL_ABORTED on all ranks, so that a program can stop a call that waits
-   * for a rank. It must not call the library. */
+   * for a rank. So does one that waits for other ranks while the world, a group or a communicator is made, after each
+   * signal and every 0.25 s: nonzero ends that call with FDL_ABORTED. It must not call the library. */
   int (*interrupted)(void* context);
   void* interrupted_context;
   /* May be NULL. A thread that waits in an ordered call calls it every 20 us while it spins, and then about every 50 us

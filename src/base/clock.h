@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <limits>
 
 namespace fdl {
@@ -23,8 +24,14 @@ constexpr int64_t seconds_to_ns(double seconds) { return static_cast<int64_t>(se
 // An interrupt brings the deadlines that refer to it forward to a moment that is not known when a wait begins. It is
 // set once: first the moment, then the descriptor becomes readable, which wakes the threads that wait in poll(2).
 struct Interrupt {
+  // Between two calls of `ask` in a wait.
+  static constexpr int64_t kAsk_ns = 250'000'000;
+
   std::atomic<int64_t> moment_ns{std::numeric_limits<int64_t>::max()};
   int fd = -1;
+  // May be empty. A thread that waits until such a deadline calls it after each signal that it gets and every kAsk_ns.
+  // It may set the interrupt. Set before the first wait.
+  std::function<void()> ask;
 };
 
 // A moment after which waiting ends. Deadline::never() never passes.
@@ -68,13 +75,19 @@ class Deadline {
     return moment_ == std::numeric_limits<int64_t>::max() ? *this : Deadline(moment_ + duration, interrupt_);
   }
   // The descriptor to wait for in addition, -1 if there is none or if the interrupt has been set.
-  int interrupt_fd() const {
-    const bool pending = interrupt_ != nullptr &&
-                         interrupt_->moment_ns.load(std::memory_order_acquire) == std::numeric_limits<int64_t>::max();
-    return pending ? interrupt_->fd : -1;
+  int interrupt_fd() const { return is_pending() ? interrupt_->fd : -1; }
+  // A wait ends here to call ask(), and then goes on until the deadline.
+  Deadline until_ask() const { return asks() ? earlier(after_ns(Interrupt::kAsk_ns)) : *this; }
+  void ask() const {
+    if (asks()) interrupt_->ask();
   }
 
  private:
+  bool is_pending() const {
+    return interrupt_ != nullptr &&
+           interrupt_->moment_ns.load(std::memory_order_acquire) == std::numeric_limits<int64_t>::max();
+  }
+  bool asks() const { return is_pending() && interrupt_->ask; }
   // A moment of now_ns(). The largest value stands for never, so earlier() needs no special case.
   explicit Deadline(int64_t moment, const Interrupt* interrupt = nullptr) : moment_(moment), interrupt_(interrupt) {}
   int64_t moment_;

@@ -28,10 +28,12 @@ bool wait_for(int fd, short events, Deadline deadline) {
   // A signal makes ppoll() return -1; the loop then waits again. ppoll() ignores a negative descriptor.
   while (true) {
     std::array<pollfd, 2> entries{{{fd, events, 0}, {deadline.interrupt_fd(), POLLIN, 0}}};
-    const int64_t left_ns = std::min<int64_t>(deadline.remaining_ns(), kLongest_ns);
+    const Deadline until = deadline.until_ask();
+    const int64_t left_ns = std::min<int64_t>(until.remaining_ns(), kLongest_ns);
     const timespec left{left_ns / 1'000'000'000, left_ns % 1'000'000'000};
-    const int count = ::ppoll(entries.data(), entries.size(), deadline.is_never() ? nullptr : &left, nullptr);
+    const int count = ::ppoll(entries.data(), entries.size(), until.is_never() ? nullptr : &left, nullptr);
     if (count > 0 && entries[0].revents != 0) return true;
+    if (count <= 0) deadline.ask();
     if (count >= 0 && deadline.passed()) return false;
   }
 }

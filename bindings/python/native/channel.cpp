@@ -136,9 +136,11 @@ class Channel : public std::enable_shared_from_this<Channel> {
       result = fdl_comm_create(members, &ordered_);
       if (result == FDL_OK) result = fdl_comm_create(members, &messages_);
     }
-    if (result != FDL_OK) {
+    if (result != FDL_OK || PyErr_Occurred() != nullptr) {
       const Failure why = Failure::last();
+      fdl_comm_destroy(messages_);
       fdl_comm_destroy(ordered_);
+      if (PyErr_Occurred() != nullptr) throw py::error_already_set();
       raise_failure(why);
     }
     world_ = group_->world()->get();

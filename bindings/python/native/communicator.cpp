@@ -22,7 +22,8 @@ class Communicator {
       py::gil_scoped_release release;
       result = fdl_comm_create(members, &comm_);
     }
-    check(result);
+    if (PyErr_Occurred() != nullptr) close();
+    check_interrupted(result);
   }
   ~Communicator() { close(); }
   Communicator(const Communicator&) = delete;

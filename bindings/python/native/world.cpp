@@ -93,7 +93,8 @@ World::World(const py::dict& facts, const py::dict& options)
     py::gil_scoped_release release;
     result = fdl_world_create(&wanted, &world_);
   }
-  check(result);
+  if (PyErr_Occurred() != nullptr) close();
+  check_interrupted(result);
   keep();
 }
 
@@ -136,9 +137,12 @@ std::shared_ptr<World> World::shrink(double timeout_s) {
     py::gil_scoped_release release;
     result = fdl_world_shrink(world, &options, &survivors);
   }
-  check(result);
-  std::shared_ptr<World> made(new World(survivors, std::move(stalls_)));
-  close();
+  std::shared_ptr<World> made;
+  if (result == FDL_OK) {
+    made.reset(new World(survivors, std::move(stalls_)));
+    close();
+  }
+  check_interrupted(result);
   return made;
 }
 
@@ -224,8 +228,9 @@ std::shared_ptr<Group> Group::create(std::shared_ptr<World> world, const std::ve
     py::gil_scoped_release release;
     result = fdl_group_create(inside, ranks.data(), ranks.size(), &group);
   }
-  check(result);
-  return std::make_shared<Group>(std::move(world), group, true);
+  auto made = group ? std::make_shared<Group>(std::move(world), group, true) : nullptr;
+  check_interrupted(result);
+  return made;
 }
 
 std::shared_ptr<Group> Group::split(int color, int key) const {
@@ -236,8 +241,9 @@ std::shared_ptr<Group> Group::split(int color, int key) const {
     py::gil_scoped_release release;
     result = fdl_group_split(whole, color, key, &part);
   }
-  check(result);
-  return part ? std::make_shared<Group>(world_, part, true) : nullptr;
+  auto made = part ? std::make_shared<Group>(world_, part, true) : nullptr;
+  check_interrupted(result);
+  return made;
 }
 
 void Group::close() {

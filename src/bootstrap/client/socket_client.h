@@ -63,6 +63,7 @@ class SocketClient final : public CoordinatorClient {
   void carry_out() FDL_REQUIRES(mutex_);
   void carry_out_and_wake() FDL_REQUIRES(mutex_);
   void tell(const CoordinatorMessage& message) FDL_EXCLUDES(mutex_);
+  bool waits_until_settled(uint64_t id, const std::vector<int>& of, Deadline deadline) FDL_EXCLUDES(mutex_);
   Result<CoordinatorMessage> send_request(CoordinatorMessage request, const std::vector<int>& of, Deadline deadline)
       FDL_EXCLUDES(mutex_);
 

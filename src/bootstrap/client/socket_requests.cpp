@@ -19,18 +19,29 @@ constexpr double kGrace_s = 2;  // for the coordinator's own timeout error, whic
 // lost.
 Result<CoordinatorMessage> SocketClient::send_request(CoordinatorMessage request, const std::vector<int>& of,
                                                       Deadline deadline) {
-  MutexLock lock(mutex_);
-  FDL_ASSIGN_OR_RETURN(const uint64_t id, protocol_.request(std::move(request)));
-  carry_out_and_wake();
-  const auto settled = [&]() FDL_REQUIRES(mutex_) { return protocol_.is_settled(id, of); };
-  // An interrupt may bring the deadline forward while this thread waits; the news that sets it wakes this thread.
-  while (!settled() && !deadline.passed()) {
-    const int64_t moment = deadline.moment_ns();
-    answered_.wait(mutex_, deadline, [&]() FDL_REQUIRES(mutex_) { return settled() || deadline.moment_ns() < moment; });
+  uint64_t id = 0;
+  {
+    MutexLock lock(mutex_);
+    FDL_ASSIGN_OR_RETURN(id, protocol_.request(std::move(request)));
+    carry_out_and_wake();
   }
+  while (!waits_until_settled(id, of, deadline) && !deadline.passed()) deadline.ask();
+  MutexLock lock(mutex_);
   auto reply = protocol_.take_reply(id, of);
   carry_out_and_wake();
   return reply;
+}
+
+// Returns early for Deadline::ask(), which must be called without the lock: it may have to wait for another thread that
+// makes a request.
+bool SocketClient::waits_until_settled(uint64_t id, const std::vector<int>& of, Deadline deadline) {
+  MutexLock lock(mutex_);
+  const auto settled = [&]() FDL_REQUIRES(mutex_) { return protocol_.is_settled(id, of); };
+  // An interrupt may bring the deadline forward while this thread waits; the news that sets it wakes this thread.
+  const int64_t moment = deadline.moment_ns();
+  answered_.wait(mutex_, deadline.until_ask(),
+                 [&]() FDL_REQUIRES(mutex_) { return settled() || deadline.moment_ns() < moment; });
+  return settled();
 }
 
 void SocketClient::tell(const CoordinatorMessage& message) {
@@ -43,8 +54,7 @@ Result<std::vector<CoordinatorClient::Hello>> SocketClient::wait_for_all(Deadlin
   CoordinatorMessage request{.kind = Kind::wait};
   // The coordinator has the same deadline and names the missing ranks in its error. This rank waits a little longer.
   request.number = deadline.remaining_ns();
-  const Deadline grace =
-      deadline.is_never() ? deadline : Deadline::after_ns(deadline.remaining_ns() + seconds_to_ns(kGrace_s));
+  const Deadline grace = deadline.shifted_by_ns(seconds_to_ns(kGrace_s));
   FDL_ASSIGN_OR_RETURN(CoordinatorMessage answer, send_request(std::move(request), {}, grace));
   if (answer.table) return members_of(*answer.table, size_);
   return std::move(answer.members);

@@ -104,7 +104,8 @@ std::unique_ptr<FoundCoordinator> try_at_once(const std::vector<Address>& addres
       waiting.push_back(attempt.get());
     }
     if (waiting.empty()) break;
-    const int ready = ::poll(waits.data(), waits.size(), deadline.remaining_ms());
+    const int ready = ::poll(waits.data(), waits.size(), deadline.until_ask().remaining_ms());
+    if (ready <= 0) deadline.ask();
     if (ready <= 0 && deadline.passed()) {
       for (Attempt* attempt : waiting) attempt->give_up("no answer in time");
       break;
@@ -216,6 +217,7 @@ Result<FoundCoordinator> find_coordinator(const std::string& rendezvous, const s
                                                  "there any more ({})",
                                                  rendezvous, mine, round.failures));
     }
+    deadline.ask();
     if (deadline.passed()) {
       return Status(Code::timeout,
                     fmt::format("{} did not find the coordinator at {} within {:.3g} s ({}); check that rank 0 or "

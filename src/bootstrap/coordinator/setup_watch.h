@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -60,16 +61,35 @@ class SetupWatch {
     MutexLock lock(mutex_);
     return why_;
   }
+  // Whether this rank's own program has ended the set-up. From any thread.
+  bool is_interrupted() const {
+    MutexLock lock(mutex_);
+    return is_interrupted_;
+  }
+  // Call before the first wait. The waits of the set-up ask `interrupted` now and then; true ends the set-up with
+  // `why`.
+  void end_when(std::function<bool()> interrupted, Status why) {
+    interrupt_.ask = [this, interrupted = std::move(interrupted), why = std::move(why)] {
+      if (!interrupted()) return;
+      MutexLock lock(mutex_);
+      is_interrupted_ = true;
+      set(why, now_ns());
+    };
+  }
   // The first call counts. From any thread.
   void fire(const Status& why, int64_t moment_ns) {
     MutexLock lock(mutex_);
+    set(why, moment_ns);
+  }
+
+ private:
+  void set(const Status& why, int64_t moment_ns) FDL_REQUIRES(mutex_) {
     if (!why_.ok()) return;
     why_ = why;
     interrupt_.moment_ns.store(moment_ns, std::memory_order_release);
     event_.ring();
   }
 
- private:
   SetupWatch(std::vector<int> ranks, std::string comm, Event event)
       : ranks_(std::move(ranks)), comm_(std::move(comm)), event_(std::move(event)) {
     interrupt_.fd = event_.fd();
@@ -81,6 +101,7 @@ class SetupWatch {
   Interrupt interrupt_;
   mutable Mutex mutex_;
   Status why_ FDL_GUARDED_BY(mutex_);
+  bool is_interrupted_ FDL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace fdl

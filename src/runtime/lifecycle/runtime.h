@@ -233,6 +233,7 @@ class Runtime {
   Status outcome(const SetUp& set_up, const Status& failure);
   void request_decision(const SetUp& set_up, const Status& failure, Deadline limit);
   Status report_departure(const SetUp& set_up, const Status& gone);
+  Status interrupted() const;
   Status report_own(const std::string& comm, const Status& failure);
   // A communicator that is connected on this rank. commit() completes its set-up.
   struct Connected {

@@ -75,16 +75,21 @@ Status Runtime::commit(const SetUp& set_up, Communicator& comm, const Status& ow
   const Status failed = outcome(set_up, status);
   // A rank can abort the communicator only after all ranks have connected. Here the abort, which is the decision on it,
   // overtook the message that says so: the communicator exists, and its first call returns the abort.
-  if (own.ok() && failed.code() == Code::aborted) return {};
+  if (own.ok() && failed.code() == Code::aborted && !set_up.watch->is_interrupted()) return {};
   return failed.while_doing("connecting " + set_up.comm);
 }
 
 // While a set-up is watched, the progress thread probes its ranks, so that one that is stopped is found too.
 Result<Runtime::SetUp> Runtime::begin_set_up(const std::vector<int>& others, const std::string& comm) {
   FDL_ASSIGN_OR_RETURN(auto watch, coordinator_client_->watch(others, comm));
+  if (options_.interrupted) watch->end_when(options_.interrupted, interrupted());
   const Deadline deadline = Deadline::after_seconds(config_.start_timeout_s).interrupted_by(watch->interrupt());
   progress_thread_->watch();
   return SetUp{std::move(watch), deadline, comm};
+}
+
+Status Runtime::interrupted() const {
+  return Status(Code::aborted, "its program was interrupted while it waited for the other ranks");
 }
 
 // The other ranks, which wait for this one in the set-up, get its error as the failure decision.
@@ -108,6 +113,7 @@ Status Runtime::outcome(const SetUp& set_up, const Status& failure) {
   const bool is_own = failure.code() != Code::timeout && failure.code() != Code::transport &&
                       failure.code() != Code::peer_lost && failure.code() != Code::authentication;
   const Status told = set_up.watch->why();
+  if (set_up.watch->is_interrupted()) return set_up.comm.empty() ? told : report_own(set_up.comm, told);
   if (failure.code() == Code::shut_down && !told.ok()) return report_departure(set_up, told);
   if (is_own) return set_up.comm.empty() ? failure : report_own(set_up.comm, failure);
   const Deadline limit = decision_deadline(config_);

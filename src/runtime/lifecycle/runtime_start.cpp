@@ -319,7 +319,17 @@ Result<std::unique_ptr<CoordinatorClient>> Runtime::connect_to_coordinator(Deadl
 Status Runtime::connect_ranks() {
   const double arrival_s = arrival_timeout_s(options_, config_);
   open_recovery();
-  FDL_ASSIGN_OR_RETURN(coordinator_client_, connect_to_coordinator(Deadline::after_seconds(arrival_s)));
+  // Set by this thread alone, in its own waits.
+  Interrupt own;
+  if (options_.interrupted) {
+    own.ask = [&] {
+      if (options_.interrupted()) own.moment_ns = now_ns();
+    };
+  }
+  const auto is_interrupted = [&] { return own.moment_ns.load() != std::numeric_limits<int64_t>::max(); };
+  auto client = connect_to_coordinator(Deadline::after_seconds(arrival_s).interrupted_by(own));
+  if (!client.ok()) return is_interrupted() ? interrupted() : client.status();
+  coordinator_client_ = client.take();
   FDL_ASSIGN_OR_RETURN(
       progress_thread_,
       ProgressThread::start(
@@ -334,7 +344,9 @@ Status Runtime::connect_ranks() {
   FDL_ASSIGN_OR_RETURN(SetUp set_up, begin_set_up({}));
   // The coordinator fails after arrival_s with a text that names the missing ranks. This deadline is 2 s later,
   // so that its text arrives first.
-  FDL_ASSIGN_OR_RETURN(const auto everyone, coordinator_client_->wait_for_all(Deadline::after_seconds(arrival_s + 2)));
+  const auto all = coordinator_client_->wait_for_all(Deadline::after_seconds(arrival_s + 2).interrupted_by(own));
+  if (!all.ok()) return is_interrupted() ? interrupted() : all.status();
+  const auto& everyone = *all;
   std::vector<HostFacts> facts;
   std::vector<EfaAnswer> answers;
   for (const auto& hello : everyone) {

@@ -70,6 +70,42 @@ def test_ctrl_c_ends_a_blocked_call(name, transport):
     launch(2, interrupts, {"FARANDOLE_TRANSPORT": transport, "BLOCKED_IN": name})
 
 
+SET_UPS = {"group": lambda: farandole.Group([0, 1]), "communicator": lambda: farandole.Communicator()}
+
+
+def waits_for_a_world():
+    if os.environ["FARANDOLE_RANK"] == "0":
+        assert _interrupted(farandole.init) < 10
+        assert not farandole.is_initialized()
+
+
+def waits_for_a_set_up():
+    """Rank 1 makes nothing until rank 0 has been interrupted, and then gets the reason."""
+    make = SET_UPS[os.environ["BLOCKED_IN"]]
+    mark = os.environ["MARK"]
+    farandole.init()
+    if farandole.rank() == 0:
+        assert _interrupted(make) < 10
+        open(mark, "w").close()
+    else:
+        while not os.path.exists(mark):
+            time.sleep(0.05)
+        words = ("rank 0", "its program was interrupted while it waited for the other ranks")
+        fails(farandole.AbortedError, *words, action=make)
+    farandole.barrier()  # the world goes on
+
+
+def test_ctrl_c_ends_init():
+    launch(2, waits_for_a_world)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("what", SET_UPS)
+def test_ctrl_c_ends_a_set_up(what, transport, tmp_path):
+    variables = {"FARANDOLE_TRANSPORT": transport, "BLOCKED_IN": what, "MARK": str(tmp_path / "interrupted")}
+    launch(2, waits_for_a_set_up, variables)
+
+
 def handles_a_signal():
     """A handler that returns leaves the call blocked; it must run meanwhile."""
     farandole.init()
