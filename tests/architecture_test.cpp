@@ -171,7 +171,8 @@ TEST(Architecture, ThreadsLiveInTheRuntime) {
                      {"runtime",
                       // The launcher serves the coordinator beside its ranks; over loopback, threads are ranks. Name
                       // resolution blocks, and a launcher must react to signals meanwhile.
-                      "src/cli/run/coordinator_thread.h", "src/cli/local_ranks.cpp", "src/cli/elastic/node_search.h",
+                      "src/cli/run/coordinator_thread.h", "src/cli/run/end_report.h", "src/cli/local_ranks.cpp",
+                      "src/cli/elastic/node_search.h",
                       // A direct call of NCCL blocks the progress thread, so another thread limits its time.
                       "transports/nccl/nccl_watchdog.h", "transports/nccl/nccl_watchdog.cpp",
                       "transports/nccl/nccl_call_thread.h", "transports/nccl/nccl_call_thread.cpp",

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "bootstrap/coordinator/ended_rank.h"
+#include "bootstrap/client/ended_rank.h"
 
 namespace fdl {
 

@@ -15,7 +15,7 @@
 #include <fstream>
 
 #include "base/config.h"
-#include "bootstrap/coordinator/ended_rank.h"
+#include "bootstrap/client/ended_rank.h"
 #include "bootstrap/topology/topology.h"
 #include "cli/json_line.h"
 #include "cli/run/consequence.h"

@@ -29,8 +29,8 @@ class Supervisor {
     RankOutput::Options output;
     // Asks all ranks what they do, and prints the answer later. False, or empty: no coordinator runs here.
     std::function<bool()> query_states;
-    // Gets each rank that has ended, with the text for ranks that wait for it; empty: nobody is told. Not of an elastic
-    // job, whose WorkerGroup gets the ends.
+    // Called with each rank that has ended, and with the text for ranks that wait for it; may be empty. Not for an
+    // elastic job, whose WorkerGroup gets the ends.
     std::function<void(int rank, const Ending& ending, const Status& why)> note_ended;
     std::string mark;          // the value of Guardian::kVariable for the ranks; empty: none
     pid_t guardian = -1;       // the launcher's other child, which end_all() spares

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <set>
 
-#include "bootstrap/coordinator/ended_rank.h"
+#include "bootstrap/client/ended_rank.h"
 #include "system/socket.h"
 #include "tests/support/coordinator_job.h"
 

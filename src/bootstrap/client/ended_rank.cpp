@@ -1,5 +1,5 @@
 // The message is the first one of a connection, where a rank sends its hello.
-#include "bootstrap/coordinator/ended_rank.h"
+#include "bootstrap/client/ended_rank.h"
 
 #include <fmt/core.h>
 
