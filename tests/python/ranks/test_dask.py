@@ -3,16 +3,23 @@
 import io
 import os
 
+import dask
 import farandole
 import farandole.dask
 import pytest
 from distributed import Client, LocalCluster
 from test_jobs import steps, total_of_ranks, work_until
 
+# A local cluster closes a worker for good if it is away 15 s after one of its losses, even if it is about to return from
+# a later one. The tests lose the same worker several times.
+LOST_FOR_GOOD = {"distributed.deploy.lost-worker-timeout": "1h"}
+BACK_S = 120
+
 
 @pytest.fixture(scope="module")
 def client():
     with (
+        dask.config.set(LOST_FOR_GOOD),
         LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address="127.0.0.1:0", host="127.0.0.1") as cluster,
         Client(cluster) as client,
     ):
@@ -55,13 +62,13 @@ def test_a_lost_worker_is_named_and_the_next_job_runs(client):
     with pytest.raises(farandole.RankError) as caught:
         farandole.dask.run(work_until, ("agent",), num_proc=2)
     assert caught.value.rank == 1 and "died: its worker was lost" in caught.value.text
-    client.wait_for_workers(2)
+    client.wait_for_workers(2, timeout=BACK_S)
     assert farandole.dask.run(abs, (-1,), num_proc=2) == [1, 1]
 
 
 @pytest.mark.parametrize("how", ["kill", "agent"])
 def test_an_elastic_job_replaces_a_rank_and_a_worker(client, how, tmp_path):
-    client.wait_for_workers(2)
+    client.wait_for_workers(2, timeout=BACK_S)
     results = farandole.dask.run_elastic(steps, (str(tmp_path), how), min_num_proc=1, num_proc=3)
     assert [rank for rank, _, _ in results] == list(range(len(results))) and os.listdir(tmp_path) == ["failed"]
     for _, sizes, _ in results:
@@ -69,7 +76,7 @@ def test_an_elastic_job_replaces_a_rank_and_a_worker(client, how, tmp_path):
 
 
 def test_bad_arguments_are_named(client):
-    client.wait_for_workers(2)
+    client.wait_for_workers(2, timeout=BACK_S)
     with pytest.raises(ValueError, match="num_proc=5: the 2 workers have 4 threads"):
         farandole.dask.run(abs, (1,), num_proc=5)
     with pytest.raises(ValueError, match="num_proc=0: at least one rank"):
