@@ -10,8 +10,8 @@ import pytest
 from distributed import Client, LocalCluster
 from test_jobs import steps, total_of_ranks, work_until
 
-# A local cluster closes a worker for good if it is away 15 s after one of its losses, even if it is about to return from
-# a later one. The tests lose the same worker several times.
+# A local cluster closes a worker for good if it is away 15 s after one of its losses, even if it is about to return
+# from a later one. The tests lose the same worker several times.
 LOST_FOR_GOOD = {"distributed.deploy.lost-worker-timeout": "1h"}
 BACK_S = 120
 
