@@ -194,6 +194,7 @@ bool JobMembership::greet(Peer peer, const CoordinatorClient::Hello& hello, int6
   const std::string salt = std::exchange(member.hello.salt, {});
   if (hello.rank == 0) salt_ = salt;
   rank_of_[peer] = hello.rank;
+  ended_.erase(hello.rank);  // another process has its place
   if (arrived_ == 0) began_ns_ = now_ns;
   ++arrived_;
   ++here_;
@@ -222,7 +223,7 @@ Status JobMembership::process_ended(int rank, const Status& why) {
   return {};
 }
 
-// The list outlives a job: a process that has ended joins none of the following ones.
+// The list outlives a job: a process that has ended joins none of the following ones either.
 void JobMembership::fail_start_without_ended() {
   if (arrived_ == 0 || !start_failed_.ok()) return;
   for (const auto& [rank, why] : ended_) {

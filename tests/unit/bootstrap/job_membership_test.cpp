@@ -360,6 +360,14 @@ TEST_F(JobMembershipTest, EndOfARankThatHasArrivedIsLeftToItsConnection) {
   EXPECT_THAT(sent(), ElementsAre("0:lost" + lost, "0:reply" + lost));
 }
 
+TEST_F(JobMembershipTest, EndOfAFormerProcessOfARankThatHasArrivedIsForgotten) {
+  EXPECT_TRUE(membership_.process_ended(0, Status(Code::peer_lost, "rank 0 ended")).ok());
+  for (int rank = 0; rank < 3; ++rank) arrive(rank);
+  sent();
+  wait_for_all(1);
+  EXPECT_THAT(sent(), ElementsAre("1:reply"));
+}
+
 TEST_F(JobMembershipTest, EndThatMakesNoSenseIsRefused) {
   const Status why(Code::peer_lost, "it ended");
   for (const int rank : {-1, 3}) EXPECT_FALSE(membership_.process_ended(rank, why).ok()) << rank;
