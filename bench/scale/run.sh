@@ -3,7 +3,7 @@
 # long it takes until all know of a killed rank. The ranks are processes without Python.
 #
 #   bash bench/scale/run.sh [--build build] [--ranks "8 16 32 64 128"] [--transport tcp] [--mesh "16 1000000"] [--bytes 4096]
-#                           [--algorithm ring] [--no-kill] [--named STEPS]
+#                           [--algorithm ring] [--no-kill] [--named STEPS] [--threads 1]
 #
 # --mesh lists values of FARANDOLE_TCP_MESH_RANKS: the second one connects all ranks with each other at the start.
 # Columns: `start` is the time from the first process until the last rank has a communicator, `cpu` the processor time
@@ -12,6 +12,8 @@
 # that has the most, and `loss` the time from the kill until the last rank knows. With --named each rank also sums 20
 # named tensors in each of so many steps: `step` is the slowest first step and `last` the slowest last one, `sent` the
 # control messages of a rank in the first step (median), `root` those of rank 0, `later` those of all ranks in the last.
+# With --threads T each process has T ranks, in threads: for numbers of ranks of which this machine cannot hold so many
+# processes. Then the columns of a rank are the process's divided by T, and a kill loses the T ranks of a process.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -23,6 +25,7 @@ bytes=4096
 algorithm=ring
 kill=yes
 named=0
+threads=1
 while [ $# -gt 0 ]; do
   case "$1" in
     --build) build=$2 && shift 2 ;;
@@ -33,6 +36,7 @@ while [ $# -gt 0 ]; do
     --algorithm) algorithm=$2 && shift 2 ;;
     --no-kill) kill="" && shift ;;
     --named) named=$2 && shift 2 ;;
+    --threads) threads=$2 && shift 2 ;;
     -h | --help) sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//' && exit 0 ;;
     *) echo "scale/run.sh: unknown option $1; --help lists them" >&2 && exit 64 ;;
   esac
@@ -42,18 +46,24 @@ ulimit -n "$(ulimit -Hn)"
 
 now_ns() { python3 -c 'import time; print(time.monotonic_ns())'; }
 
-# once RANKS MESH [LOST]: the lines of all ranks.
-once() {
-  START_NS=$(now_ns) FARANDOLE_TRANSPORT=$transport FARANDOLE_TCP_MESH_RANKS=$2 FARANDOLE_ALGORITHM=$algorithm \
-    FARANDOLE_START_TIMEOUT_S=300 FARANDOLE_LOG_LEVEL=error NAMED_STEPS=$named \
-    timeout 600 "$build/bin/farandole" run -np "$1" -- "$build/bin/scale_rank" "$bytes" ${3:+"$3"} 2>&1 || true
+free_port() {
+  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
-# summarize RANKS MESH: one row, of the lines of all ranks.
+# once RANKS MESH [LOST]: the lines of all ranks.
+once() {
+  local own_place=()
+  [ "$threads" = 1 ] || own_place=(env THREADS="$threads" PLACE="tcp://127.0.0.1:$(free_port)" KEY="$(openssl rand -hex 16)")
+  START_NS=$(now_ns) FARANDOLE_TRANSPORT=$transport FARANDOLE_TCP_MESH_RANKS=$2 FARANDOLE_ALGORITHM=$algorithm \
+    FARANDOLE_START_TIMEOUT_S=300 FARANDOLE_LOG_LEVEL=error NAMED_STEPS=$named \
+    timeout 600 "${own_place[@]}" "$build/bin/farandole" run -np "$(($1 / threads))" -- "$build/bin/scale_rank" "$bytes" ${3:+"$3"} 2>&1 || true
+}
+
+# summarize RANKS MESH THREADS: one row, of the lines of all ranks.
 summarize() {
   python3 -c '
 import re, statistics, sys
-size, mesh = map(int, sys.argv[1:])
+size, mesh, threads = map(int, sys.argv[1:])
 facts, named, knew, killed = {}, {}, {}, None
 for line in sys.stdin:
     word, *rest = re.sub(r"^\[\d+\] ", "", line).split() or [""]
@@ -71,8 +81,9 @@ if len(facts) != size:
 start, first, memory, own, descriptors, cpu = zip(*facts.values())
 loss = "-"
 if killed:
-    right = [moment for moment, culprit in knew.values() if culprit == size // 2]
-    loss = f"{(max(right) - killed) / 1e9:.3f}" if len(right) == size - 1 else f"{len(right)} of {size - 1}"
+    right = [moment for moment, culprit in knew.values() if culprit // threads == size // 2 // threads]
+    others = size - threads
+    loss = f"{(max(right) - killed) / 1e9:.3f}" if len(right) == others else f"{len(right)} of {others}"
 middle = lambda values: statistics.median_low(values)
 print(row + f"{max(start):8.2f} {sum(cpu):8.2f} {max(first):8.3f} {middle(memory) / 1024:8.1f} {middle(own) / 1024:8.1f} "
       f"{middle(descriptors):6.0f} {max(descriptors):6.0f} {loss:>8}", end="")
@@ -88,6 +99,6 @@ printf '%6s %8s %8s %8s %8s %8s %8s %6s %6s %8s\n' ranks mesh start,s cpu,s firs
 for count in $ranks; do
   for limit in $mesh; do
     out=$(once "$count" "$limit" ${kill:+$((count / 2))})
-    summarize "$count" "$limit" <<<"$out"
+    summarize "$count" "$limit" "$threads" <<<"$out"
   done
 done

@@ -1,5 +1,9 @@
-// One rank of bench/scale/run.sh: starts a world, runs a few allreduces, and prints what that took, in one line.
-//   scale_rank BYTES [LOST_RANK]     with a rank to lose, it kills itself and the others print when they know
+// Ranks of bench/scale/run.sh: each starts a world, runs a few allreduces, and prints what that took, in one line.
+//   scale_rank BYTES [LOST_RANK]     with a rank to lose, its process kills itself and the others print when they know
+//
+// One process is one rank, or with THREADS in the environment so many, each in a thread of its own. Then PLACE is the
+// rendezvous and KEY the job key of the ranks, because the launcher knows only processes; memory, descriptors and
+// processor time are those of the process, divided by its ranks.
 //
 // START_NS in the environment is the time (CLOCK_MONOTONIC) at which the first process was started. With NAMED_STEPS,
 // the rank also sums 20 named tensors as often, and prints the time of the first and of the last step, and how many
@@ -8,12 +12,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <farandole/farandole.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -103,28 +109,40 @@ bool run_named_steps(const fdl::World& world, int steps) {
   return true;
 }
 
-}  // namespace
+int number(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
 
-int main(int argc, char** argv) {
-  std::signal(SIGTERM, SIG_IGN);  // the launcher sends it to all ranks when the first one has died
+// The world of one rank of a process with `threads` ranks.
+fdl::World start_world(int thread, int threads) {
+  if (threads == 1) return fdl::World();
+  fdl_world_options options;
+  fdl_world_options_init(&options);
+  options.rank = number("FARANDOLE_RANK", 0) * threads + thread;
+  options.size = number("FARANDOLE_SIZE", 1) * threads;
+  options.rendezvous = std::getenv("PLACE");
+  options.job_key = std::getenv("KEY");
+  return fdl::World(&options);
+}
+
+// Returns the exit code of the process. It ends by _Exit() where a rank is to be lost.
+int run_rank(int thread, int threads, std::size_t count, int lost) {
   const long long begun = std::atoll(std::getenv("START_NS"));
-  const auto count = static_cast<std::size_t>(argc > 1 ? std::atol(argv[1]) : 4) / sizeof(float);
-  const int lost = argc > 2 ? std::atoi(argv[2]) : -1;
-  const fdl::World world;
+  const fdl::World world = start_world(thread, threads);
   fdl::Comm comm(world.all());
   const long long started = now_ns();
-  const double start_cpu_s = cpu_seconds();
+  const double start_cpu_s = cpu_seconds() / threads;
   std::vector<float> data(count, 1);
   comm.allreduce(data.data(), count);
   const long long first = now_ns();
   if (data[0] != static_cast<float>(world.size())) return 1;
   // All of this rank's memory, and what of it no other process uses.
   std::printf("SCALE %d %.3f %.3f %ld %ld %d %.4f\n", world.rank(), static_cast<double>(started - begun) / 1e9,
-              static_cast<double>(first - started) / 1e9, memory_kib("Rss: %ld kB"),
-              memory_kib("Private_Dirty: %ld kB"), open_descriptors(), start_cpu_s);
+              static_cast<double>(first - started) / 1e9, memory_kib("Rss: %ld kB") / threads,
+              memory_kib("Private_Dirty: %ld kB") / threads, open_descriptors() / threads, start_cpu_s);
   std::fflush(stdout);
-  const char* steps = std::getenv("NAMED_STEPS");
-  if (!run_named_steps(world, steps == nullptr ? 0 : std::atoi(steps))) return 1;
+  if (!run_named_steps(world, number("NAMED_STEPS", 0))) return 1;
   float one = 1;
   if (lost < 0) return 0;
   try {
@@ -139,5 +157,30 @@ int main(int argc, char** argv) {
     std::printf("KNEW %d %lld %d\n", world.rank(), now_ns(), error.culprit_rank);
     std::fflush(stdout);
   }
-  std::_Exit(0);  // the launcher ends the others at the first error
+  if (threads == 1) std::_Exit(0);  // the launcher ends the others at the first error
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGTERM, SIG_IGN);  // the launcher sends it to all ranks when the first one has died
+  const auto count = static_cast<std::size_t>(argc > 1 ? std::atol(argv[1]) : 4) / sizeof(float);
+  const int lost = argc > 2 ? std::atoi(argv[2]) : -1;
+  const int threads = number("THREADS", 1);
+  if (threads == 1) return run_rank(0, 1, count, lost);
+  std::atomic<int> code{0};
+  std::vector<std::thread> ranks;
+  for (int thread = 0; thread < threads; ++thread) {
+    ranks.emplace_back([=, &code] {
+      try {
+        if (const int own = run_rank(thread, threads, count, lost); own != 0) code = own;
+      } catch (const fdl::Error& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        code = 1;
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  std::_Exit(code);
 }
