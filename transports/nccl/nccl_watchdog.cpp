@@ -1,5 +1,5 @@
-// NcclWatchdog's thread sleeps until the call that it has seen is due. It finds out about later calls then, so that
-// begin() has to wake it only after a long time without calls.
+// NcclWatchdog's thread sleeps until the call that it has seen is due. It finds out about calls that are due later
+// then, so that begin() has to wake it only after a long time without calls, or for a call that is due earlier.
 #include "transports/nccl/nccl_watchdog.h"
 
 #include <utility>
@@ -21,8 +21,9 @@ NcclWatchdog::~NcclWatchdog() {
 }
 
 void NcclWatchdog::begin(int64_t limit_ns) {
-  due_ns_.store(Deadline::after_ns(limit_ns).moment_ns());
-  if (!sleeps_.load()) return;
+  const int64_t due = Deadline::after_ns(limit_ns).moment_ns();
+  due_ns_.store(due);
+  if (due >= wakes_ns_.load()) return;
   const MutexLock lock(mutex_);
   changed_.notify_all();
 }
@@ -37,13 +38,16 @@ void NcclWatchdog::watch() {
   const MutexLock lock(mutex_);
   while (!ends_) {
     int64_t due = due_ns_.load();
-    if (due <= kIdle) {
-      sleeps_.store(true);
-      changed_.wait(mutex_, Deadline::never(), [&] { return ends_.load() || due_ns_.load() > kIdle; });
-      sleeps_.store(false);
-    } else if (now_ns() < due) {
-      changed_.wait(mutex_, Deadline::at_ns(due), [&] { return ends_.load(); });
-    } else if (!has_aborted_ && due_ns_.compare_exchange_strong(due, kAborting)) {
+    const bool is_called = due > kIdle && !has_aborted_;
+    if (!is_called || now_ns() < due) {
+      const Deadline until = is_called ? Deadline::at_ns(due) : Deadline::never();
+      const auto is_due_earlier = [&](int64_t next) {
+        return next > kIdle && next < until.moment_ns() && !has_aborted_;
+      };
+      wakes_ns_.store(until.moment_ns());
+      changed_.wait(mutex_, until, [&] { return ends_.load() || is_due_earlier(due_ns_.load()); });
+      wakes_ns_.store(kAwake);
+    } else if (due_ns_.compare_exchange_strong(due, kAborting)) {
       has_aborted_ = true;
       abort_();
     }

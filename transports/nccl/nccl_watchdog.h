@@ -29,14 +29,15 @@ class NcclWatchdog {
  private:
   static constexpr int64_t kIdle = 0;
   static constexpr int64_t kAborting = -1;
+  static constexpr int64_t kAwake = 0;
 
   void watch();
 
   const std::function<void()> abort_;
   // When the call is to end; kIdle outside of calls. begin() and end() store it without a lock, because they are on the
-  // path of every collective. Sequentially consistent, as sleeps_: one of both threads sees the other's store.
+  // path of every collective. Sequentially consistent, as wakes_ns_: one of both threads sees the other's store.
   std::atomic<int64_t> due_ns_{kIdle};
-  std::atomic<bool> sleeps_{false};  // the thread waits for begin(), without a time limit
+  std::atomic<int64_t> wakes_ns_{kAwake};  // until when the thread sleeps, unless begin() wakes it
   Mutex mutex_;
   CondVar changed_;
   std::atomic<bool> ends_{false};
