@@ -66,7 +66,7 @@ class Rank {
     config_ = Config::read(Environment::of_process()).take();
     // All members have the same host name and boot id, so they count as one host.
     Membership membership{.id = "bench", .rank = rank, .job_key = "a key for the benchmark", .config = &config_};
-    for (int i = 0; i < ranks; ++i) membership.members.push_back({i, "here", "here", 0});
+    for (int i = 0; i < ranks; ++i) membership.members.edit().push_back({i, "here", "here", 0});
     membership.exchange = &exchange;
     auto memory = share_memory(membership);
     if (!memory.ok()) stop(memory.status().text());

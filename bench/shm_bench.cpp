@@ -74,7 +74,7 @@ class Rank {
     // The library does the same when ranks share cores.
     if (ranks > cores) config_.spin_us = 0;
     Membership membership{.id = "bench", .rank = rank, .job_key = "a key for the benchmark", .config = &config_};
-    for (int i = 0; i < ranks; ++i) membership.members.push_back({i, "here", "here", 0});
+    for (int i = 0; i < ranks; ++i) membership.members.edit().push_back({i, "here", "here", 0});
     membership.exchange = &exchange;
     auto made = make_shm_collectives(membership);
     if (!made.ok()) stop(made.status().text());

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -28,6 +30,34 @@ struct Member {
   int process_id = 0;
   int numa_node = -1;    // the node of its host to which it was bound at start; -1 if not bound to one node
   int memory_group = 0;  // of its host: a host with more than kRanksPerMemoryGroup ranks has several, of equal size
+};
+
+// The members of a communicator, by rank. Copies share one list, so that a process of a large world has it once.
+class Members {
+ public:
+  Members() : Members(std::vector<Member>()) {}
+  Members(std::vector<Member> all) : all_(std::make_shared<std::vector<Member>>(std::move(all))) {}
+  Members(std::initializer_list<Member> all) : Members(std::vector<Member>(all)) {}
+  // No moves: an object without a list would be one more case.
+  Members(const Members&) = default;
+  Members& operator=(const Members&) = default;
+
+  operator const std::vector<Member>&() const { return *all_; }
+  std::size_t size() const { return all_->size(); }
+  bool empty() const { return all_->empty(); }
+  auto begin() const { return std::as_const(*all_).begin(); }
+  auto end() const { return std::as_const(*all_).end(); }
+  const Member& operator[](std::size_t member) const { return (*all_)[member]; }
+  const Member& front() const { return all_->front(); }
+  const Member& back() const { return all_->back(); }
+  // The list of this object alone, to be changed before the object is used.
+  std::vector<Member>& edit() {
+    if (all_.use_count() != 1) all_ = std::make_shared<std::vector<Member>>(*all_);
+    return *all_;
+  }
+
+ private:
+  std::shared_ptr<std::vector<Member>> all_;
 };
 
 // Returns whether shared memory joins both: they are in the same memory group of a host.
@@ -72,7 +102,7 @@ class Exchange {
 struct Membership {
   std::string id;  // of the communicator: the same on all members and never used twice in a job
   int rank = 0;    // of this process, in `members`
-  std::vector<Member> members;
+  Members members;
   std::string job_key;
   // Derived from the job's key and fresh for each world. Empty only where no world was made (tests).
   std::string session_key = {};

@@ -100,7 +100,7 @@ class SliceLedger {
 
   std::string transport_;
   int rank_;
-  std::vector<Member> members_;
+  Members members_;
   std::vector<std::string> names_;
   std::vector<Peer> peers_;
   std::vector<Counts> counts_;

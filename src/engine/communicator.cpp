@@ -72,7 +72,7 @@ uint32_t Communicator::history_group() const { return state_->history_group; }
 const std::string& Communicator::id() const { return state_->parts.id; }
 int Communicator::rank() const { return state_->parts.rank; }
 int Communicator::size() const { return static_cast<int>(state_->parts.members.size()); }
-const std::vector<Member>& Communicator::members() const { return state_->parts.members; }
+const Members& Communicator::members() const { return state_->parts.members; }
 const GroupShape& Communicator::shape() const { return state_->parts.shape; }
 
 std::string_view Communicator::session_key_with(int peer) const {

@@ -97,7 +97,7 @@ class Communicator final : public Waitable {
   struct Parts {
     std::string id;
     int rank = 0;
-    std::vector<Member> members;
+    Members members;
     GroupShape shape;
     const Config* config = nullptr;
     // The secret of the world; see Membership. peers_by_memory[r]: bytes for rank r stay in memory that both ranks map.
@@ -139,7 +139,7 @@ class Communicator final : public Waitable {
   const std::string& id() const;
   int rank() const;
   int size() const;
-  const std::vector<Member>& members() const;
+  const Members& members() const;
   const GroupShape& shape() const;
   // The secret from which keys for messages with this peer are derived. Empty: they need no seal, because they stay in
   // memory that only the two ranks map.

@@ -40,7 +40,8 @@ class Participant {
     membership.id = id_;
     membership.rank = rank;
     for (int member = 0; member < size_; ++member) {
-      membership.members.push_back({world_rank_of(member), "one host", host_of(member), static_cast<int>(::getpid())});
+      membership.members.edit().push_back(
+          {world_rank_of(member), "one host", host_of(member), static_cast<int>(::getpid())});
     }
     membership.job_key = "a key for tests, long enough";
     membership.config = &config_;

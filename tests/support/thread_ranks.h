@@ -29,7 +29,8 @@ inline std::string unique_id() {
 inline Membership make_membership(const std::string& id, int rank, int size, const Config& config) {
   Membership membership{.id = id, .rank = rank, .config = &config, .deadline = Deadline::after_seconds(30)};
   for (int i = 0; i < size; ++i) {
-    membership.members.push_back({.world_rank = 10 + i, .host_id = "h", .host_name = "host-" + std::to_string(i)});
+    membership.members.edit().push_back(
+        {.world_rank = 10 + i, .host_id = "h", .host_name = "host-" + std::to_string(i)});
   }
   return membership;
 }

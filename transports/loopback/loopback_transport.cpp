@@ -244,7 +244,7 @@ class LoopbackTransport final : public Transport {
   std::shared_ptr<LoopbackGroup> group_;
   Doorbell& doorbell_;
   int rank_;
-  std::vector<Member> members_;
+  Members members_;
   std::vector<std::string> names_;
   uint64_t seen_ = 0;
 };

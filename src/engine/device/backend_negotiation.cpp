@@ -84,7 +84,7 @@ Status DeviceCollectives::conflict() const {
   for (std::size_t i = 0; i < members().size(); ++i) {
     const LibraryGroup library_group = library_group_of(i);
     if (library_group.first != i) continue;
-    FDL_RETURN_IF_ERROR(library_->conflict(library_group.of(all_facts_), library_group.of(members())));
+    FDL_RETURN_IF_ERROR(library_->conflict(library_group.of(all_facts_), library_group.of<Member>(members())));
   }
   return {};
 }
@@ -121,7 +121,7 @@ Status DeviceCollectives::join_library() {
   const LibraryGroup library_group = library_group_of(me);
   auto joined = library_->join(
       all_ids_[library_group.first].id, static_cast<int>((me - library_group.first) / library_group.apart),
-      library_group.of(members()), device_, Deadline::after_seconds(parts_.config->start_timeout_s));
+      library_group.of<Member>(members()), device_, Deadline::after_seconds(parts_.config->start_timeout_s));
   outcome_ = StatusReport::of(joined.status());
   if (joined.ok()) joined_ = joined.take();
   gather(&outcome_, sizeof outcome_, all_outcomes_.data());

@@ -44,7 +44,7 @@ class DeviceCollectives final : public Collectives {
  public:
   struct Parts {
     int rank = 0;
-    const std::vector<Member>* members = nullptr;
+    const Members* members = nullptr;
     GroupShape shape;
     const Config* config = nullptr;
     // Called when the library is first needed; an error gives the reason if there is none. Empty: there is none.
@@ -140,7 +140,7 @@ class DeviceCollectives final : public Collectives {
   };
 
   DeviceCollectives(Parts parts, Device& device, Poller poller);
-  const std::vector<Member>& members() const { return *parts_.members; }
+  const Members& members() const { return *parts_.members; }
   std::string name_of_member(std::size_t member) const;
   bool is_hierarchical() const { return parts_.config->device_collectives == "hierarchical" || library_is_between(); }
   bool library_is_between() const { return parts_.config->device_collectives == "nccl_between"; }

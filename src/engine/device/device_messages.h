@@ -34,7 +34,7 @@ class DeviceMessages final : public Waitable {
   struct Parts {
     Messages* messages = nullptr;  // carries the records
     int rank = 0;
-    const std::vector<Member>* members = nullptr;
+    const Members* members = nullptr;
     const Config* config = nullptr;
     std::function<Result<DeviceLibrary*>()> library;  // as in Communicator::Parts
     // Starts a message through the host. An error ends the communicator.

@@ -18,9 +18,9 @@ int64_t shorter_of(int64_t a, int64_t b) { return a <= 0 ? b : b <= 0 ? a : std:
 
 }  // namespace
 
-DeviceWatch::DeviceWatch(std::string id, std::vector<Member> members, int rank, const Limits& limits)
+DeviceWatch::DeviceWatch(std::string id, const Members& members, int rank, const Limits& limits)
     : id_(std::move(id)),
-      members_(std::move(members)),
+      members_(members),
       me_(static_cast<std::size_t>(rank)),
       limits_(limits),
       query_interval_ns_(shorter_of(limits.warning_ns, limits.shutdown_ns) / kQueriesPerLimit) {}

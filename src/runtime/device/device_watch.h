@@ -38,7 +38,7 @@ class DeviceWatch {
   // Names the collective with this number, counted from 1: "allreduce number 42 on cuda:0".
   using NameOf = std::function<std::string(uint64_t number)>;
 
-  DeviceWatch(std::string id, std::vector<Member> members, int rank, const Limits& limits);
+  DeviceWatch(std::string id, const Members& members, int rank, const Limits& limits);
 
   Actions update(const Communicator::DeviceWork& work, const NameOf& name_of, int64_t now_ns);
   // Ignores answers to earlier queries and answers of ranks that are no members.
@@ -56,7 +56,7 @@ class DeviceWatch {
   std::string describe(const NameOf& name_of, int64_t now_ns) const;
 
   const std::string id_;
-  const std::vector<Member> members_;
+  const Members members_;
   const std::size_t me_;
   const Limits limits_;
   const int64_t query_interval_ns_;  // 0: never query

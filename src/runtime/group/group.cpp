@@ -15,12 +15,11 @@ std::vector<std::string> rank_names(const std::vector<Member>& members, int rank
 
 }  // namespace
 
-Group::Group(std::string id, int rank, std::vector<Member> members, std::unique_ptr<Communicator> comm,
-             const Config& config, std::shared_ptr<HostMemory> memory, OrderTuning tuning,
-             std::shared_ptr<LaunchTurns> turns)
+Group::Group(std::string id, int rank, const Members& members, std::unique_ptr<Communicator> comm, const Config& config,
+             std::shared_ptr<HostMemory> memory, OrderTuning tuning, std::shared_ptr<LaunchTurns> turns)
     : id_(std::move(id)),
       rank_(rank),
-      members_(std::move(members)),
+      members_(members),
       comm_(std::move(comm)),
       named_(*comm_, config, rank_names(members_, rank_), std::move(memory), std::move(tuning), std::move(turns)) {}
 

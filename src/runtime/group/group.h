@@ -15,13 +15,13 @@ namespace fdl {
 
 class Group final : public Driven {
  public:
-  Group(std::string id, int rank, std::vector<Member> members, std::unique_ptr<Communicator> comm, const Config& config,
+  Group(std::string id, int rank, const Members& members, std::unique_ptr<Communicator> comm, const Config& config,
         std::shared_ptr<HostMemory> memory, OrderTuning tuning, std::shared_ptr<LaunchTurns> turns = nullptr);
 
   const std::string& id() const { return id_; }
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
-  const std::vector<Member>& members() const { return members_; }
+  const Members& members() const { return members_; }
   // The rank in the group of a rank of the world; -1 if that is no member.
   int rank_of(int world_rank) const;
 
@@ -55,7 +55,7 @@ class Group final : public Driven {
  private:
   std::string id_;
   int rank_;
-  std::vector<Member> members_;
+  Members members_;
   std::unique_ptr<Communicator> comm_;
   NamedOperations named_;
   std::atomic<int> next_number_{0};

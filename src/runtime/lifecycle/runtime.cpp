@@ -130,18 +130,24 @@ void Runtime::end_coordinator(double patience_s) {
 
 // ---- groups ----
 
-Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world_ranks) {
+// A group of all ranks in their order shares the world's list.
+Members Runtime::members_with(const std::vector<int>& world_ranks) const {
+  std::size_t in_place = 0;
+  while (in_place < world_ranks.size() && world_ranks[in_place] == static_cast<int>(in_place)) ++in_place;
+  if (in_place == members_.size()) return members_;
   std::vector<Member> members;
-  int mine = -1;
-  for (const int rank : world_ranks) {
-    if (rank == identity_.rank) mine = static_cast<int>(members.size());
-    members.push_back(members_[static_cast<std::size_t>(rank)]);
-  }
+  for (const int rank : world_ranks) members.push_back(members_[static_cast<std::size_t>(rank)]);
+  return members;
+}
+
+Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world_ranks) {
+  const Members members = members_with(world_ranks);
+  const int mine = static_cast<int>(std::ranges::find(world_ranks, identity_.rank) - world_ranks.begin());
   FDL_ASSIGN_OR_RETURN(auto connected, connect("group " + id, members, mine));
   const bool is_world = members.size() == members_.size();
   OrderTuning tuning = order_tuning(config_, tuning_, connected.comm->shape(), is_world && mine == 0);
-  auto group = std::make_shared<Group>(std::move(id), mine, std::move(members), std::move(connected.comm), config_,
-                                       memory_, std::move(tuning), launch_turns_);
+  auto group = std::make_shared<Group>(std::move(id), mine, members, std::move(connected.comm), config_, memory_,
+                                       std::move(tuning), launch_turns_);
   Group* opened = group.get();
   opened->named().count_with(metrics_of(*opened));
   if (history_) opened->named().record_in(*history_, opened->id());

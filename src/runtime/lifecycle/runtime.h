@@ -221,6 +221,7 @@ class Runtime {
   void report_traffic();
   void report_security();
   void count_devices(Metrics& metrics);
+  Members members_with(const std::vector<int>& world_ranks) const;
   Result<Group*> open_group(std::string id, const std::vector<int>& world_ranks);
   // What a set-up with other ranks waits for: its end, and the news that one of them is gone.
   struct SetUp {
@@ -240,8 +241,7 @@ class Runtime {
     std::unique_ptr<Communicator> comm;
     SetUp set_up;
   };
-  Result<Connected> connect(const std::string& id, const std::vector<Member>& members, int rank,
-                            std::function<void()> watch = {});
+  Result<Connected> connect(const std::string& id, const Members& members, int rank, std::function<void()> watch = {});
   // Returns OK on all members, or an error on all: `own` is what this rank has to say.
   Status commit(const SetUp& set_up, Communicator& comm, const Status& own);
   void withdraw(Group& group, const Status& why);
@@ -305,7 +305,7 @@ class Runtime {
   Tuning tuning_;
   Identity identity_;
   WorldFacts facts_;
-  std::vector<Member> members_;
+  Members members_;
   std::string session_key_;  // see Membership
   EfaFacts efa_;
   std::string why_no_efa_;                       // unless a prerequisite is missing on this host

@@ -19,7 +19,7 @@ Status in_time(const Status& wait, const std::string& who) {
 
 }  // namespace
 
-Result<Runtime::Connected> Runtime::connect(const std::string& id, const std::vector<Member>& members, int rank,
+Result<Runtime::Connected> Runtime::connect(const std::string& id, const Members& members, int rank,
                                             std::function<void()> watch) {
   auto begun = begin_set_up(others(members), id);
   if (!begun.ok()) return report_own(id, begun.status()).while_doing("connecting " + id);

@@ -46,8 +46,8 @@ class OnTwoHosts : public Nccl, public testing::WithParamInterface<const char*> 
     Membership membership = make_membership(id, rank, kRanks, config);
     for (int i = 0; i < kRanks; ++i) {
       const std::string host = i < kRanks / 2 ? "host-a" : "host-b";
-      membership.members[static_cast<std::size_t>(i)].host_id = host;
-      membership.members[static_cast<std::size_t>(i)].host_name = host;
+      membership.members.edit()[static_cast<std::size_t>(i)].host_id = host;
+      membership.members.edit()[static_cast<std::size_t>(i)].host_name = host;
     }
     Communicator::Parts parts{.id = id, .rank = rank, .members = membership.members, .config = &config};
     parts.shape = {.ranks = kRanks, .hosts = 2, .ranks_per_host = kRanks / 2};

@@ -57,7 +57,7 @@ Failure probe_with(uint64_t answered) {
     Member member;
     member.world_rank = 10 + rank;
     member.host_name = "host-" + std::to_string(rank);
-    membership.members.push_back(member);
+    membership.members.edit().push_back(member);
   }
   LinkProbe probe;
   auto transport = std::make_unique<LateTransport>(answered);

@@ -37,7 +37,7 @@ TEST_F(MpiProcessors, NumbersOfAnotherHostMeanNothing) {
   run_ranks(2, [&](int rank) {
     move_to(allowed_processors().front());
     Membership membership = participant.membership(rank);
-    membership.members[1].host_id = "another host";
+    membership.members.edit()[1].host_id = "another host";
     uint64_t awaited = 0;
     auto transport = require(connect(membership));
     exchange_then_await(*transport, rank, awaited);

@@ -197,7 +197,7 @@ TEST(OfiShares, PreferTheDevicesOfTheRanksNumaNode) {
 TEST(OfiShares, KnowThePlaceOfARank) {
   Membership membership;
   membership.members = {{0, "a", "a"}, {1, "a", "a"}, {2, "a", "a"}, {3, "b", "b"}};
-  for (std::size_t i = 0; i < 4; ++i) membership.members[i].numa_node = i == 1 ? 1 : 0;
+  for (std::size_t i = 0; i < 4; ++i) membership.members.edit()[i].numa_node = i == 1 ? 1 : 0;
   membership.rank = 2;
   const OfiPlace place = place_in(membership);
   EXPECT_EQ(place.index, 1);

@@ -18,7 +18,7 @@ using testing::HasSubstr;
 Membership on_hosts(Participant& participant, int rank, int ranks_per_host) {
   Membership membership = participant.membership(rank);
   for (std::size_t i = 0; i < membership.members.size(); ++i) {
-    membership.members[i].host_id = "host " + std::to_string(static_cast<int>(i) / ranks_per_host);
+    membership.members.edit()[i].host_id = "host " + std::to_string(static_cast<int>(i) / ranks_per_host);
   }
   return membership;
 }
@@ -76,7 +76,7 @@ TEST(Assemble, JoinsMemoryGroupsOfOneHostByTheNetwork) {
   const auto in_groups = [](Participant& participant, int rank, int ranks_of_group) {
     Membership membership = participant.membership(rank);
     for (std::size_t i = 0; i < membership.members.size(); ++i) {
-      membership.members[i].memory_group = static_cast<int>(i) / ranks_of_group;
+      membership.members.edit()[i].memory_group = static_cast<int>(i) / ranks_of_group;
     }
     return membership;
   };

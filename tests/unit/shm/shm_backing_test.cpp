@@ -179,8 +179,8 @@ std::size_t growth(int other_node) {
   Participant participant(2);
   run_ranks(2, [&](int rank) {
     Membership membership = participant.membership(rank);
-    membership.members[0].numa_node = 0;
-    membership.members[1].numa_node = other_node;
+    membership.members.edit()[0].numa_node = 0;
+    membership.members.edit()[1].numa_node = other_node;
     ShmShare share = require(share_segment(membership, {0, 1}, "backing", 8_MiB));
     const std::shared_ptr<SharedSegment> segment = share.segment;
     const auto neighbours = require(Neighbours::make(std::move(share)));

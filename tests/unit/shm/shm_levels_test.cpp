@@ -249,7 +249,7 @@ TEST(ShmNodes, CarryMessagesBetweenRanksOnDifferentNodes) {
   Participant participant(3);
   run_ranks(3, [&](int rank) {
     Membership membership = participant.membership(rank);
-    for (std::size_t i = 0; i < 3; ++i) membership.members[i].numa_node = i == 2 ? 1 : 0;
+    for (std::size_t i = 0; i < 3; ++i) membership.members.edit()[i].numa_node = i == 2 ? 1 : 0;
     const auto transport = require(connect_shm(membership, {true, true, true}));
     for (uint64_t round = 0; round < 100; ++round) {
       send_number(*transport, {(rank + 1) % 3, 0}, 7, round * 3 + static_cast<uint64_t>(rank));
@@ -266,7 +266,7 @@ using Work = std::function<void(int, Collectives&, const std::shared_ptr<HostMem
 std::unique_ptr<Collectives> join(Participant& participant, const std::vector<int>& nodes, int rank,
                                   std::shared_ptr<HostMemory> memory = {}) {
   Membership membership = participant.membership(rank);
-  for (std::size_t i = 0; i < nodes.size(); ++i) membership.members[i].numa_node = nodes[i];
+  for (std::size_t i = 0; i < nodes.size(); ++i) membership.members.edit()[i].numa_node = nodes[i];
   membership.memory = std::move(memory);
   return require(make_shm_collectives(membership));
 }

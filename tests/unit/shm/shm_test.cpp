@@ -735,7 +735,7 @@ TEST(ShmCollectives, ReportMemoryThatIsTooSmall) {
 TEST(ShmCollectives, RefuseMembersOfOtherHosts) {
   Participant participant(2);
   Membership membership = participant.membership(0);
-  membership.members[1].host_id = "another host";
+  membership.members.edit()[1].host_id = "another host";
   const auto result = make_shm_collectives(membership);
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().code(), Code::unsupported);

@@ -580,7 +580,7 @@ TEST(TcpStripes, HoldSixtyFourSlices) {
 Membership spread(Participant& participant, int rank) {
   Membership membership = participant.membership(rank);
   for (std::size_t member = 2; member < membership.members.size(); ++member) {
-    membership.members[member].host_id = "host of " + std::to_string(member);
+    membership.members.edit()[member].host_id = "host of " + std::to_string(member);
   }
   return membership;
 }

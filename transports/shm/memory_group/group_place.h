@@ -14,7 +14,7 @@ class GroupPlace {
  public:
   struct Facts {
     std::string id;  // of the communicator
-    std::vector<Member> members;
+    Members members;
     std::vector<int> group_of;  // by member: its rank in the group
     Arena::Key key{};
     std::size_t bytes = 0;

@@ -32,11 +32,11 @@ class GroupOfRanks {
                         Deadline deadline = Deadline::after_seconds(kTimeoutSeconds)) {
     Membership membership = participant_.membership(rank, deadline);
     membership.id = participant_.id() + " " + id;
-    std::vector<Member> all = std::move(membership.members);
-    membership.members.clear();
+    std::vector<Member> all = membership.members;
+    membership.members.edit().clear();
     for (std::size_t i = 0; i < members.size(); ++i) {
       if (members[i] == rank) membership.rank = static_cast<int>(i);
-      membership.members.push_back(all[static_cast<std::size_t>(members[i])]);
+      membership.members.edit().push_back(all[static_cast<std::size_t>(members[i])]);
     }
     membership.memory_group = of(rank);
     return membership;

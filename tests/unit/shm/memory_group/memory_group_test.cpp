@@ -209,7 +209,7 @@ TEST(MemoryGroup, LeavesCommunicatorsWithOtherRanksToSockets) {
   // A group of ranks 0 and 1 alone.
   run_ranks(2, [&](int rank) {
     Membership membership = ranks.participant().membership(rank);
-    membership.members.pop_back();
+    membership.members.edit().pop_back();
     ranks.of(rank) = require(meet_memory_group(membership));
   });
   run_ranks(3, [&](int rank) {
