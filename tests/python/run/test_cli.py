@@ -183,11 +183,16 @@ def test_run_on_two_nodes_is_one_world():
     assert outputs == ["[0] 0 2 2.0\n", "[1] 1 2 2.0\n"]
 
 
-# Four ranks on two nodes. A rank that ends by a signal or by itself is named on both; the limit of the start is 30 s.
+# Four ranks on two nodes. A rank that ends by a signal or by itself, when the others begin to connect, is named on
+# both; the limit of the start is 30 s.
 @pytest.mark.parametrize("victim", [1, 2, 3])
 @pytest.mark.parametrize(("end", "how"), [("sys.exit(7)", "exit code 7"), ("os.kill(os.getpid(), 9)", "signal 9")])
-def test_a_rank_that_ends_before_init_is_named_on_all_nodes(victim, end, how):
-    code = f"import os, sys\nif os.environ['FARANDOLE_RANK'] == '{victim}': {end}\nimport farandole as f; f.init()"
+def test_a_rank_that_ends_before_init_is_named_on_all_nodes(victim, end, how, tmp_path):
+    code = (
+        f"import farandole as f, os, sys, time\nmark = '{tmp_path}/'\nme = os.environ['FARANDOLE_RANK']\n"
+        f"while me == '{victim}' and len(os.listdir(mark)) < 3: time.sleep(0.01)\n"
+        f"if me == '{victim}': {end}\nopen(mark + me, 'w').close()\nf.init()"
+    )
     begin = time.monotonic()
     codes, _, errors = run_on_nodes(2, 2, python(code))
     assert time.monotonic() - begin < 25, errors
