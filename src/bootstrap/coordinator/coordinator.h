@@ -59,8 +59,9 @@ class Coordinator {
   // themselves, FARANDOLE_LOST_AFTER_S gives a message the time that a slow or lossy network needs.
   static constexpr double kAnnounceEnd_s = 1;
   virtual void stop(double patience_s = kAnnounceEnd_s) = 0;
-  // Blocks until each rank that arrived has left or was lost; returns false if the deadline passes first. A rank that
-  // serves the coordinator calls it before stop(). run() must be active in another thread.
+  // Blocks until each rank that arrived has left or was lost, and each rank has received the reason of a start that has
+  // failed; returns false if the deadline passes first. A process that serves the coordinator calls it before stop().
+  // run() must be active in another thread.
   virtual bool wait_until_empty(Deadline deadline) = 0;
   // Asks all ranks what they do; on_states gets the answer. From any thread; returns at once.
   virtual void query_states() = 0;

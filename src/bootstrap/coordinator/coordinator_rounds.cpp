@@ -66,11 +66,7 @@ bool CoordinatorRounds::handle(Peer peer, Connection& connection, CoordinatorMes
   }
   if (connection.may_only_query) return false;
   if (message.kind == CoordinatorMessage::Kind::rank_ended) {
-    if (!membership_.process_ended(message.rank, message.why).ok()) return false;
-    connections_.queue(peer,
-                       std::make_shared<const EncodedMessage>(encode({.kind = CoordinatorMessage::Kind::job_reply})));
-    connections_.flush(peer);
-    return true;
+    return membership_.process_ended(message.rank, message.why, peer).ok();
   }
   // The first message is the hello, and there is no second one.
   if (message.kind != CoordinatorMessage::Kind::hello || message.members.size() != 1) return false;

@@ -214,12 +214,13 @@ bool JobMembership::greet(Peer peer, const CoordinatorClient::Hello& hello, int6
   return true;
 }
 
-Status JobMembership::process_ended(int rank, const Status& why) {
+Status JobMembership::process_ended(int rank, const Status& why, Peer peer) {
   if (member_at(rank) == nullptr || why.ok()) {
     return Status(Code::transport, "coordinator: the end of a rank that there is not, or without a reason");
   }
   ended_.emplace(rank, why);
   fail_start_without_ended();
+  if (peer != kOwnPeer) send(peer, {.kind = Kind::job_reply});
   return {};
 }
 
@@ -230,6 +231,15 @@ void JobMembership::fail_start_without_ended() {
     if (member_at(rank)->state != Member::State::absent) continue;
     return answer_waiting(start_failed_ = why);
   }
+}
+
+bool JobMembership::must_report_failure() const {
+  const auto never_connects = std::ranges::count_if(ended_, [this](const auto& one) {
+    return members_[static_cast<std::size_t>(one.first)].state == Member::State::absent && !late_.contains(one.first);
+  });
+  // After the limit of the start the ranks that have not connected are the reason themselves.
+  if (start_failed_.code() == Code::timeout || (start_failed_.ok() && never_connects == 0)) return false;
+  return arrived_ + static_cast<int64_t>(late_.size()) + never_connects < options_.size;
 }
 
 // Whether rank 0's process runs the coordinator. The end of that process is the end of the coordinator, and all ranks

@@ -52,9 +52,9 @@ class JobMembership {
   Status query_job(Peer peer, int64_t now_ns, bool with_stacks = false);
   static constexpr Peer kOwnPeer = 1;
   // The launcher of a rank says that its process has ended. Without that rank the start fails on all others, which
-  // would wait for it in vain; of a rank that has arrived, the connection says it. An error means that the message
-  // makes no sense.
-  Status process_ended(int rank, const Status& why);
+  // would wait for it in vain; of a rank that has arrived, the connection says it. `peer` gets an empty job_reply,
+  // unless it is kOwnPeer. An error means that the message makes no sense.
+  Status process_ended(int rank, const Status& why, Peer peer = kOwnPeer);
   static constexpr int64_t kStateAnswer_ns = 2'000'000'000;
   // Announces to all members that the coordinator ends in good order. From then on no rank can join.
   void end();
@@ -76,8 +76,9 @@ class JobMembership {
     return waiting_.size() + store_.readers() + many_fetches_.size() + reports_.size() + job_queries_.size() +
            awaited_.size();
   }
-  // Returns whether at least one rank arrived and none is present any more.
-  bool is_empty() const { return arrived_ > 0 && here_ == 0 && !must_report_mismatch(); }
+  // Returns whether at least one rank arrived, none is present any more, and none has yet to get the reason why the
+  // start failed.
+  bool is_empty() const { return arrived_ > 0 && here_ == 0 && !must_report_failure(); }
 
  private:
   struct Member {
@@ -135,11 +136,9 @@ class JobMembership {
     std::set<int> unanswered;  // queried ranks that have not answered
   };
 
-  // If ranks differ in a setting, each rank must receive the message that names it, also a rank that connects after the
-  // start has failed. The coordinator must not end before that.
-  bool must_report_mismatch() const {
-    return start_failed_.code() == Code::mismatch && arrived_ + static_cast<int>(late_.size()) < options_.size;
-  }
+  // A start that has failed fails on all ranks, also on one that connects later: it gets the reason, and would wait for
+  // its own limit otherwise. The coordinator must not end before that.
+  bool must_report_failure() const;
   // The rank whose reports of stalls of a communicator count.
   struct StallReporter {
     int rank = -1;

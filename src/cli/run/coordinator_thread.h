@@ -22,6 +22,9 @@ class CoordinatorThread {
 
   void query_states() { coordinator_->query_states(); }
   void note_ended(int rank, const Status& why) { coordinator_->note_ended(rank, why); }
+  bool wait_until_empty(Deadline deadline) { return coordinator_->wait_until_empty(deadline); }
+  // After a wait in vain: the destructor need not wait for as long again.
+  void be_brief() { patience_s_ = Coordinator::kAnnounceEnd_s; }
   std::string address() const { return coordinator_->address(); }
 
  private:

@@ -160,6 +160,20 @@ struct Job {
   }
 };
 
+// The failure may be older than the first call of ranks on other nodes: they get it when they connect. No rank of this
+// launcher is left, so a signal ends it, as by default.
+void wait_until_told(CoordinatorThread& coordinator, double patience_s) {
+  constexpr double kUnmentioned_s = 1;
+  const Deadline deadline = Deadline::after_seconds(patience_s);
+  if (coordinator.wait_until_empty(Deadline::after_seconds(kUnmentioned_s).earlier(deadline))) return;
+  log_line(
+      "note",
+      fmt::format("waiting at most {:g} s for the ranks of other nodes to receive this failure; Ctrl-C ends the wait",
+                  patience_s - kUnmentioned_s));
+  Supervisor::unblock_ending_signals();
+  if (!coordinator.wait_until_empty(deadline)) coordinator.be_brief();
+}
+
 // Runs all ranks of this host once, with a coordinator if this node serves it.
 Outcome run_once(const Job& job, int restart) {
   const RunPlan& plan = job.plan;
@@ -190,13 +204,20 @@ Outcome run_once(const Job& job, int restart) {
     return coordinator_thread != nullptr;
   };
   EndReport end_report(rendezvous, job.key);
-  supervised.note_ended = [&](int rank, const Ending& ending, const Status& why) {
-    if (coordinator_thread) return coordinator_thread->note_ended(rank, why);
-    // A rank that has ended well has left the job, and the coordinator may be gone. A pod may get a successor.
-    if (!ending.success() && plan.nodes > 1 && !plan.in_pods) end_report.send(rank, why);
+  // A pod may get a successor.
+  const bool has_other_launchers = plan.nodes > 1 && !plan.in_pods;
+  supervised.note_ended = [&](int rank, pid_t process, const Ending& ending) {
+    // On another node a rank that has ended well has left the job, and the coordinator may be gone.
+    if (!coordinator_thread && (ending.success() || !has_other_launchers)) return;
+    const Status why = ended_before_joining(rank, process, host_facts().host_name, ending.text());
+    coordinator_thread ? coordinator_thread->note_ended(rank, why) : end_report.send(rank, why);
   };
   supervised.ranks = ranks_of(plan, rendezvous, job.key, restart, job.config.term_grace_s, job.binding);
-  return supervise(std::move(supervised));
+  const Outcome outcome = supervise(std::move(supervised));
+  if (coordinator_thread && has_other_launchers && outcome.code != kExitOk && !outcome.was_terminated) {
+    wait_until_told(*coordinator_thread, job.config.lost_after_s);
+  }
+  return outcome;
 }
 
 // A job with a fixed number of ranks. Restarts are possible on one node only: launchers do not talk to each other.

@@ -15,7 +15,6 @@
 #include <fstream>
 
 #include "base/config.h"
-#include "bootstrap/client/ended_rank.h"
 #include "bootstrap/topology/topology.h"
 #include "cli/json_line.h"
 #include "cli/run/consequence.h"
@@ -59,6 +58,13 @@ void add_horovod_variables(std::map<std::string, std::string>& variables) {
 void Supervisor::block_signals() {
   const sigset_t set = watched_signals();
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+void Supervisor::unblock_ending_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
 Result<Supervisor> Supervisor::make(Options options) {
@@ -238,10 +244,7 @@ void Supervisor::handle_ending(std::size_t index) {
   // Read what the rank wrote before it ended. Do not wait for the pipe's end: a grandchild may hold it open.
   read_stream(2 * index);
   read_stream(2 * index + 1);
-  if (options_.note_ended) {
-    options_.note_ended(child.rank, *ending,
-                        ended_before_joining(child.rank, child.process.id(), host_facts().host_name, ending->text()));
-  }
+  if (options_.note_ended) options_.note_ended(child.rank, child.process.id(), *ending);
   const bool is_loss = options_.job ? options_.job->ended(static_cast<int>(index), *ending) : !ending->success();
   if (is_loss && failed_) log_collateral(child, *ending);
   // Messages of other ranks about a loss may arrive before the lost rank's own end. While no signal has been sent, an

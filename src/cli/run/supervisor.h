@@ -29,9 +29,8 @@ class Supervisor {
     RankOutput::Options output;
     // Asks all ranks what they do, and prints the answer later. False, or empty: no coordinator runs here.
     std::function<bool()> query_states;
-    // Called with each rank that has ended, and with the text for ranks that wait for it; may be empty. Not for an
-    // elastic job, whose WorkerGroup gets the ends.
-    std::function<void(int rank, const Ending& ending, const Status& why)> note_ended;
+    // Called with each rank that has ended; may be empty. Not for an elastic job, whose WorkerGroup gets the ends.
+    std::function<void(int rank, pid_t process, const Ending& ending)> note_ended;
     std::string mark;          // the value of Guardian::kVariable for the ranks; empty: none
     pid_t guardian = -1;       // the launcher's other child, which end_all() spares
     std::string report;        // a file for one line of JSON about the rank that failed first; empty: none
@@ -45,6 +44,8 @@ class Supervisor {
 
   // Call before the first thread is started, so that only the supervisor's signalfd receives signals.
   static void block_signals();
+  // When no rank is left: signals that end a process end this one.
+  static void unblock_ending_signals();
 
   static Result<Supervisor> make(Options options);
   // Blocks until all ranks have ended. Returns the exit code of the rank that failed first, or 0.

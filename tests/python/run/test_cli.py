@@ -203,6 +203,37 @@ def test_a_rank_that_ends_before_init_is_named_on_all_nodes(victim, end, how, tm
     assert "as a consequence: another rank had ended before it joined" in errors[other], errors
 
 
+# The others connect seconds after the launcher of the first node has ended its own ranks.
+@pytest.mark.parametrize("end", ["sys.exit(7)", "os.kill(os.getpid(), 9)"])
+def test_a_rank_that_ends_long_before_the_init_of_other_nodes_is_named_there(end):
+    code = (
+        "import farandole as f, os, sys, time\nme = os.environ['FARANDOLE_RANK']\n"
+        f"if me == '0': {end}\ntime.sleep(6)\nf.init()"
+    )
+    begin = time.monotonic()
+    codes, _, errors = run_on_nodes(2, 2, python(code))
+    assert time.monotonic() - begin < 25, errors
+    assert codes == [7 if "exit" in end else 137, 202], errors
+    assert "rank 0 (process " in errors[1] and "ended before it had joined the job" in errors[1], errors
+    assert "waiting at most 9 s for the ranks of other nodes" in errors[0], errors
+
+
+def test_ctrl_c_ends_the_wait_for_ranks_of_other_nodes():
+    variables = dict(os.environ, FARANDOLE_JOB_KEY="one secret on all nodes")
+    arguments = ["-np", "1", "--nnodes", "2", "--node-rank", "0", "--rendezvous", f"127.0.0.1:{free_port()}"]
+    launcher = subprocess.Popen(
+        [FARANDOLE, "run", *arguments, "--", "false"], env=variables, stderr=subprocess.PIPE, text=True
+    )
+    for line in launcher.stderr:
+        if "waiting at most" in line:
+            break
+    begin = time.monotonic()
+    launcher.send_signal(signal.SIGINT)
+    assert launcher.wait(20) == -signal.SIGINT
+    assert time.monotonic() - begin < 5
+    launcher.stderr.close()
+
+
 def test_a_rank_that_ends_well_before_init_is_named_on_its_host():
     code = "import os, sys\nif os.environ['FARANDOLE_RANK'] == '1': sys.exit(0)\nimport farandole as f; f.init()"
     begin = time.monotonic()

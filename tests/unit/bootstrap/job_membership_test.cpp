@@ -142,6 +142,8 @@ class JobMembershipTest : public ::testing::Test {
         return "asks for sends";
       case Kind::sends_answer:
         return "sends";
+      case Kind::job_reply:
+        return "job reply";
       case Kind::coordinator_ends:
         return "coordinator ends";
       default:
@@ -366,6 +368,11 @@ TEST_F(JobMembershipTest, EndOfAFormerProcessOfARankThatHasArrivedIsForgotten) {
   sent();
   wait_for_all(1);
   EXPECT_THAT(sent(), ElementsAre("1:reply"));
+}
+
+TEST_F(JobMembershipTest, ReportOfAnEndFromAnotherNodeIsAnswered) {
+  EXPECT_TRUE(membership_.process_ended(2, Status(Code::peer_lost, "rank 2 ended"), peer(1)).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:job reply"));
 }
 
 TEST_F(JobMembershipTest, EndThatMakesNoSenseIsRefused) {
@@ -656,6 +663,35 @@ TEST_F(JobMembershipTest, IsEmptyWhenAllArrivedRanksAreGone) {
   EXPECT_FALSE(membership_.is_empty());
   EXPECT_TRUE(receive(2, {.kind = Kind::leave}).ok());
   EXPECT_TRUE(membership_.is_empty());
+}
+
+TEST_F(JobMembershipTest, IsEmptyOnceAllHaveTheFailureOfTheStart) {
+  arrive(0);
+  membership_.closed(peer(0));
+  EXPECT_FALSE(membership_.is_empty()) << "ranks 1 and 2 have not connected";
+  EXPECT_FALSE(membership_.greet(peer(1), {1, 3, "h1", "boot", 101}, 0));
+  EXPECT_FALSE(membership_.is_empty());
+  EXPECT_TRUE(membership_.process_ended(1, Status(Code::peer_lost, "rank 1 ended too")).ok());
+  EXPECT_FALSE(membership_.is_empty()) << "it counts once";
+  EXPECT_FALSE(membership_.greet(peer(2), {2, 3, "h2", "boot", 102}, 0));
+  EXPECT_TRUE(membership_.is_empty());
+}
+
+TEST_F(JobMembershipTest, IsEmptyWithoutARankWhoseProcessHasEnded) {
+  EXPECT_TRUE(membership_.process_ended(0, Status(Code::peer_lost, "rank 0 ended")).ok());
+  EXPECT_FALSE(membership_.is_empty());
+  arrive(1);
+  membership_.closed(peer(1));
+  EXPECT_FALSE(membership_.is_empty()) << "rank 2 has not connected";
+  EXPECT_FALSE(membership_.greet(peer(2), {2, 3, "h2", "boot", 102}, 0));
+  EXPECT_TRUE(membership_.is_empty());
+}
+
+TEST_F(JobMembershipTest, IsEmptyAfterTheLimitOfTheStart) {
+  arrive(0);
+  membership_.tick(30 * kSecond);
+  membership_.closed(peer(0));
+  EXPECT_TRUE(membership_.is_empty()) << "the ranks that are missing are the reason";
 }
 
 TEST_F(JobMembershipTest, IgnoresMessagesOfALostRank) {
