@@ -13,7 +13,8 @@
 # named tensors in each of so many steps: `step` is the slowest first step and `last` the slowest last one, `sent` the
 # control messages of a rank in the first step (median), `root` those of rank 0, `later` those of all ranks in the last.
 # With --threads T each process has T ranks, in threads: for numbers of ranks of which this machine cannot hold so many
-# processes. Then the columns of a rank are the process's divided by T, and a kill loses the T ranks of a process.
+# processes. Then the columns of a rank are the process's divided by T, and a kill loses the T ranks of a process. Where
+# thousands of threads share two cores, the one of the coordinator may have to wait for seconds: FARANDOLE_LOST_AFTER_S=120.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -46,14 +47,10 @@ ulimit -n "$(ulimit -Hn)"
 
 now_ns() { python3 -c 'import time; print(time.monotonic_ns())'; }
 
-free_port() {
-  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
-}
-
 # once RANKS MESH [LOST]: the lines of all ranks.
 once() {
   local own_place=()
-  [ "$threads" = 1 ] || own_place=(env THREADS="$threads" PLACE="tcp://127.0.0.1:$(free_port)" KEY="$(openssl rand -hex 16)")
+  [ "$threads" = 1 ] || own_place=(env THREADS="$threads" PLACE="unix:@farandole-scale-$(openssl rand -hex 8)" KEY="$(openssl rand -hex 16)")
   START_NS=$(now_ns) FARANDOLE_TRANSPORT=$transport FARANDOLE_TCP_MESH_RANKS=$2 FARANDOLE_ALGORITHM=$algorithm \
     FARANDOLE_START_TIMEOUT_S=300 FARANDOLE_LOG_LEVEL=error NAMED_STEPS=$named \
     timeout 600 "${own_place[@]}" "$build/bin/farandole" run -np "$(($1 / threads))" -- "$build/bin/scale_rank" "$bytes" ${3:+"$3"} 2>&1 || true
