@@ -166,7 +166,7 @@ CONTROL_PLANE = [
     ),
     (
         "an answer of the coordinator does not end its silence",
-        "src/bootstrap/coordinator/silence.h",
+        "src/bootstrap/client/silence.h",
         "    unanswered_ = false;\n    warned_ = false;\n    silent_ns_ = 0;",
         "    warned_ = false;",
     ),
@@ -242,7 +242,7 @@ AGREEMENT = [
 ]
 # The sources that a change of a header concerns.
 USERS = {
-    COORDINATOR + "silence.h": [CLIENT],
+    "src/bootstrap/client/silence.h": [CLIENT],
     planted_agreement.LOCKED_ORDER + ".h": AGREEMENT[4:5] + AGREEMENT[7:],
     planted_agreement.SUBMISSIONS: AGREEMENT[7:],
 }

@@ -243,9 +243,10 @@ void ClientProtocol::note_query(int64_t now_ns) {
     case Silence::Finding::none:
       return;
     case Silence::Finding::warning:
-      add_event({.kind = CoordinatorEvent::Kind::silent,
-                 .comm = {},
-                 .why = silence_warning(name_of_coordinator(), limits_.silence_warning_s, limits_.lost_after_s)});
+      add_event(
+          {.kind = CoordinatorEvent::Kind::silent,
+           .comm = {},
+           .why = silence_warning(name_of_coordinator(), false, limits_.silence_warning_s, limits_.lost_after_s)});
       break;
     case Silence::Finding::lost:
       is_silent_ = true;

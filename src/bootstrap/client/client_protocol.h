@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "bootstrap/client/silence.h"
 #include "bootstrap/coordinator/coordinator_client.h"
 #include "bootstrap/coordinator/coordinator_wire.h"
-#include "bootstrap/coordinator/silence.h"
 
 namespace fdl {
 

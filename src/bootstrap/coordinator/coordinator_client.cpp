@@ -20,10 +20,12 @@ Status departure_of(int rank, const std::string& host_name) {
   return Status::blame(rank, host_name, Code::shut_down, fmt::format("rank {} ({}) has shut down", rank, host_name));
 }
 
-Status silence_warning(const std::string& name, double silence_warning_s, double lost_after_s) {
-  return Status(Code::transport, fmt::format("{} has not answered for {:g} s (stopped, swapped out or cut off); after "
-                                             "{:g} s it is lost (FARANDOLE_LOST_AFTER_S)",
-                                             name, silence_warning_s, lost_after_s));
+Status silence_warning(const std::string& name, bool are_several, double silence_warning_s, double lost_after_s) {
+  return Status(Code::transport,
+                fmt::format("{} {} not answered for {:g} s (stopped, swapped out or cut off); after {:g} s {} lost "
+                            "(FARANDOLE_LOST_AFTER_S)",
+                            name, are_several ? "have" : "has", silence_warning_s, lost_after_s,
+                            are_several ? "they are" : "it is"));
 }
 
 // ---- Connecting ----

@@ -156,6 +156,6 @@ Status departure_of(int rank, const std::string& host_name);
 std::string process_name(const CoordinatorClient::Hello& hello);
 
 // The warning about a process that does not answer.
-Status silence_warning(const std::string& name, double silence_warning_s, double lost_after_s);
+Status silence_warning(const std::string& name, bool are_several, double silence_warning_s, double lost_after_s);
 
 }  // namespace fdl

@@ -140,6 +140,7 @@ Status JobMembership::refusal_of(const CoordinatorClient::Hello& hello) const {
 void JobMembership::start_over() {
   members_.assign(members_.size(), Member{});
   awaited_.clear();
+  silences_ = {};
   departed_.clear();
   gone_.clear();
   many_fetches_.clear();
@@ -409,13 +410,15 @@ void JobMembership::tick(int64_t now_ns) {
     }
     if (member.last_call.moment_ns() <= now_ns) member.last_call = Deadline::never();
     if (!member.is_silent && member.warn_at.moment_ns() <= now_ns) {
-      warn_of_silence(member);
+      member.is_silent = true;
+      silences_.begin(rank);
     }
   }
   if (start_limit().moment_ns() <= now_ns) answer_waiting(start_failed_ = missing_after(options_.start_timeout_s));
   answer_waiting_in_time(now_ns);
   answer_many_in_time(now_ns);
   announce_departures_in_time(now_ns);
+  announce_silences_in_time(now_ns);
   decide_against_alive(now_ns);
   end_job_queries(now_ns);
   if (was_paused(now_ns)) pause_ended_ns_ = now_ns;
@@ -432,7 +435,8 @@ Deadline JobMembership::start_limit() const {
 
 Deadline JobMembership::next() const {
   Deadline next = start_limit();
-  if (!departed_.empty()) next = next.earlier(Deadline::at_ns(quiet_until_ns_));
+  if (!departed_.empty()) next = next.earlier(departures_pace_.due());
+  if (silences_.any()) next = next.earlier(silences_pace_.due());
   for (const auto& [request, fetch] : many_fetches_) next = next.earlier(fetch.until);
   for (const int rank : awaited_) {
     const Member& member = members_[static_cast<std::size_t>(rank)];

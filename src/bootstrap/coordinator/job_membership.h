@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "bootstrap/coordinator/announcements.h"
 #include "bootstrap/coordinator/coordinator.h"
 #include "bootstrap/coordinator/coordinator_wire.h"
 #include "bootstrap/rendezvous/store.h"
@@ -97,7 +98,7 @@ class JobMembership {
     // Shortly before pong_until: a coordinator that is late for this moment has not run, and its rank gets more time.
     Deadline last_call = Deadline::never();
     Deadline pong_until = Deadline::never();  // then it is lost
-    bool is_silent = false;                   // all ranks have been warned
+    bool is_silent = false;                   // warn_at has passed
   };
   struct Waiting {
     Peer peer;
@@ -198,8 +199,9 @@ class JobMembership {
   void ping(Member& member, int64_t now_ns);
   void pong(Member& member, uint64_t id, int64_t now_ns);
   void expect_pong(Member& member, int64_t now_ns);
-  void warn_of_silence(Member& member);
   void end_silence(Member& member, int64_t now_ns);
+  void announce_silences_in_time(int64_t now_ns);
+  std::string name_of(const std::vector<int>& ranks);
   Status end_by_silence(const Member& member) const;
   void discount_own_pause(int64_t now_ns);
   bool was_paused(int64_t now_ns) const;
@@ -216,10 +218,6 @@ class JobMembership {
   void decide(const std::string& comm, const Status& why);
   void decide_against_alive(int64_t now_ns);
   void decide_reports_of(int rank, const Status& why);
-
-  // Each announcement wakes all ranks. Ranks that leave within this time for each present one are announced together.
-  static constexpr int64_t kAnnouncementOfRank_ns = 200'000;
-  static constexpr int64_t kLongestAnnouncement_ns = 1'000'000'000;
 
   static constexpr int64_t kNoPause_ns = std::numeric_limits<int64_t>::min() / 2;
 
@@ -244,9 +242,11 @@ class JobMembership {
   std::map<int, Status> ended_;  // ranks whose processes have ended, with the text of their launcher
   Status start_failed_;          // ranks are missing or were lost before all had arrived, or settings differ
   std::vector<Waiting> waiting_;
-  std::set<int> awaited_;                                         // ranks whose pong is due
-  std::vector<int> departed_;                                     // ranks that have left and have not been announced
-  int64_t quiet_until_ns_ = std::numeric_limits<int64_t>::min();  // then they are
+  std::set<int> awaited_;      // ranks whose pong is due
+  std::vector<int> departed_;  // ranks that have left and have not been announced
+  AnnouncementPace departures_pace_;
+  SilenceNews silences_;  // that have not been announced
+  AnnouncementPace silences_pace_;
   Store store_;
   std::map<RequestOfPeer, ManyFetch> many_fetches_;
   std::vector<FailureReport> reports_;

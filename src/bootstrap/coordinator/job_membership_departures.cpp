@@ -24,8 +24,8 @@ void JobMembership::leave(Member& member, int64_t now_ns) {
 }
 
 void JobMembership::announce_departures_in_time(int64_t now_ns) {
-  if (departed_.empty() || now_ns < quiet_until_ns_) return;
-  quiet_until_ns_ = now_ns + std::min(here_ * kAnnouncementOfRank_ns, kLongestAnnouncement_ns);
+  if (departed_.empty() || !departures_pace_.is_due(now_ns)) return;
+  departures_pace_.note(now_ns, here_);
   announce_departures();
 }
 
@@ -78,6 +78,7 @@ void JobMembership::vacate(Member& member, Member::State state, News news) {
   member.state = state;
   gone_.insert(member.hello.rank);
   end_wait_for_pong(member);
+  silences_.forget(member.hello.rank);
   --here_;
   store_.forget_all_of(member.peer);
   std::erase_if(many_fetches_, [&](const auto& one) { return one.first.first == member.peer; });

@@ -4,9 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <string_view>
 #include <utility>
 
+#include "base/rank_list.h"
 #include "bootstrap/coordinator/job_membership.h"
 #include "contract/delivery_watch.h"
 
@@ -210,21 +213,44 @@ void JobMembership::decide_against_alive(int64_t now_ns) {
 // ---- Silence ----
 // A process that ends is lost at once. One that does not answer may continue, so all ranks are warned first.
 
-void JobMembership::warn_of_silence(Member& member) {
-  member.is_silent = true;
-  CoordinatorMessage warning{.kind = Kind::silent};
-  warning.rank = member.hello.rank;
-  warning.why = silence_warning(name_of(member), options_.silence_warning_s, options_.lost_after_s);
-  send_to_all(warning);
-}
-
 void JobMembership::end_silence(Member& member, int64_t now_ns) {
   if (!std::exchange(member.is_silent, false)) return;
-  CoordinatorMessage news{.kind = Kind::answers_again};
-  news.rank = member.hello.rank;
-  news.why = Status(Code::transport, fmt::format("{} answers again after {:.1f} s", name_of(member),
-                                                 static_cast<double>(now_ns - member.asked_ns) / 1e9));
-  send_to_all(news);
+  silences_.end(member.hello.rank, now_ns - member.asked_ns);
+  announce_silences_in_time(now_ns);
+}
+
+void JobMembership::announce_silences_in_time(int64_t now_ns) {
+  if (!silences_.any() || !silences_pace_.is_due(now_ns)) return;
+  silences_pace_.note(now_ns, here_);
+  const SilenceNews::Taken taken = silences_.take();
+  if (!taken.silent.empty()) {
+    CoordinatorMessage warning{.kind = Kind::silent};
+    warning.rank = taken.silent.front();
+    warning.why = silence_warning(name_of(taken.silent), taken.silent.size() > 1, options_.silence_warning_s,
+                                  options_.lost_after_s);
+    send_to_all(std::move(warning));
+  }
+  if (!taken.answering.empty()) {
+    const bool several = taken.answering.size() > 1;
+    CoordinatorMessage news{.kind = Kind::answers_again};
+    news.rank = taken.answering.front();
+    news.why = Status(Code::transport, fmt::format("{} {} again after {}{:.1f} s", name_of(taken.answering),
+                                                   several ? "answer" : "answers", several ? "at most " : "",
+                                                   static_cast<double>(taken.longest_ns) / 1e9));
+    send_to_all(std::move(news));
+  }
+}
+
+// "rank 3 on h1 (process 17)", or "ranks 3-5,7 on h1, h2 and 3 more hosts".
+std::string JobMembership::name_of(const std::vector<int>& ranks) {
+  constexpr std::size_t kHosts = 8;
+  if (ranks.size() == 1) return name_of(*member_at(ranks.front()));
+  std::set<std::string_view> hosts;
+  for (const int rank : ranks) hosts.insert(member_at(rank)->hello.host_name);
+  const std::size_t more = hosts.size() > kHosts ? hosts.size() - kHosts : 0;
+  while (hosts.size() > kHosts) hosts.erase(std::prev(hosts.end()));
+  return fmt::format("ranks {} on {}{}", rank_list_text(ranks), fmt::join(hosts, ", "),
+                     more > 0 ? fmt::format(" and {} more hosts", more) : "");
 }
 
 Status JobMembership::end_by_silence(const Member& member) const {

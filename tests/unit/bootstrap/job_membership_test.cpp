@@ -9,7 +9,9 @@
 namespace fdl {
 namespace {
 
+using ::testing::_;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 using Kind = CoordinatorMessage::Kind;
@@ -237,6 +239,38 @@ TEST_F(JobMembershipTest, AllRanksAreWarnedOfASilentRankOnceAndOfItsReturn) {
   EXPECT_EQ(membership_.next().moment_ns(), 16 * kSecond);
   membership_.tick(16 * kSecond);
   EXPECT_EQ(sent().size(), 3u) << "it is lost";
+}
+
+TEST_F(JobMembershipTest, RanksThatBecomeSilentTogetherShareAWarning) {
+  lose_after(10);
+  all_arrive();
+  probe(0, {1, 2}, 0);
+  sent();
+  membership_.tick(kSecond);
+  EXPECT_THAT(sent(), ElementsAre(EndsWith("silent ranks 1,2 on h1, h2 have not answered for 1 s (stopped, swapped out "
+                                           "or cut off); after 10 s they are lost (FARANDOLE_LOST_AFTER_S)"),
+                                  _, _));
+  pong(1, 1, 2 * kSecond);
+  EXPECT_THAT(sent(), ElementsAre(EndsWith("rank 1 on h1 (process 101) answers again after 2.0 s"), _, _));
+  pong(2, 1, 2 * kSecond);
+  EXPECT_THAT(sent(), IsEmpty()) << "so soon after an announcement";
+  EXPECT_EQ(membership_.next().moment_ns(), 2 * kSecond + 3 * 200'000);
+  membership_.tick(2 * kSecond + 3 * 200'000);
+  EXPECT_THAT(sent(), ElementsAre(EndsWith("rank 2 on h2 (process 102) answers again after 2.0 s"), _, _));
+}
+
+TEST_F(JobMembershipTest, ASilenceThatEndsBeforeItsAnnouncementIsNone) {
+  lose_after(10);
+  all_arrive();
+  probe(0, {1}, 0);
+  probe(0, {2}, 100'000);
+  sent();
+  membership_.tick(kSecond);
+  EXPECT_EQ(sent().size(), 3u) << "the warning of rank 1";
+  membership_.tick(kSecond + 100'000);
+  pong(2, 1, kSecond + 200'000);
+  membership_.tick(kSecond + 3 * 200'000);
+  EXPECT_THAT(sent(), IsEmpty());
 }
 
 TEST_F(JobMembershipTest, TimeInWhichTheCoordinatorDidNotRunIsNoSilence) {

@@ -1,6 +1,6 @@
 // Tests of Silence, which measures how long a coordinator has not answered, with a fake clock, and of which ranks a
 // waiting rank probes.
-#include "bootstrap/coordinator/silence.h"
+#include "bootstrap/client/silence.h"
 
 #include <gtest/gtest.h>
 
