@@ -151,6 +151,7 @@ TEST_F(CoordinatorRoundsTest, TheEndOfARankIsConfirmedToItsLauncher) {
   ended.why = Status(Code::peer_lost, "rank 1 ended");
   const Peer launcher = add();
   receive(launcher, {ended});
+  rounds_.finish(0);
   EXPECT_THAT(done_, Contains(queued(launcher, Kind::job_reply)));
   EXPECT_THAT(open_, Contains(launcher));
   // One that has not proved the key may not say so, and neither may anyone of a rank that there is not.
