@@ -2,6 +2,8 @@
 // do not.
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "bootstrap/client/socket_client.h"
 
 namespace fdl {
@@ -9,7 +11,8 @@ namespace {
 
 using Kind = CoordinatorMessage::Kind;
 
-constexpr double kPublish_s = 30;  // limit for the coordinator's answer to a publish
+// Limit for the coordinator's answer to a publish, which no other rank delays; where a silence may last longer, that.
+constexpr double kPublish_s = 30;
 constexpr std::size_t kMostRankDigits = 8;
 constexpr double kGrace_s = 2;  // for the coordinator's own timeout error, which is more precise than a local one
 
@@ -70,7 +73,8 @@ Status SocketClient::publish_for(int readers, std::string_view key, std::string_
   CoordinatorMessage request{.kind = Kind::publish, .number = readers};
   request.key = key;
   request.value = value;
-  return send_request(std::move(request), {}, Deadline::after_seconds(kPublish_s)).status();
+  return send_request(std::move(request), {}, Deadline::after_seconds(std::max(kPublish_s, limits_.lost_after_s)))
+      .status();
 }
 
 Result<std::string> SocketClient::fetch_from(const std::vector<int>& world_ranks, std::string_view key,
