@@ -13,6 +13,7 @@
 
 #include "cli/subcommands.h"
 #include "system/handshake.h"
+#include "system/process/process.h"
 
 namespace fdl {
 namespace {
@@ -30,6 +31,7 @@ int run_threads(int ranks, const std::function<int(int)>& body) {
 int run_processes(int ranks, const std::function<int(int)>& body) {
   const pid_t parent = ::getpid();
   std::vector<pid_t> children;
+  int worst = kExitOk;
   std::fflush(stdout);  // buffered text would be written once by each child
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t child = ::fork();
@@ -40,9 +42,15 @@ int run_processes(int ranks, const std::function<int(int)>& body) {
       std::fflush(stderr);
       ::_exit(code);
     }
-    if (child > 0) children.push_back(child);
+    if (child < 0) {
+      const Status refused = fork_failure("starting rank " + std::to_string(rank));
+      std::fprintf(stderr, "farandole: %s\n", refused.text().c_str());
+      for (const pid_t other : children) ::kill(other, SIGTERM);
+      worst = exit_code_of_system(refused);
+      break;
+    }
+    children.push_back(child);
   }
-  int worst = static_cast<int>(children.size()) == ranks ? kExitOk : kExitBug;
   for (std::size_t left = children.size(); left > 0; --left) {
     int state = 0;
     const pid_t ended = ::wait(&state);

@@ -101,8 +101,11 @@ int run(const fdl::Work& work) {
   } catch (const std::system_error& error) {  // of fmt::print()
     return fdl::code_of_lost_output(error.code().value());
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "farandole: an unexpected exception, please report it: %s\n", error.what());
-    return fdl::kExitBug;
+    const fdl::Status failure = fdl::status_of_exception(error);
+    const int code = fdl::exit_code_of_system(failure);
+    std::fprintf(stderr, "farandole: %s%s\n", failure.text().c_str(),
+                 code == fdl::kExitBug ? "; please report it" : "");
+    return code;
   }
 }
 

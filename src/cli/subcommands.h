@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
+
 namespace fdl {
 
 // Exit codes are documented and stable (see README): a scheduler may act on them.
@@ -13,6 +15,7 @@ enum ExitCode : int {
   kExitOk = 0,
   kExitUsage = 64,
   kExitBug = 70,
+  kExitSystem = 71,          // the system refuses descriptors, memory or processes
   kExitCannotWrite = 74,     // standard output, or a file, cannot be written
   kExitBadEnvironment = 78,  // bad variables or configuration: a retry will not help
   kExitCannotRun = 126,      // as in a shell: the program was found and cannot be executed
@@ -23,6 +26,11 @@ enum ExitCode : int {
   kExitSilent = 205,         // farandole where: not all ranks answered
   kExitNoJob = 206,          // farandole where: there is no such job, or it could not be asked
 };
+
+// The code after an error of farandole's own resources.
+inline int exit_code_of_system(const Status& failure) {
+  return failure.code() == Code::resource ? kExitSystem : kExitBug;
+}
 
 // Writes what is buffered for standard output, once, at the end of a process that printed. Returns `code`, or after a
 // success the code of an output that was lost, which a line on standard error then reports.

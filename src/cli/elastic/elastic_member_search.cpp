@@ -42,7 +42,7 @@ void ElasticMember::ask(std::vector<std::string> targets, double timeout_s, std:
                                    .skips_asked = phase_ == Phase::asks_others});
   Status failure = search.ok() ? Status() : search.status();
   if (failure.ok()) failure = poller_->add((*search)->fd(), first_token_ + kSearch);
-  if (!failure.ok()) return end(kExitBug, failure.text(), false);
+  if (!failure.ok()) return end(exit_code_of_system(failure), failure.text(), false);
   search_ = search.take();
 }
 
@@ -120,7 +120,7 @@ void ElasticMember::introduce(NodeSearch::Result found) {
       std::make_unique<FramedSocket>(std::move(found.fd), found.introduced.session_key, Direction::from_coordinator);
   watches_writing_ = false;
   if (Status status = poller_->add(link_->fd(), first_token_ + kLink); !status.ok()) {
-    return end(kExitBug, status.text(), false);
+    return end(exit_code_of_system(status), status.text(), false);
   }
   // Without succession the only node that listens is the one that leads.
   if (!port_) phase_ = Phase::led;

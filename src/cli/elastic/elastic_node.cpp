@@ -37,7 +37,7 @@ std::optional<WorkerGroup::Action> ElasticNode::take_over() {
   member_.reset();
   const Status watched = job_->watch(*poller_, first_token_);
   if (watched.ok()) return std::nullopt;
-  return Action{.kind = Action::Kind::give_up, .exit_code = kExitBug, .text = watched.text()};
+  return Action{.kind = Action::Kind::give_up, .exit_code = exit_code_of_system(watched), .text = watched.text()};
 }
 
 }  // namespace fdl

@@ -160,6 +160,13 @@ void reap(pid_t pid) {
 
 }  // namespace
 
+Status fork_failure(const std::string& what) {
+  if (errno != EAGAIN) return Status::from_errno(what);
+  return Status(Code::resource, what +
+                                    ": no further process or thread is allowed: raise `ulimit -u`, or the limit of "
+                                    "processes (pids) of the container");
+}
+
 std::string Ending::text() const {
   if (!by_signal) return "exit code " + std::to_string(number);
   return "signal " + std::to_string(number) + " (" + ::strsignal(number) + ")";
@@ -198,7 +205,7 @@ Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& argumen
                       nothing.get(),           output.writing.get(), errors.writing.get(), report.writing.get(),
                       options.die_with_parent, ::getpid(),           processors.get(),     processors.bytes()};
   const pid_t pid = ::fork();
-  if (pid < 0) return Status::from_errno("starting " + program);
+  if (pid < 0) return fork_failure("starting " + program);
   if (pid == 0) become(launch);
 
   // The parent must close its own writing end, else read_failure() would never see the end of the pipe.

@@ -25,6 +25,9 @@ struct Ending {
   std::string text() const;                                            // "exit code 3", "signal 9 (Killed)"
 };
 
+// The error of a fork() that has just failed, from errno.
+Status fork_failure(const std::string& what);
+
 class ChildProcess {
  public:
   struct Options {

@@ -657,6 +657,19 @@ def test_ranks_on_two_numa_nodes_use_levels_and_get_exact_sums():
     assert not re.search("hwloc|warning", done.stderr, re.IGNORECASE), done.stderr
 
 
+def test_too_few_descriptors_for_the_ranks_end_the_run_with_a_code_of_its_own():
+    limits = (100, 100)
+    done = subprocess.run(
+        [FARANDOLE, "run", "-np", "40", "--", "sleep", "60"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limits),
+    )
+    assert done.returncode == 71, done.stderr
+    assert re.search(r"raise `ulimit -n`, while starting rank \d+", done.stderr)
+
+
 # The table of bench is printed by a rank, which is a process of its own.
 @pytest.mark.parametrize(
     "command", ["config", "explain --ranks 4", "env", "--version", "--help", "bench --ranks 2 --sizes 4"]
