@@ -131,8 +131,14 @@ void Job::check_one_outcome() {
       const CoordinatorActor* coordinator = world.coordinator;
       const bool is_unhurt_there = coordinator != nullptr && is_unhurt(coordinator->process());
       // It has ended by itself: its process has failed like others, perhaps while it sent news of one of those, or its
-      // launcher begins another generation. In ordered jobs the news always arrives first.
-      const bool may_end_first = program_ == Program::named && is_unhurt_there;
+      // launcher begins another generation. In ordered jobs the news always arrives first, unless the network drops it
+      // in an elastic job, or the process has failed because of a rank that left, and ends with its own report of that.
+      const auto server = std::ranges::find_if(ranks_, [&](const auto& one) {
+        return coordinator != nullptr && &one->process() == &coordinator->process();
+      });
+      const bool leaves_too = server != ranks_.end() && (*server)->outcomes().contains(where) &&
+                              (*server)->outcomes().at(where).why.code() == Code::shut_down;
+      const bool may_end_first = is_unhurt_there && (program_ == Program::named || (elastic_ && is_cut) || leaves_too);
       if (may_end_first && outcome.ended > coordinator->served_until()) continue;
       const bool is_served_well = is_unhurt_there && !was_cut_off(coordinator->process().host);
       if (is_served_well || done_.size() == 1) texts[where + side][outcome.why.text()].push_back(rank->number());

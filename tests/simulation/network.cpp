@@ -6,6 +6,11 @@
 #include "tests/simulation/named/simulated_clock.h"
 
 namespace fdl::simulation {
+namespace {
+
+constexpr int64_t kLongestRepetition = kSecond;  // between two attempts of a kernel to send a packet
+
+}  // namespace
 
 // ---- An actor ----
 
@@ -107,7 +112,7 @@ void Connection::deliver(int to) {
   const int to_host = there.actor->process().host;
   if (network_.is_cut(from_host, to_host)) {
     const Network::Cut& cut = network_.cuts_[{from_host, to_host}];
-    const int64_t pause = std::min(kSecond, (cut.until - cut.since) / 2);
+    const int64_t pause = std::min(kLongestRepetition, (cut.until - cut.since) / 2);
     there.flying.front().arrives = there.last_arrival = cut.until + network_.simulation().between(1, pause + 1);
     return schedule(to);
   }
@@ -129,7 +134,9 @@ void Connection::close(int side) {
   if (std::exchange(here.is_closed, true)) return;
   Side& there = sides_[1 - side];
   Process& reader = there.actor->process();
-  if (!there.unsent.empty() && reader.paused_until > network_.simulation().now()) reader.has_missed = true;
+  const bool is_late = reader.paused_until > network_.simulation().now() ||
+                       network_.repeats_packets(here.actor->process().host, reader.host);
+  if (!there.unsent.empty() && is_late) reader.has_missed = true;
   there.unsent.clear();
   if (!there.is_closed) push(1 - side, {.is_end = true});
   here.arrived.clear();
@@ -283,6 +290,11 @@ void Network::cut(int from, int to, int64_t how_long) {
 bool Network::is_cut(int from, int to) const {
   const auto found = cuts_.find({from, to});
   return found != cuts_.end() && simulation_.now() < found->second.until;
+}
+
+bool Network::repeats_packets(int from, int to) const {
+  const auto found = cuts_.find({from, to});
+  return found != cuts_.end() && simulation_.now() < found->second.until + kLongestRepetition;
 }
 
 int64_t Network::cut_since(int a, int b) const {

@@ -32,7 +32,8 @@ struct Process {
   bool was_killed = false;  // by a fault
   int64_t paused_until = 0;
   int64_t longest_pause = 0;
-  bool has_missed = false;  // while it was stopped, the other end of a full connection ended with what did not fit
+  // While it was stopped or cut off, the other end of a full connection ended with what did not fit.
+  bool has_missed = false;
   std::vector<Actor*> actors;
 };
 
@@ -133,6 +134,8 @@ class Network {
   // Packets from one host to the other are dropped from now on.
   void cut(int from, int to, int64_t how_long);
   bool is_cut(int from, int to) const;
+  // Whether a cut has dropped packets that may not have been sent again.
+  bool repeats_packets(int from, int to) const;
   // Since when any direction between both is cut; kNever: it is not.
   int64_t cut_since(int a, int b) const;
   // Whether a cut of at least this length was ever between them.

@@ -90,9 +90,10 @@ void add_surprises(NamedPhase& phase, Dice& dice, int ranks) {
     // Ranks that are in other groups too would wait there for longer than the limit.
     const auto is_elsewhere = [&](const NamedTensor& tensor) { return tensor.group != phase.tensors.front().group; };
     const bool is_alone = phase.is_of_all && std::ranges::none_of(phase.tensors, is_elsewhere);
-    // After another one the ranks are apart by more than the limit.
+    // After another one the ranks are apart by more than the limit: that may be of the phase before in the first round.
     const auto is_overdue = [](const Surprise& one) { return one.kind == Surprise::Kind::overdue; };
-    if (is_overdue(surprise) && (!is_alone || std::ranges::any_of(phase.surprises, is_overdue))) continue;
+    const bool follows_another = surprise.round == 0 || std::ranges::any_of(phase.surprises, is_overdue);
+    if (is_overdue(surprise) && (!is_alone || follows_another)) continue;
     if (phase.find(surprise.kind, surprise.round) == nullptr) phase.surprises.push_back(surprise);
   }
   // A rank that has missed what is overdue is ahead by half of the limit, at most until the first round of the next
