@@ -78,6 +78,11 @@ std::vector<std::string> seeds() {
   CoordinatorMessage departed{.kind = CoordinatorMessage::Kind::departed};
   departed.hosts = {{.host_name = "host-a", .ranges = {{0, 1}, {2, 1}}}};
   all.push_back(encode(departed));
+  CoordinatorMessage lost{.kind = CoordinatorMessage::Kind::lost_together};
+  lost.ranks = {2, 0};
+  lost.values = {"rank 2 was lost", "rank 0 was lost"};
+  lost.hosts = departed.hosts;
+  all.push_back(encode(lost));
   return all;
 }
 

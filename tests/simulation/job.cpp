@@ -42,7 +42,10 @@ class Job::Launcher final : public Actor {
 };
 
 Job::Job(uint64_t seed, Program program)
-    : program_(program), simulation_(seed), network_(simulation_, network_of(simulation_)) {
+    : program_(program),
+      losses_together_from_(seed % 2 == 0 ? 1 : CoordinatorOptions().losses_together_from),
+      simulation_(seed),
+      network_(simulation_, network_of(simulation_)) {
   if (simulation_.percent(25)) {
     make_elastic();
   } else {
@@ -140,6 +143,7 @@ void Job::serve(World& world, Process& process) {
   options.silence_warning_s = kLimits.silence_warning_s;
   options.lost_after_s = kLimits.lost_after_s;
   options.server_name = process.name;
+  options.losses_together_from = losses_together_from_;
   CoordinatorClient::Hello own{.rank = -1, .size = 0, .host_name = {}, .boot_id = {}, .process_id = 1};
   if (world.is_served_by_rank_0) own = hello_of(*world.members.front(), -1, world);
   coordinators_.push_back(std::make_unique<CoordinatorActor>(network_, process, options, own));

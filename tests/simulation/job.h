@@ -92,6 +92,7 @@ class Job {
   bool has_jumped(int host) const;
 
   const Program program_;
+  const int losses_together_from_;  // as of a coordinator of a large job in half of the jobs
   Simulation simulation_;
   Network network_;
   std::deque<Process*> victims_;

@@ -88,8 +88,14 @@ CONTROL_PLANE = [
     (
         "a lost rank is not told why",
         DEPARTURES,
-        "  send(member.peer, std::move(decision));\n  hang_ups_",
-        "  hang_ups_",
+        "  for (const int rank : lost_by_silence_) add(*member_at(rank));\n",
+        "",
+    ),
+    (
+        "a rank reads of the losses that followed its own",
+        CLIENT,
+        "    if (rank == hello_.rank) break;\n",
+        "",
     ),
     (
         "the end of a connection is no loss",

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <string_view>
 
 namespace fdl {
 namespace {
@@ -63,9 +65,10 @@ void ClientProtocol::handle(CoordinatorMessage message, int64_t now_ns) {
       break;
     }
     case Kind::lost:
-      last_loss_ = {.rank = message.rank, .why = message.why, .moment_ns = now_ns};
-      message.why = with_last_decision(message.rank, message.why, now_ns);
-      note_gone(CoordinatorEvent::Kind::lost, message, now_ns);
+      note_lost(std::move(message), now_ns);
+      break;
+    case Kind::lost_together:
+      note_lost_together(message, now_ns);
       break;
     case Kind::left:
       if (message.rank == hello_.rank) {
@@ -145,6 +148,29 @@ void ClientProtocol::handle_event(CoordinatorMessage message) {
       break;
     default:
       break;
+  }
+}
+
+void ClientProtocol::note_lost(CoordinatorMessage message, int64_t now_ns) {
+  last_loss_ = {.rank = message.rank, .why = message.why, .moment_ns = now_ns};
+  message.why = with_last_decision(message.rank, message.why, now_ns);
+  note_gone(CoordinatorEvent::Kind::lost, message, now_ns);
+}
+
+void ClientProtocol::note_lost_together(const CoordinatorMessage& message, int64_t now_ns) {
+  std::map<int, std::string_view> host_of;
+  for (const HostRanks& host : message.hosts) {
+    for (const RankRange& range : host.ranges) {
+      for (int rank = range.first; rank < range.first + range.count; ++rank) host_of[rank] = host.host_name;
+    }
+  }
+  for (std::size_t i = 0; i < std::min(message.ranks.size(), message.values.size()); ++i) {
+    const int rank = message.ranks[i];
+    CoordinatorMessage loss{.kind = Kind::lost, .rank = rank};
+    loss.why = Status::blame(rank, std::string(host_of[rank]), Code::peer_lost, message.values[i]);
+    note_lost(std::move(loss), now_ns);
+    // The others have lost this rank, perhaps while it was stopped. What follows came after its end.
+    if (rank == hello_.rank) break;
   }
 }
 

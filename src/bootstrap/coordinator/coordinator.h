@@ -41,6 +41,9 @@ struct CoordinatorOptions {
   // Whether the coordinator serves another job after all ranks have left. That of a launcher does; that of a rank ends
   // with the rank.
   bool serves_again = false;
+  // From how many present ranks on losses that follow each other closely are announced together. In a small job each
+  // one is announced at once.
+  int losses_together_from = 64;
   // Whether the listener closes as soon as all ranks have arrived: for an address that only the ranks get. The
   // connections stay open.
   bool closes_when_complete = false;

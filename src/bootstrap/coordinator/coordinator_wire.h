@@ -91,6 +91,7 @@ struct CoordinatorMessage {
     relayed_sends_query = 57,  // key; rank: the querying one
     sends_answer = 58,         // key, id, number; rank: the answering one
     departed = 59,             // hosts: ranks that have left in good order, instead of a `left` for each
+    lost_together = 63,        // ranks, hosts: the same ranks; values: why; instead of a `lost` for each, in this order
     // to a client that is no rank
     rank_state = 55,  // rank; number: a RankPresence; members[0]; why: how it left or was lost; state
     job_reply = 56,   // number: the ranks of the job; key: the name of the serving process; why: it is refused
@@ -110,10 +111,11 @@ struct CoordinatorMessage {
   };
 
   // Counts the changes of the messages that one end must know of the other: 1: fetch_many and departed; 2: the table in
-  // its present form.
-  static constexpr int64_t kMessages = 2;
+  // its present form; 3: lost_together.
+  static constexpr int64_t kMessages = 3;
   static constexpr int64_t kFirstLists = 1;
   static constexpr int64_t kFirstTable = 2;
+  static constexpr int64_t kFirstLosses = 3;
 
   Kind kind = Kind::hello;
   uint64_t id = 0;

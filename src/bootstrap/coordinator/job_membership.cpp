@@ -72,6 +72,7 @@ std::vector<JobMembership::Peer> JobMembership::present_peers() const {
 // Messages to the rank that serves the coordinator come last, also behind messages that were queued later: it may end
 // as soon as it reads a decision, and the coordinator with it, before the others have got theirs.
 std::vector<JobMembership::Outgoing> JobMembership::take_outgoing() {
+  if (losses_pace_.is_due(ticked_ns_)) announce_losses();
   probers_.clear();
   const Member& first = members_.front();
   if (first.state != Member::State::absent && is_own_process(first)) {
@@ -86,8 +87,9 @@ void JobMembership::send_to_each(const std::vector<Peer>& peers, CoordinatorMess
   for (const Peer peer : peers) outgoing_.push_back({peer, shared});
 }
 
-// Ranks learn of departures before all later news.
+// Ranks learn of losses, and of departures, before all later news.
 void JobMembership::send_to_all(CoordinatorMessage message) {
+  announce_losses();
   announce_departures();
   send_to_each(present_peers(), std::move(message));
 }
@@ -141,6 +143,8 @@ void JobMembership::start_over() {
   members_.assign(members_.size(), Member{});
   awaited_.clear();
   silences_ = {};
+  lost_.clear();
+  lost_by_silence_.clear();
   departed_.clear();
   gone_.clear();
   many_fetches_.clear();
@@ -186,6 +190,7 @@ bool JobMembership::greet(Peer peer, const CoordinatorClient::Hello& hello, int6
     refuse(peer, std::move(why));
     return false;
   }
+  announce_losses();
   announce_departures();
   Member& member = *member_at(hello.rank);
   member.state = Member::State::present;
@@ -435,6 +440,7 @@ Deadline JobMembership::start_limit() const {
 
 Deadline JobMembership::next() const {
   Deadline next = start_limit();
+  if (!lost_.empty()) next = next.earlier(losses_pace_.due());
   if (!departed_.empty()) next = next.earlier(departures_pace_.due());
   if (silences_.any()) next = next.earlier(silences_pace_.due());
   for (const auto& [request, fetch] : many_fetches_) next = next.earlier(fetch.until);

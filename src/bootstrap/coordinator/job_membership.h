@@ -210,7 +210,11 @@ class JobMembership {
   bool serves_the_coordinator(const Member& member) const;
   bool is_own_process(const Member& member) const;
   void leave(Member& member, int64_t now_ns);
+  void announce_losses();
   void announce_departures();
+  void announce(const std::vector<int>& ranks, CoordinatorMessage together, int64_t messages,
+                CoordinatorMessage::Kind each);
+  std::vector<HostRanks> by_host(const std::vector<int>& ranks);
   void announce_departures_in_time(int64_t now_ns);
   void end_wait_for_pong(Member& member);
   void lose(Member& member, const std::string& how);
@@ -242,7 +246,10 @@ class JobMembership {
   std::map<int, Status> ended_;  // ranks whose processes have ended, with the text of their launcher
   Status start_failed_;          // ranks are missing or were lost before all had arrived, or settings differ
   std::vector<Waiting> waiting_;
-  std::set<int> awaited_;      // ranks whose pong is due
+  std::set<int> awaited_;             // ranks whose pong is due
+  std::vector<int> lost_;             // ranks that were lost and have not been announced, in this order
+  std::vector<int> lost_by_silence_;  // those of them whose connections are open, and will be closed
+  AnnouncementPace losses_pace_;
   std::vector<int> departed_;  // ranks that have left and have not been announced
   AnnouncementPace departures_pace_;
   SilenceNews silences_;  // that have not been announced

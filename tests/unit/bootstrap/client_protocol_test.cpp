@@ -53,6 +53,33 @@ TEST_F(LateSetUp, IsToldOfTheFirstLossAndNotOfTheLowestRank) {
   EXPECT_EQ(moment_ns_, kNow);
 }
 
+TEST_F(LateSetUp, IsToldOfTheFirstOfLossesThatCameTogether) {
+  CoordinatorMessage together{.kind = Kind::lost_together};
+  together.ranks = {3, 0};
+  together.values = {"rank 3 was lost", "rank 0 was lost"};
+  together.hosts = {{.host_name = "host-a", .ranges = {{0, 1}}}, {.host_name = "host-b", .ranges = {{3, 1}}}};
+  protocol_.receive({together}, kNow);
+  EXPECT_EQ(told().text(), "rank 3 was lost");
+  const auto events = protocol_.take_events();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].kind, CoordinatorEvent::Kind::lost);
+  EXPECT_EQ(events[0].rank, 3);
+  EXPECT_EQ(events[0].why.error().culprit_rank, 3);
+  EXPECT_EQ(events[0].why.error().culprit_host, "host-b");
+  EXPECT_EQ(events[0].why.code(), Code::peer_lost);
+  EXPECT_EQ(events[1].why.text(), "rank 0 was lost");
+  EXPECT_EQ(events[1].why.error().culprit_host, "host-a");
+  // Of those that follow the loss of this rank itself it reads nothing.
+  together.ranks = {1, 2};
+  protocol_.receive({together}, kNow);
+  EXPECT_EQ(protocol_.take_events().size(), 1u);
+  // One that is damaged is read as far as it goes.
+  together.ranks = {2};
+  together.values = {};
+  protocol_.receive({together}, kNow);
+  EXPECT_TRUE(protocol_.take_events().empty());
+}
+
 // The rank that serves the coordinator may end because of a rank that was lost before.
 TEST_F(LateSetUp, IsToldOfALossThatCameBeforeTheEndOfTheCoordinator) {
   protocol_.receive({lost(2)}, kNow);

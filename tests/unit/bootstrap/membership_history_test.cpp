@@ -36,7 +36,7 @@ struct ModelRank {
 class History {
  public:
   explicit History(unsigned seed)
-      : chance_(seed), size_(between(2, 6)), membership_(options(size_), "here", {}), ranks_(of(size_)) {
+      : chance_(seed), size_(between(2, 6)), membership_(options(size_, seed), "here", {}), ranks_(of(size_)) {
     to_coordinator_.resize(of(size_));
     to_rank_.resize(of(size_));
     for (int rank = 0; rank < size_; ++rank) {
@@ -79,12 +79,13 @@ class History {
 
   static std::size_t of(int rank) { return static_cast<std::size_t>(rank); }
   static JobMembership::Peer peer(int rank) { return static_cast<JobMembership::Peer>(10 + rank); }
-  static CoordinatorOptions options(int size) {
+  static CoordinatorOptions options(int size, unsigned seed) {
     CoordinatorOptions options;
     options.size = size;
     options.silence_warning_s = 0.2;
     options.lost_after_s = kLostAfter / 1e9;
     options.server_name = "test";
+    if (seed % 2 == 1) options.losses_together_from = 1;
     return options;
   }
   int between(int least, int most) { return std::uniform_int_distribution<int>(least, most)(chance_); }
@@ -171,6 +172,8 @@ class History {
         send(rank, std::move(pong));
       } else if (message.kind == Kind::lost || message.kind == Kind::left) {
         me.gone.emplace(message.rank, message.why.text());
+      } else if (message.kind == Kind::lost_together) {
+        for (std::size_t i = 0; i < message.ranks.size(); ++i) me.gone.emplace(message.ranks[i], message.values[i]);
       } else if (message.kind == Kind::departed) {
         for (const HostRanks& host : message.hosts) {
           for (const RankRange& range : host.ranges) {

@@ -21,7 +21,8 @@ constexpr int64_t kFormer = 0;
 class ManyRanks : public ::testing::Test {
  protected:
   explicit ManyRanks(std::size_t store_bytes = CoordinatorOptions{}.store_bytes)
-      : membership_({.size = kSize, .store_bytes = store_bytes, .server_name = "test"}, "here", {}) {}
+      : membership_({.size = kSize, .store_bytes = store_bytes, .server_name = "test", .losses_together_from = 4},
+                    "here", {}) {}
 
   using Outgoing = JobMembership::Outgoing;
 
@@ -232,6 +233,7 @@ TEST_F(ManyRanks, AbandonARequestForFacts) {
   ASSERT_TRUE(receive(0, {.kind = Kind::forget, .id = 3}).ok());
   ASSERT_TRUE(fetch_many(5, 4, {1}).ok());
   membership_.closed(peer(5));
+  take();
   EXPECT_TRUE(membership_.next().is_never());
   publish(1, "of 1", "one");
   publish(2, "of 2", "two");
@@ -256,6 +258,74 @@ TEST_F(ManyRanks, AskForTooMuch) {
   EXPECT_EQ(outgoing_[0].message->why.code(), Code::resource);
   EXPECT_THAT(outgoing_[0].message->values, IsEmpty());
   EXPECT_LT(encode(*outgoing_[0].message).size(), 1_MiB);
+}
+
+// ---- Losses ----
+
+TEST_F(ManyRanks, ThatAreLostTogetherAreAnnouncedTogether) {
+  all_arrive();
+  membership_.closed(peer(1));
+  take();
+  EXPECT_EQ(sent_to(0, Kind::lost).size(), 1u) << "the first one at once";
+  for (const int rank : {6, 2}) membership_.closed(peer(rank));
+  take();
+  EXPECT_THAT(outgoing_, IsEmpty());
+  const Deadline due = membership_.next();
+  EXPECT_EQ(due.moment_ns(), 7 * 200'000);
+  membership_.tick(due.moment_ns());
+  take();
+  EXPECT_THAT(sent_to(0, Kind::lost), IsEmpty());
+  const auto news = sent_to(0, Kind::lost_together);
+  ASSERT_EQ(news.size(), 1u);
+  EXPECT_THAT(news[0].ranks, ElementsAre(6, 2)) << "in the order of the losses";
+  const std::string how = " was lost: its process ended or its connection broke";
+  EXPECT_THAT(news[0].values,
+              ElementsAre("rank 6 on host-b (process 106)" + how, "rank 2 on host-a (process 102)" + how));
+  ASSERT_EQ(news[0].hosts.size(), 2u);
+  EXPECT_EQ(news[0].hosts[0].host_name, "host-a");
+  EXPECT_THAT(news[0].hosts[0].ranges, ElementsAre(RankRange{2, 1}));
+  EXPECT_THAT(sent_to(2, Kind::lost_together), IsEmpty()) << "it was lost itself";
+  EXPECT_TRUE(membership_.next().is_never());
+}
+
+TEST_F(ManyRanks, OfWhichFewAreLeftLearnOfEachLossAtOnce) {
+  all_arrive();
+  for (const int rank : {1, 2, 3, 4}) membership_.closed(peer(rank));
+  take();
+  EXPECT_EQ(sent_to(0, Kind::lost_together).size(), 1u);
+  for (const int rank : {5, 6}) {
+    membership_.closed(peer(rank));
+    take();
+    ASSERT_EQ(sent_to(0, Kind::lost).size(), 1u);
+    EXPECT_EQ(sent_to(0, Kind::lost)[0].rank, rank);
+  }
+}
+
+TEST_F(ManyRanks, LearnOfLossesBeforeLaterNews) {
+  all_arrive();
+  membership_.closed(peer(1));
+  take();
+  for (const int rank : {2, 3}) membership_.closed(peer(rank));
+  leave(4, kSecond);
+  take();
+  std::vector<Kind> order;
+  for (const Outgoing& one : outgoing_) {
+    if (one.peer == peer(0)) order.push_back(one.message->kind);
+  }
+  EXPECT_THAT(order, ElementsAre(Kind::lost_together, Kind::left));
+}
+
+TEST_F(ManyRanks, OfAFormerVersionGetEachLoss) {
+  arrive(0, CoordinatorMessage::kFirstLosses - 1);
+  for (int rank = 1; rank < kSize; ++rank) arrive(rank);
+  membership_.take_outgoing();
+  for (const int rank : {2, 1}) membership_.closed(peer(rank));
+  take();
+  const auto each = sent_to(0, Kind::lost);
+  ASSERT_EQ(each.size(), 2u);
+  EXPECT_EQ(each[0].rank, 2);
+  EXPECT_EQ(each[1].rank, 1);
+  EXPECT_EQ(sent_to(4, Kind::lost_together).size(), 1u);
 }
 
 // ---- Departures ----
