@@ -35,6 +35,7 @@ void ControlPlane::receive(int rank, const CoordinatorMessage& message) {
   copy.ranks = message.ranks;
   copy.members = message.members;
   copy.hosts = message.hosts;
+  if (message.kind == Kind::lost_together) copy.values = message.values;  // the facts of others are not looked at
   const bool is_welcome = message.kind == Kind::welcome;
   std::vector<CoordinatorMessage> messages;
   messages.push_back(std::move(copy));

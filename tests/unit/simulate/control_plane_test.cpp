@@ -141,6 +141,13 @@ TEST(SimulatedLoss, OfAHostIsKnownWithAllItsRanks) {
   EXPECT_EQ(loss.most_messages, 4);
 }
 
+TEST(SimulatedLoss, OfAHostOfALargeWorldIsKnownAfterOneMessageToEachRank) {
+  const SimulatedLoss loss = loss_of(cluster_of(32, 4), {.kind = Victim::Kind::host, .number = 2, .at_s = 3});
+  EXPECT_EQ(loss.victims, 4);
+  EXPECT_EQ(loss.sent, 31 * 4);
+  EXPECT_EQ(loss.most_messages, 1);
+}
+
 TEST(SimulatedLoss, OfTheCoordinatorIsFoundByEachRankItself) {
   const SimulatedLoss loss = loss_of(cluster_of(16, 2), {.kind = Victim::Kind::coordinator});
   EXPECT_EQ(loss.victims, 1);
