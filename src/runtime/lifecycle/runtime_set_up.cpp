@@ -1,6 +1,7 @@
 // Runtime, part 7: set-ups of communicators with other ranks, which succeed on all of them or on none.
 #include <algorithm>
 
+#include "base/log.h"
 #include "runtime/lifecycle/assemble.h"
 #include "runtime/lifecycle/runtime.h"
 #include "runtime/lifecycle/store_exchange.h"
@@ -125,6 +126,11 @@ Status Runtime::outcome(const SetUp& set_up, const Status& failure) {
     request_decision(set_up, failure, limit);
   }
   const Status gone = set_up.watch->why();
+  // The others could only say that this rank had left. Its own reason came too late to become the decision.
+  const bool names_this_rank = !gone.ok() && gone.error().culprit_rank == identity_.rank;
+  if (names_this_rank && gone.code() != Code::peer_lost && gone.text() != failure.text()) {
+    log_warning("rank {}: the other ranks name this one, which had failed with: {}", identity_.rank, failure.text());
+  }
   const bool is_told = set_up.comm.empty() && gone.code() == Code::shut_down && failure.code() == Code::transport;
   return gone.ok() || is_told ? failure : report_departure(set_up, gone);
 }
