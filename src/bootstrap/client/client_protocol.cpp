@@ -159,11 +159,7 @@ void ClientProtocol::note_lost(CoordinatorMessage message, int64_t now_ns) {
 
 void ClientProtocol::note_lost_together(const CoordinatorMessage& message, int64_t now_ns) {
   std::map<int, std::string_view> host_of;
-  for (const HostRanks& host : message.hosts) {
-    for (const RankRange& range : host.ranges) {
-      for (int rank = range.first; rank < range.first + range.count; ++rank) host_of[rank] = host.host_name;
-    }
-  }
+  for_each_rank(message.hosts, [&](int rank, const std::string& host) { host_of[rank] = host; });
   for (std::size_t i = 0; i < std::min(message.ranks.size(), message.values.size()); ++i) {
     const int rank = message.ranks[i];
     CoordinatorMessage loss{.kind = Kind::lost, .rank = rank};
@@ -175,15 +171,11 @@ void ClientProtocol::note_lost_together(const CoordinatorMessage& message, int64
 }
 
 void ClientProtocol::note_departed(const std::vector<HostRanks>& hosts, int64_t now_ns) {
-  for (const HostRanks& host : hosts) {
-    for (const RankRange& range : host.ranges) {
-      for (int rank = range.first; rank < range.first + range.count; ++rank) {
-        CoordinatorMessage event{.kind = Kind::left, .rank = rank};
-        event.why = departure_of(rank, host.host_name);
-        note_gone(CoordinatorEvent::Kind::left, event, now_ns);
-      }
-    }
-  }
+  for_each_rank(hosts, [&](int rank, const std::string& host) {
+    CoordinatorMessage event{.kind = Kind::left, .rank = rank};
+    event.why = departure_of(rank, host);
+    note_gone(CoordinatorEvent::Kind::left, event, now_ns);
+  });
 }
 
 void ClientProtocol::note_gone(CoordinatorEvent::Kind kind, const CoordinatorMessage& message, int64_t now_ns) {

@@ -23,6 +23,16 @@ struct HostRanks {
   std::vector<RankRange> ranges{};  // disjoint, in ascending order
 };
 
+// Calls `visit` with each rank and the name of its host.
+template <typename Visit>
+void for_each_rank(const std::vector<HostRanks>& hosts, const Visit& visit) {
+  for (const HostRanks& host : hosts) {
+    for (const RankRange& range : host.ranges) {
+      for (int rank = range.first; rank < range.first + range.count; ++rank) visit(rank, host.host_name);
+    }
+  }
+}
+
 struct MemberTable {
   std::vector<HostRanks> hosts{};
   // One entry for each rank. An empty list stands for the default of Hello on all ranks.

@@ -166,6 +166,7 @@ void wait_until_told(CoordinatorThread& coordinator, double patience_s) {
   constexpr double kUnmentioned_s = 1;
   const Deadline deadline = Deadline::after_seconds(patience_s);
   if (coordinator.wait_until_empty(Deadline::after_seconds(kUnmentioned_s).earlier(deadline))) return;
+  if (deadline.passed()) return coordinator.be_brief();
   log_line(
       "note",
       fmt::format("waiting at most {:g} s for the ranks of other nodes to receive this failure; Ctrl-C ends the wait",
