@@ -42,6 +42,8 @@ class Introduction {
   Result<bool> advance(int fd);
   bool has_output() const { return sent_ < outgoing_.size(); }
   bool received_anything() const { return received_anything_; }
+  // Returns whether a client has begun to send its proof. From then on the server may regard the connection as made.
+  bool has_proved() const { return client_nonce_ == my_nonce_ && awaits_ != Awaits::greeting; }
   // Returns whether the other end is a farandole process, of any version and key.
   bool met_farandole() const { return met_farandole_; }
   const Introduced& introduced() const { return introduced_; }

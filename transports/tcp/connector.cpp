@@ -48,7 +48,7 @@ class TcpConnector::Loop final : private TcpLinks {
   Loop(const Membership& world, TcpConnector& connector, Event requests, Listening listening, Poller poller)
       : TcpLinks(world.session_key.empty() ? world.job_key : world.session_key,
                  fmt::format("tcp connector {} {}", world.id, tcp_protection_of(world)),
-                 std::to_string(world.me().world_rank), world.size(), std::move(listening), std::move(poller)),
+                 std::to_string(world.me().world_rank), world.size(), std::move(listening), std::move(poller), {}),
         connector_(connector),
         requests_(std::move(requests)),
         most_parked_(std::max(kLeastParked, 2 * world.members.size())),
@@ -95,6 +95,7 @@ class TcpConnector::Loop final : private TcpLinks {
 
   Status on_accepted(std::size_t place) override;
   Status on_established(std::size_t place) override { return keep(place); }
+  Deadline answer_deadline(std::size_t place) override { return call_at(place).second->give_up; }
   Status on_round_failed(std::size_t place) override;
   Status on_out_of_resources(std::size_t place, const Status& why) override {
     fail(place, why);

@@ -13,10 +13,6 @@
 namespace fdl {
 namespace {
 
-// Limit for one connection attempt: a lost SYN is sent again after 1 s.
-constexpr int64_t kConnectNs = 5'000'000'000;
-// Limit for the handshake of an established connection.
-constexpr int64_t kIntroduceNs = 10'000'000'000;
 // Pause after all addresses of a callee have failed.
 constexpr int64_t kRestNs = 100'000'000;
 // Accepted connections whose handshake is not complete: at least so many, and twice as many as callers.
@@ -68,10 +64,11 @@ std::vector<Address> split_addresses(std::string_view text) {
 }
 
 TcpLinks::TcpLinks(std::string key, std::string purpose, std::string mine, int callers, Listening listening,
-                   Poller poller)
+                   Poller poller, Limits limits)
     : key_(std::move(key)),
       purpose_(std::move(purpose)),
       mine_(std::move(mine)),
+      limits_(limits),
       most_unidentified_(static_cast<std::size_t>(std::max(kLeastUnidentified, 2 * callers))),
       listening_(std::move(listening)),
       poller_(std::move(poller)) {}
@@ -117,7 +114,7 @@ Status TcpLinks::accept_callers() {
     evict_oldest_unidentified();
     auto link = std::make_unique<Link>();
     link->fd = std::move(fd);
-    link->timeout = Deadline::after_ns(kIntroduceNs);
+    link->timeout = Deadline::after_ns(limits_.introduce_ns);
     link->introduction = std::make_unique<Introduction>(Introduction::Role::server, key_, purpose_, mine_);
     // The handshake may already be readable, so it is advanced at once.
     const std::size_t here = place(std::move(link));
@@ -157,7 +154,7 @@ Status TcpLinks::advance(std::size_t place) {
     if (!refused) link.none_listens = false;
     if (!outcome.ok()) return next_address(place, outcome);
     link.state = Link::State::introducing;
-    link.timeout = Deadline::after_ns(kIntroduceNs);
+    link.timeout = Deadline::after_ns(limits_.introduce_ns);
     link.introduction = std::make_unique<Introduction>(Introduction::Role::client, key_, purpose_, link.caller.text());
   }
   return introduce(place);
@@ -180,6 +177,7 @@ Status TcpLinks::introduce(std::size_t place) {
     if (link.introduction->introduced().peer == link.callee) return on_established(place);
     return next_address(place, Status(Code::transport, "another member listens there"));
   }
+  if (link.calling && link.introduction->has_proved()) link.timeout = answer_deadline(place);
   // The handshake either sends or receives at any time, so one event is watched.
   const bool sending = link.introduction->has_output();
   return poller_.change(link.fd.get(), place, !sending, sending);
@@ -199,7 +197,7 @@ Status TcpLinks::try_address(std::size_t place) {
   }
   link.fd = fd.take();
   link.state = Link::State::connecting;
-  link.timeout = Deadline::after_ns(kConnectNs);
+  link.timeout = Deadline::after_ns(limits_.connect_ns);
   return poller_.add(link.fd.get(), place, false, true);
 }
 
@@ -233,10 +231,14 @@ void TcpLinks::rest(std::size_t place) {
 }
 
 Status TcpLinks::expire(std::size_t place) {
-  Link& link = *links_[place];
-  if (link.state == Link::State::resting) return on_rested(place);
-  if (link.calling) {
-    link.none_listens = false;
+  if (links_[place]->state == Link::State::resting) return on_rested(place);
+  // This thread may be the late one: what has arrived still counts.
+  if (links_[place]->state == Link::State::introducing) {
+    FDL_RETURN_IF_ERROR(introduce(place));
+    if (links_[place] == nullptr || !links_[place]->timeout.passed()) return {};
+  }
+  if (links_[place]->calling) {
+    links_[place]->none_listens = false;
     return next_address(place, Status(Code::timeout, "no answer in time"));
   }
   refuse(place, "its handshake timed out");

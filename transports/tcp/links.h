@@ -65,9 +65,15 @@ class TcpLinks {
     int deaf_rounds = 0;       // in a row, in which none listened
   };
 
+  struct Limits {
+    int64_t connect_ns = 5'000'000'000;     // one connection attempt; a lost SYN is sent again after 1 s
+    int64_t introduce_ns = 10'000'000'000;  // the handshake of an established connection
+  };
+
   // The handshake proves `key` for `purpose`. `mine` is what this end says of itself to its callers, of which `callers`
   // may come at once.
-  TcpLinks(std::string key, std::string purpose, std::string mine, int callers, Listening listening, Poller poller);
+  TcpLinks(std::string key, std::string purpose, std::string mine, int callers, Listening listening, Poller poller,
+           Limits limits);
   ~TcpLinks() = default;
 
   // Watches the listener. Call once, before the other functions.
@@ -100,6 +106,9 @@ class TcpLinks {
   virtual Status on_accepted(std::size_t place) = 0;
   // The callee has answered and is the right one.
   virtual Status on_established(std::size_t place) = 0;
+  // Until when a call waits for the answer to its proof. The callee may have taken the connection, and then refuses
+  // another one, so a call that is repeated could never succeed.
+  virtual Deadline answer_deadline(std::size_t /*place*/) { return Deadline::never(); }
   // All addresses of a call have failed. Unless this drops the link, the call rests and tries them again.
   virtual Status on_round_failed(std::size_t place) = 0;
   // This process has no descriptor left for a call.
@@ -129,6 +138,7 @@ class TcpLinks {
   const std::string key_;
   const std::string purpose_;
   const std::string mine_;
+  const Limits limits_;
   const std::size_t most_unidentified_;  // accepted connections whose handshake is not complete
   Listening listening_;
   Poller poller_;
