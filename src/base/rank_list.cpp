@@ -3,12 +3,66 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <iterator>
 
 #include "base/rank_range.h"
 
 namespace fdl {
+namespace {
+
+// A text of thousands of ranks must still fit into one line of the log.
+constexpr std::size_t kMostShown = 8;
+
+// "a", "a and b", "a, b and c", "a, b, c and 5 more"
+std::string join(const std::vector<std::string>& parts, std::size_t more, std::string_view of_what) {
+  std::string text;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const bool last = i + 1 == parts.size() && more == 0;
+    text += i == 0 ? "" : last ? " and " : ", ";
+    text += parts[i];
+  }
+  return more == 0 ? text : fmt::format("{} and {} more{}", text, more, of_what);
+}
+
+}  // namespace
+
+std::string describe_ranks(const std::vector<int>& ranks) {
+  if (ranks.empty()) return "";
+  std::vector<int> sorted = ranks;
+  std::ranges::sort(sorted);
+  std::vector<RankRange> ranges;
+  for (const int rank : sorted) append_rank(ranges, rank);
+  std::vector<std::string> parts;
+  std::size_t shown = 0;
+  const auto show = [&](const RankRange& range) {
+    if (parts.size() == kMostShown) return;
+    const int last = range.first + range.count - 1;
+    parts.push_back(range.count == 1 ? fmt::format("{}", last) : fmt::format("{}-{}", range.first, last));
+    shown += static_cast<std::size_t>(range.count);
+  };
+  for (const RankRange& range : ranges) {
+    if (range.count == 2) {
+      show({range.first, 1});
+      show({range.first + 1, 1});
+    } else {
+      show(range);
+    }
+  }
+  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", join(parts, ranks.size() - shown, ""));
+}
+
+std::string describe_ranks(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
+  std::vector<std::string> names = hosts;
+  std::ranges::sort(names);
+  const auto repeated = std::ranges::unique(names);
+  names.erase(repeated.begin(), repeated.end());
+  if (names.empty()) return describe_ranks(ranks);
+  const std::size_t more = names.size() > kMostShown ? names.size() - kMostShown : 0;
+  names.resize(names.size() - more);
+  return fmt::format("{} on {}", describe_ranks(ranks), join(names, more, " hosts"));
+}
 
 std::string rank_list_text(const std::vector<int>& ranks) {
   std::vector<RankRange> ranges;

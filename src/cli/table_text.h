@@ -2,7 +2,6 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string>
@@ -17,15 +16,6 @@ inline std::string printable(std::string text) {
   std::ranges::replace_if(
       text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
   return text;
-}
-
-// "rank 2", "ranks 1, 2, 3 and 4 more"; empty without ranks. At most `most` ranks are named.
-inline std::string list_ranks(const std::vector<int>& ranks, std::size_t most) {
-  if (ranks.empty()) return "";
-  const std::size_t shown = std::min(ranks.size(), most);
-  std::string text = fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "",
-                                 fmt::join(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
-  return ranks.size() > shown ? fmt::format("{} and {} more", text, ranks.size() - shown) : text;
 }
 
 // The rows as lines, each column as wide as its longest cell, without spaces at the ends of lines.

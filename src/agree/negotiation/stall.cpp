@@ -4,18 +4,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <map>
 
 #include "agree/negotiation/rules.h"
+#include "base/rank_list.h"
 
 namespace fdl {
 namespace {
 
 // Limits of a text: a stall of thousands of names or ranks must still fit into one line of the log.
 constexpr std::size_t kNamesShown = 6;
-constexpr std::size_t kRanksShown = 8;
-constexpr std::size_t kHintsShown = 3;  // ranks with a hint, and names in each hint
+constexpr std::size_t kNamesOfRanks = 4;  // of more ranks, ranges and hosts are named
+constexpr std::size_t kHintsShown = 3;    // ranks with a hint, and names in each hint
 
 // "a, b, c and 12 more"
 template <typename TextOf>
@@ -33,11 +35,39 @@ std::string quoted(const std::vector<std::string>& names, std::size_t shown) {
   return list(names.size(), shown, [&](std::size_t i) { return fmt::format("'{}'", names[i]); });
 }
 
-// Returns "3" for "rank 3 (host-b)": texts use world ranks, and only rank_names maps the group's ranks to them.
-std::string rank_number(int rank, const std::vector<std::string>& rank_names) {
-  const std::string name = rank_name(rank, rank_names);
-  const std::string number = name.substr(0, name.find(" ("));
-  return number.starts_with("rank ") ? number.substr(5) : number;
+// Texts use world ranks, and only rank_names maps the group's ranks to them: "rank 3 (host-b)".
+struct WorldRanks {
+  std::vector<int> numbers;
+  std::vector<std::string> hosts;
+};
+
+WorldRanks world_ranks_of(const std::vector<int>& ranks, const std::vector<std::string>& rank_names) {
+  WorldRanks world;
+  for (const int rank : ranks) {
+    const std::string name = rank_name(rank, rank_names);
+    const std::string_view text = name;
+    const std::size_t host = text.find(" (");
+    int number = rank;
+    if (text.starts_with("rank ")) std::from_chars(text.data() + 5, text.data() + text.size(), number);
+    world.numbers.push_back(number);
+    if (host != text.npos && text.ends_with(')')) {
+      world.hosts.emplace_back(text.substr(host + 2, text.size() - host - 3));
+    }
+  }
+  return world;
+}
+
+std::string numbers_of(const std::vector<int>& ranks, const std::vector<std::string>& rank_names) {
+  return describe_ranks(world_ranks_of(ranks, rank_names).numbers);
+}
+
+// "rank 1 (host-b), rank 2 (host-c)", and for many "ranks 96-127 on host-c and host-d".
+std::string names_of(const std::vector<int>& ranks, const std::vector<std::string>& rank_names) {
+  if (ranks.size() <= kNamesOfRanks) {
+    return list(ranks.size(), kNamesOfRanks, [&](std::size_t i) { return rank_name(ranks[i], rank_names); });
+  }
+  const WorldRanks world = world_ranks_of(ranks, rank_names);
+  return describe_ranks(world.numbers, world.hosts);
 }
 
 // The pending names in the order of submission, which does not depend on the hash map.
@@ -68,8 +98,8 @@ std::string hints(const std::vector<const Pending*>& pending, const Stall& stall
     const auto names = waits_for(pending, missing, stall.ready.front());
     if (names.empty()) continue;
     ++hinted;
-    text += fmt::format("; rank {} waits for {} instead", rank_number(missing, options.rank_names),
-                        quoted(names, kHintsShown));
+    text +=
+        fmt::format("; {} waits for {} instead", numbers_of({missing}, options.rank_names), quoted(names, kHintsShown));
   }
   return text;
 }
@@ -77,15 +107,11 @@ std::string hints(const std::vector<const Pending*>& pending, const Stall& stall
 std::string text_of(const Stall& stall, RequestKind kind, const std::vector<const Pending*>& pending,
                     const NegotiatorOptions& options) {
   const bool several = stall.names.size() > 1;
-  const auto numbers = list(stall.ready.size(), kRanksShown,
-                            [&](std::size_t i) { return rank_number(stall.ready[i], options.rank_names); });
-  const auto missing = list(stall.missing.size(), kRanksShown,
-                            [&](std::size_t i) { return rank_name(stall.missing[i], options.rank_names); });
+  const std::string ready = stall.ready.empty() ? "no rank" : numbers_of(stall.ready, options.rank_names);
   const auto seconds = std::max<int64_t>(stall.waiting_ns / 100'000'000, 0) / 10.0;
-  return fmt::format("{} ({}) {} waited for {:g} s: {}{} submitted {}, missing: {}{}", quoted(stall.names, kNamesShown),
-                     name_of(kind), several ? "have" : "has", seconds,
-                     stall.ready.empty() ? "no rank" : (stall.ready.size() == 1 ? "rank " : "ranks "), numbers,
-                     several ? "them" : "it", missing, hints(pending, stall, options));
+  return fmt::format("{} ({}) {} waited for {:g} s: {} submitted {}, missing: {}{}", quoted(stall.names, kNamesShown),
+                     name_of(kind), several ? "have" : "has", seconds, ready, several ? "them" : "it",
+                     names_of(stall.missing, options.rank_names), hints(pending, stall, options));
 }
 
 // Sorts the ranks into those that are ready and those that are missing. A joined rank is neither.

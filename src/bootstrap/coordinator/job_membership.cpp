@@ -8,24 +8,12 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/rank_list.h"
+
 namespace fdl {
 namespace {
 
 using Kind = CoordinatorMessage::Kind;
-
-// "rank 2", "ranks 2 and 5", "ranks 1, 2 and 5"; a long list names only the first ones.
-std::string list_ranks(const std::vector<int>& ranks) {
-  constexpr std::size_t kNamed = 16;
-  if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
-  std::string text = "ranks ";
-  const std::size_t named = std::min(ranks.size(), kNamed);
-  for (std::size_t i = 0; i < named; ++i) {
-    const bool last = i + 1 == ranks.size();
-    text += fmt::format("{}{}", i == 0 ? "" : last ? " and " : ", ", ranks[i]);
-  }
-  if (ranks.size() > named) text += fmt::format(" and {} more", ranks.size() - named);
-  return text;
-}
 
 // " (expected on train-1 and train-2)"
 std::string hosts_of(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
@@ -281,11 +269,11 @@ Status JobMembership::missing_after(double seconds) const {
     if (members_[static_cast<std::size_t>(rank)].state == Member::State::absent) missing.push_back(rank);
   }
   const bool one = missing.size() == 1;
-  return Status(
-      Code::timeout,
-      fmt::format("{} of {} {} not arrived after {:.3g} s{}; check {} and that {} can reach {}", list_ranks(missing),
-                  options_.size, one ? "has" : "have", seconds, hosts_of(missing, options_.expected_hosts),
-                  one ? "its log" : "their logs", one ? "it" : "they", address_));
+  return Status(Code::timeout,
+                fmt::format("{} of {} {} not arrived after {:.3g} s{}; check {} and that {} can reach {}",
+                            describe_ranks(missing), options_.size, one ? "has" : "have", seconds,
+                            hosts_of(missing, options_.expected_hosts), one ? "its log" : "their logs",
+                            one ? "it" : "they", address_));
 }
 
 // Answers all ranks that wait for the start: all have arrived, or the reason why the start failed.

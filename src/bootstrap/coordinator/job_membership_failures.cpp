@@ -1,10 +1,8 @@
 // JobMembership finds failed ranks: it relays queries about late ranks, pings suspected ones, and decides which
 // rank a failure report is about.
 #include <fmt/core.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
 #include <string_view>
 #include <utility>
@@ -241,16 +239,13 @@ void JobMembership::announce_silences_in_time(int64_t now_ns) {
   }
 }
 
-// "rank 3 on h1 (process 17)", or "ranks 3-5,7 on h1, h2 and 3 more hosts".
+// "rank 3 on h1 (process 17)", or "ranks 3-5 and 7 on h1, h2 and h3".
 std::string JobMembership::name_of(const std::vector<int>& ranks) {
-  constexpr std::size_t kHosts = 8;
   if (ranks.size() == 1) return name_of(*member_at(ranks.front()));
-  std::set<std::string_view> hosts;
-  for (const int rank : ranks) hosts.insert(member_at(rank)->hello.host_name);
-  const std::size_t more = hosts.size() > kHosts ? hosts.size() - kHosts : 0;
-  while (hosts.size() > kHosts) hosts.erase(std::prev(hosts.end()));
-  return fmt::format("ranks {} on {}{}", rank_list_text(ranks), fmt::join(hosts, ", "),
-                     more > 0 ? fmt::format(" and {} more hosts", more) : "");
+  std::vector<std::string> hosts;
+  hosts.reserve(ranks.size());
+  for (const int rank : ranks) hosts.push_back(member_at(rank)->hello.host_name);
+  return describe_ranks(ranks, hosts);
 }
 
 Status JobMembership::end_by_silence(const Member& member) const {

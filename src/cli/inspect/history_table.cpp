@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "base/rank_list.h"
 #include "cli/inspect/history_report.h"
 #include "cli/table_text.h"
 
@@ -17,7 +18,6 @@ namespace {
 
 // More ranks would not fit on a line. The table then has those that are behind and the first others.
 constexpr std::size_t kColumns = 8;
-constexpr std::size_t kRanksShown = 16;
 constexpr std::size_t kSignatureWidth = 44;
 
 std::string time_text(int64_t ns) {
@@ -134,7 +134,7 @@ std::string behind_text(const GroupReport& group) {
   const std::string what = behind.sequence == 0
                                ? fmt::format("submitted {}", printable(behind.operation))
                                : fmt::format("called number {}, {}", behind.sequence, printable(behind.operation));
-  return fmt::format("{} in '{}': {} not {}, which rank {} called at {} UTC", list_ranks(behind.ranks, kRanksShown),
+  return fmt::format("{} in '{}': {} not {}, which rank {} called at {} UTC", describe_ranks(behind.ranks),
                      printable(group.name), one ? "it has" : "they have", what, behind.first_caller,
                      time_text(behind.called_ns));
 }
@@ -152,12 +152,11 @@ void add_group(std::vector<std::string>& lines, const std::vector<RankHistory>& 
     const std::string called = rank.is_known ? fmt::format("called {}", rank.called) : "last call unknown";
     by_state[fmt::format("{}{} unfinished", only_names ? "" : called + ", ", rank.unfinished)].push_back(rank.rank);
   }
-  for (const auto& [state, ranks] : by_state)
-    lines.push_back(fmt::format("  {}: {}", list_ranks(ranks, kRanksShown), state));
+  for (const auto& [state, ranks] : by_state) lines.push_back(fmt::format("  {}: {}", describe_ranks(ranks), state));
   if (group.mismatch) {
     lines.push_back(fmt::format("  number {} differs:", group.mismatch->sequence));
     for (const auto& [ranks, signature] : group.mismatch->ranks_by_signature)
-      lines.push_back(fmt::format("    {}: {}", list_ranks(ranks, kRanksShown), printable(signature)));
+      lines.push_back(fmt::format("    {}: {}", describe_ranks(ranks), printable(signature)));
   }
   const std::vector<const RankHistory*> columns = columns_of(histories, group);
   add_ordered(lines, group, columns, last);
@@ -173,7 +172,7 @@ std::vector<std::string> history_lines(const std::vector<RankHistory>& histories
   const RankHistory& first = histories.front();
   lines.push_back(fmt::format("job {}: {} of {} ranks", printable(first.job), histories.size(), first.size));
   if (!report.missing_ranks.empty())
-    lines.push_back(fmt::format("without a file: {}", list_ranks(report.missing_ranks, kRanksShown)));
+    lines.push_back(fmt::format("without a file: {}", describe_ranks(report.missing_ranks)));
   const GroupReport* behind = report.first_behind();
   lines.push_back(behind == nullptr ? "no rank is behind" : "first behind: " + behind_text(*behind));
   for (const GroupReport& group : report.groups) add_group(lines, histories, group, last);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/rank_list.h"
 #include "cli/table_text.h"
 
 namespace fdl {
@@ -13,7 +14,6 @@ namespace {
 
 // Further operations and names of a rank, and further ranks of a list, are only counted.
 constexpr std::size_t kRowsShown = 8;
-constexpr std::size_t kRanksShown = 8;
 
 constexpr std::array<const char*, kRankPresences> kPresences{"answered", "silent", "absent", "left", "lost"};
 
@@ -72,7 +72,7 @@ void add_rows(std::vector<Row>& rows, const JobView& view, const RankView& rank)
   for (std::size_t i = 0; i < shown; ++i) {
     const RankState::Wait& wait = rank.state.operations[i];
     row[4] = printable(wait.operation);
-    row[5] = list_ranks(ranks_waited_for(view, wait), kRanksShown);
+    row[5] = describe_ranks(ranks_waited_for(view, wait));
     row[6] = duration(wait.waited_ns);
     row[kColumns] = printable(fmt::format("{}{}group '{}'", wait.phase, wait.phase.empty() ? "" : ", ", wait.group));
     rows.push_back(std::exchange(row, {}));
@@ -111,7 +111,7 @@ void add_names(std::vector<std::string>& lines, const JobView& view) {
       }
       if (shown++ == 0) lines.emplace_back("names that not all ranks have submitted:");
       lines.push_back(printable(fmt::format("  {} in group '{}' waits for {}, for {}", name.operation, name.group,
-                                            list_ranks(name.ranks, kRanksShown), duration(name.waited_ns))));
+                                            describe_ranks(name.ranks), duration(name.waited_ns))));
     }
   }
   if (more > 0) lines.push_back(fmt::format("  and {} more", more));
@@ -140,7 +140,7 @@ void add_agreements(std::vector<std::string>& lines, const JobView& view) {
   }
   if (!alike.empty()) lines.emplace_back("agreement on named operations:");
   for (std::size_t i = 0; i < std::min(alike.size(), 2 * kRowsShown); ++i) {
-    lines.push_back(fmt::format("  {}: {}", list_ranks(alike[i].second, kRanksShown), alike[i].first));
+    lines.push_back(fmt::format("  {}: {}", describe_ranks(alike[i].second), alike[i].first));
   }
   if (alike.size() > 2 * kRowsShown) lines.push_back(fmt::format("  and {} more", alike.size() - 2 * kRowsShown));
 }
@@ -187,8 +187,7 @@ std::vector<std::string> stack_lines(const JobView& view) {
   std::vector<std::string> lines;
   for (const auto& [stacks, ranks] : alike) {
     const bool is_given = !stacks.empty();
-    lines.push_back(
-        fmt::format("{}:{}", list_ranks(ranks, kRanksShown), is_given ? "" : " its program gives no stacks"));
+    lines.push_back(fmt::format("{}:{}", describe_ranks(ranks), is_given ? "" : " its program gives no stacks"));
     for (std::size_t begin = 0; begin < stacks.size();) {
       const std::size_t end = std::min(stacks.find('\n', begin), stacks.size());
       lines.push_back("  " + printable(stacks.substr(begin, end - begin)));

@@ -139,7 +139,7 @@ def test_where_lists_names_with_the_ranks_that_have_not_submitted_them(tmp_path)
             r"names that not all ranks have submitted:\n"
             r"  allreduce 'allreduce.grad' in group 'all' waits for rank 1, for \d+\.\d s\n"
             r"agreement on named operations:\n"
-            r"  ranks 0, 2: group 'all': 0 of 1 operations have ended, 0 agreed on; no order is locked",
+            r"  ranks 0 and 2: group 'all': 0 of 1 operations have ended, 0 agreed on; no order is locked",
             done.stdout,
         )
 
@@ -185,7 +185,7 @@ def test_where_shows_the_stacks_of_each_rank(tmp_path):
         assert done.returncode == 0, done.stderr
         assert re.search(r"rank 1:\n  thread MainThread:\n(    .*\n)*    <string>:\d+ in load_data\n", done.stdout)
         # Ranks with the same stacks share them; the others wait in the library.
-        assert re.search(r"ranks 0, 2:\n  thread MainThread:\n(    .*\n)*    .* in allreduce.*\n", done.stdout)
+        assert re.search(r"ranks 0 and 2:\n  thread MainThread:\n(    .*\n)*    .* in allreduce.*\n", done.stdout)
         assert "load_data" not in where(str(job.process.pid)).stdout
         # Without --stacks no rank reads them.
         assert {rank["stacks"] for rank in json.loads(where(str(job.process.pid), "--json").stdout)["ranks"]} == {""}
@@ -203,7 +203,7 @@ def test_where_says_so_when_native_code_holds_the_interpreter(tmp_path):
         done = where(str(job.process.pid), "--stacks")
         assert done.returncode == 0, done.stderr
         assert "rank 1:\n  the program has not given its stacks in time" in done.stdout
-        assert "ranks 0, 2:\n  thread MainThread:" in done.stdout
+        assert "ranks 0 and 2:\n  thread MainThread:" in done.stdout
 
 
 def stop(pid):

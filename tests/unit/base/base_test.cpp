@@ -278,5 +278,22 @@ TEST(RankList, RefusesWhatIsNoList) {
   }
 }
 
+TEST(RankList, IsWrittenForPeople) {
+  EXPECT_EQ(describe_ranks({}), "");
+  EXPECT_EQ(describe_ranks({4}), "rank 4");
+  EXPECT_EQ(describe_ranks({4, 5}), "ranks 4 and 5");
+  EXPECT_EQ(describe_ranks({14, 0, 1, 2, 3, 12}), "ranks 0-3, 12 and 14");
+  EXPECT_EQ(describe_ranks({0, 2, 4, 6, 8, 10, 12, 14}), "ranks 0, 2, 4, 6, 8, 10, 12 and 14");
+  EXPECT_EQ(describe_ranks({0, 2, 4, 6, 8, 10, 12, 14, 15, 20, 21, 22}), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 4 more");
+}
+
+TEST(RankList, NamesEachHostOnce) {
+  EXPECT_EQ(describe_ranks({3}, {}), "rank 3");
+  EXPECT_EQ(describe_ranks({3}, {"b"}), "rank 3 on b");
+  EXPECT_EQ(describe_ranks({3, 4, 5, 6}, {"b", "b", "a", "a"}), "ranks 3-6 on a and b");
+  EXPECT_EQ(describe_ranks({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}),
+            "ranks 0-9 on a, b, c, d, e, f, g, h and 2 more hosts");
+}
+
 }  // namespace
 }  // namespace fdl

@@ -163,7 +163,7 @@ TEST(HistoryReports, NameTheRankThatDidNotCallWhatOthersWaitFor) {
                               "1000 float32 (sum), which rank 2 called at "),
                     HasSubstr(" UTC")));
   EXPECT_THAT(lines, Contains("  rank 1: called 41, 0 unfinished"));
-  EXPECT_THAT(lines, Contains("  ranks 0, 2: called 42, 1 unfinished"));
+  EXPECT_THAT(lines, Contains("  ranks 0 and 2: called 42, 1 unfinished"));
   EXPECT_THAT(lines, Contains(AllOf(HasSubstr("  42 "), HasSubstr("not ended after"), HasSubstr("  -  "))));
   EXPECT_THAT(lines, Not(Contains(HasSubstr("  40 "))));
   EXPECT_THAT(history_json(histories, report).str(), HasSubstr("\"first_behind\": [1]"));
@@ -211,7 +211,7 @@ TEST(HistoryReports, ShowTheFirstCallInWhichRanksDiffer) {
   EXPECT_THAT(lines, Contains("no rank is behind"));
   EXPECT_THAT(lines, Contains("  number 4 differs:"));
   EXPECT_THAT(lines, Contains("    rank 1: allreduce of 999 float32 (sum)"));
-  EXPECT_THAT(lines, Contains("    ranks 0, 2: allreduce of 1000 float32 (sum)"));
+  EXPECT_THAT(lines, Contains("    ranks 0 and 2: allreduce of 1000 float32 (sum)"));
 }
 
 TEST(HistoryReports, AllowOtherCountsWhereRanksContributeDifferently) {
@@ -226,7 +226,7 @@ TEST(HistoryReports, SayWhichRanksHaveNoFile) {
   one.run(1);
   const auto histories = read_all({&one});
   EXPECT_THAT(report_of(histories).missing_ranks, ElementsAre(0, 2));
-  EXPECT_THAT(history_lines(histories, report_of(histories), 1), Contains("without a file: ranks 0, 2"));
+  EXPECT_THAT(history_lines(histories, report_of(histories), 1), Contains("without a file: ranks 0 and 2"));
 }
 
 TEST(HistoryReports, AreOfOneJobAndOneFileForEachRank) {

@@ -39,7 +39,7 @@ TEST(WhereTable, PrintsStacksOfRanksThatHaveAnsweredAlone) {
   view.ranks.push_back(rank_of(3, RankPresence::lost, "thread b:"));
   view.ranks.push_back(rank_of(4, RankPresence::answered));
   EXPECT_THAT(stack_lines(view),
-              ElementsAre("ranks 0, 2:", "  thread a:", "    f", "rank 4: its program gives no stacks"));
+              ElementsAre("ranks 0 and 2:", "  thread a:", "    f", "rank 4: its program gives no stacks"));
 }
 
 // The text comes from the program of a rank, and goes to a terminal.
