@@ -155,6 +155,7 @@ Status TcpLinks::advance(std::size_t place) {
     if (!outcome.ok()) return next_address(place, outcome);
     link.state = Link::State::introducing;
     link.timeout = Deadline::after_ns(limits_.introduce_ns);
+    link.refusable = Deadline::after_ns(limits_.introduce_ns / 2);
     link.introduction = std::make_unique<Introduction>(Introduction::Role::client, key_, purpose_, link.caller.text());
   }
   return introduce(place);
@@ -166,7 +167,7 @@ Status TcpLinks::introduce(std::size_t place) {
   // A call goes on with the next address; an accepted connection is dropped.
   if (!finished.ok()) {
     if (link.calling) {
-      link.was_refused |= link.introduction->met_farandole();
+      link.was_refused |= link.introduction->met_farandole() && !link.refusable.passed();
       return next_address(place, finished.status());
     }
     refuse(place, finished.status().text());

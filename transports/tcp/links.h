@@ -57,12 +57,13 @@ class TcpLinks {
     TcpCaller caller;
     std::string callee;  // what the other end must say of itself
     std::vector<Address> addresses;
-    std::size_t trying = 0;    // index in addresses
-    std::string failures;      // what went wrong with each address in this round
-    bool was_refused = false;  // a farandole process answered in this round and refused the handshake
-    bool none_listens = true;  // every address of this round refused the connection
-    int refused_rounds = 0;    // in a row
-    int deaf_rounds = 0;       // in a row, in which none listened
+    std::size_t trying = 0;                  // index in addresses
+    std::string failures;                    // what went wrong with each address in this round
+    bool was_refused = false;                // a farandole process answered in this round and refused the handshake
+    Deadline refusable = Deadline::never();  // later the callee may have ended the handshake because it took too long
+    bool none_listens = true;                // every address of this round refused the connection
+    int refused_rounds = 0;                  // in a row
+    int deaf_rounds = 0;                     // in a row, in which none listened
   };
 
   struct Limits {

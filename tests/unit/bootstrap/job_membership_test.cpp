@@ -969,8 +969,7 @@ TEST(JobMembershipText, ManyMissingRanksAreRanges) {
   const auto outgoing = membership.take_outgoing();
   ASSERT_EQ(outgoing.size(), 1u);
   EXPECT_EQ(outgoing[0].message->why.text(),
-            "ranks 0-49 and 51-99 of 100 have not arrived after 1 s; "
-            "check their logs and that they can reach here");
+            "ranks 0-49 and 51-99 of 100 have not arrived after 1 s; check their logs and that they can reach here");
 }
 
 }  // namespace

@@ -47,6 +47,7 @@ class Links final : private TcpLinks {
   int accepted = 0;
   int established = 0;
   int failed_rounds = 0;
+  int refused_rounds = 0;
 
  private:
   Status on_accepted(std::size_t place) override {
@@ -59,8 +60,9 @@ class Links final : private TcpLinks {
     made_.push_back(take(place));
     return {};
   }
-  Status on_round_failed(std::size_t /*place*/) override {
+  Status on_round_failed(std::size_t place) override {
     ++failed_rounds;
+    refused_rounds = link(place).refused_rounds;
     return {};
   }
   Status on_out_of_resources(std::size_t /*place*/, const Status& why) override { return why; }
@@ -140,6 +142,29 @@ TEST(TcpLinks, ACallThatIsNotGreetedIsRepeated) {
   End callee = greeted_end(caller, listening);
   EXPECT_TRUE(callee.advance());
   while (caller.established == 0) caller.poll();
+}
+
+// The callee greets the caller and closes the connection; the caller finds out at once or late.
+int refused_rounds_of(bool late) {
+  const Listening listening = require(listen_tcp("lo"));
+  Links caller;
+  caller.call(listening.addresses);
+  caller.poll();
+  {
+    End callee = accept_end(listening);
+    EXPECT_FALSE(callee.advance());
+  }
+  if (late) std::this_thread::sleep_for(2 * kLimit);
+  while (caller.failed_rounds == 0) caller.poll();
+  return caller.refused_rounds;
+}
+
+// Three refusals in a row mean that the keys differ. The end of a handshake whose caller was late is none.
+TEST(TcpLinks, ALateCallerIsNotRefused) {
+  EXPECT_EQ(refused_rounds_of(true), 0);
+  bool was_refused = false;
+  for (int i = 0; i < 20 && !was_refused; ++i) was_refused = refused_rounds_of(false) == 1;  // this machine may be slow
+  EXPECT_TRUE(was_refused);
 }
 
 // There are more proofs than one batch of events has.
