@@ -91,7 +91,8 @@ class TcpConnector::Loop final : private TcpLinks {
   void fail(std::size_t place, const Status& why, bool left = false);
   // The communicator and the slot of this rank's call.
   Call call_at(std::size_t place);
-  int callee_of(std::size_t place);  // its rank in the world
+  int callee_of(std::size_t place);                                            // its rank in the world
+  Status blame_callee(std::size_t place, Code code, const std::string& what);  // "does not listen any more"
 
   Status on_accepted(std::size_t place) override;
   Status on_established(std::size_t place) override { return keep(place); }
@@ -286,10 +287,7 @@ Status TcpConnector::Loop::on_rested(std::size_t place) {
       if (fetched.ok()) known = split_addresses(*fetched);
     }
     if (known.empty() && slot->give_up.passed()) {
-      const Member& missed = membership.members[static_cast<std::size_t>(call.caller.target)];
-      fail(place, Status::blame(missed.world_rank, missed.host_name, Code::timeout,
-                                fmt::format("tcp: {} did not publish an address; see its log",
-                                            membership.name_of(call.caller.target))));
+      fail(place, blame_callee(place, Code::timeout, "did not publish an address; see its log"));
       return {};
     }
     if (known.empty()) {
@@ -304,22 +302,24 @@ Status TcpConnector::Loop::on_rested(std::size_t place) {
 Status TcpConnector::Loop::on_round_failed(std::size_t place) {
   const Link& call = link(place);
   const auto [owner, slot] = call_at(place);
-  const Membership& membership = owner->endpoint->membership_;
-  const int peer = call.caller.target;
-  const Member& callee = membership.members[static_cast<std::size_t>(peer)];
-  const auto blame = [&](Code code, const std::string& what) {
-    return Status::blame(callee.world_rank, callee.host_name, code,
-                         fmt::format("tcp: {} {}", membership.name_of(peer), what));
-  };
   if (call.refused_rounds == kFinalRefusals) {
-    fail(place, tcp_keys_differ(membership, peer, call.failures));
+    fail(place, tcp_keys_differ(owner->endpoint->membership_, call.caller.target, call.failures));
   } else if (call.deaf_rounds == kFinalRefusals) {
-    fail(place, blame(Code::peer_lost, "does not listen any more: it has left"), true);
+    fail(place, blame_callee(place, Code::peer_lost, "does not listen any more: it has left"), true);
   } else if (slot->give_up.passed()) {
-    fail(place, blame(Code::timeout,
+    fail(place,
+         blame_callee(place, Code::timeout,
                       fmt::format("cannot be reached: {}; see its log, or raise start_timeout_s", call.failures)));
   }
   return {};
+}
+
+Status TcpConnector::Loop::blame_callee(std::size_t place, Code code, const std::string& what) {
+  const Membership& membership = call_at(place).first->endpoint->membership_;
+  const int peer = link(place).caller.target;
+  const Member& callee = membership.members[static_cast<std::size_t>(peer)];
+  return Status::blame(callee.world_rank, callee.host_name, code,
+                       fmt::format("tcp: {} {}", membership.name_of(peer), what));
 }
 
 // The callee has answered a call of this rank, or has closed it. Only its end can be the event of a parked caller.
@@ -339,14 +339,7 @@ Status TcpConnector::Loop::on_kept(std::size_t place) {
     owner->endpoint->arrive({mine.target, mine.number, take(place), {}});
     slot->made = true;
   } else if (count == 1 && byte == kLeft) {
-    const auto [owner, slot] = call_at(place);
-    const Membership& membership = owner->endpoint->membership_;
-    const Member& callee = membership.members[static_cast<std::size_t>(link(place).caller.target)];
-    fail(place,
-         Status::blame(
-             callee.world_rank, callee.host_name, Code::peer_lost,
-             fmt::format("tcp: {} closed the connection: it has left", membership.name_of(link(place).caller.target))),
-         true);
+    fail(place, blame_callee(place, Code::peer_lost, "closed the connection: it has left"), true);
   } else {
     rest(place);  // it has called at the same time, or had no place
   }

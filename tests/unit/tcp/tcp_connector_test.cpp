@@ -1,17 +1,23 @@
 // These tests cover connections that are made at their first use: both ranks at once, ranks that do not drive,
 // communicators that are not made yet or have ended, peers that cannot be reached, and what is never connected.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <barrier>
 #include <filesystem>
 #include <latch>
 #include <thread>
 
+#include "system/handshake.h"
+#include "system/socket.h"
 #include "tests/support/participant.h"
 #include "tests/unit/tcp/all_pairs.h"
+#include "transports/tcp/assembly.h"
+#include "transports/tcp/links.h"
 #include "transports/tcp/tcp_transport.h"
 
 namespace fdl {
@@ -245,6 +251,50 @@ TEST(TcpConnector, GivesTheReasonWhyARankCannotBeReached) {
   EXPECT_EQ(error.code(), Code::timeout);
   EXPECT_THAT(error.text(),
               AllOf(HasSubstr("rank 11 (host-b) cannot be reached: no-address"), HasSubstr("start_timeout_s")));
+}
+
+// A rank 1 that does the handshakes of all calls and then closes them, or reads the proof and is stopped.
+Status error_of_call_to(bool answers) {
+  Participant world(2);
+  world.config().start_timeout_s = 0.5;
+  world.config().lost_after_s = 0.5;
+  const Membership callee = world.membership(1);
+  const Listening listening = require(listen_tcp("lo"));
+  require(callee.exchange->publish("tcp/11", join_addresses(listening.addresses)));
+  std::atomic<bool> ended = false;
+  std::thread process([&] {
+    std::vector<UniqueFd> stopped;
+    while (!ended) {
+      UniqueFd fd = require(accept_one(listening.fd.get()));
+      if (!fd) continue;
+      if (answers) {
+        const std::string purpose = fmt::format("tcp connector {} {}", callee.id, tcp_protection_of(callee));
+        static_cast<void>(introduce_as_server(fd.get(), callee.job_key, purpose, "11", Deadline::after_seconds(10)));
+      } else {
+        Introduction introduction(Introduction::Role::server, callee.job_key, "", "11");
+        static_cast<void>(introduction.advance(fd.get()));
+        stopped.push_back(std::move(fd));
+      }
+    }
+  });
+  Status error = error_of_send(world);
+  ended = true;
+  process.join();
+  return error;
+}
+
+TEST(TcpConnector, GivesUpARankThatClosesAllCalls) {
+  const Status error = error_of_call_to(true);
+  EXPECT_EQ(error.code(), Code::timeout);
+  EXPECT_EQ(error.error().culprit_rank, world_rank_of(1));
+  EXPECT_THAT(error.text(), HasSubstr("rank 11 (host-b) cannot be reached:"));
+}
+
+TEST(TcpConnector, GivesUpARankThatDoesNotAnswerItsProof) {
+  const Status error = error_of_call_to(false);
+  EXPECT_EQ(error.code(), Code::timeout);
+  EXPECT_EQ(error.error().culprit_rank, world_rank_of(1));
+  EXPECT_THAT(error.text(), AllOf(HasSubstr("rank 11 (host-b) cannot be reached:"), HasSubstr("no answer in time")));
 }
 
 TEST(TcpConnector, NamesTheRankWithAnotherKey) {
