@@ -56,8 +56,7 @@ std::string describe_ranks(const std::vector<int>& ranks) {
 std::string describe_ranks(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
   std::vector<std::string> names = hosts;
   std::ranges::sort(names);
-  const auto repeated = std::ranges::unique(names);
-  names.erase(repeated.begin(), repeated.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
   if (names.empty()) return describe_ranks(ranks);
   const std::size_t more = names.size() > kMostShown ? names.size() - kMostShown : 0;
   names.resize(names.size() - more);

@@ -70,7 +70,7 @@ FAULTS = [
     (
         "results of positions that some ranks have not begun are returned",
         EXECUTOR,
-        "fate == LockedOrder::Fate::real ? running_->go_on() : running_->withdraw();",
+        "is_real ? running_->go_on() : running_->withdraw();",
         "running_->go_on();",
     ),
     (

@@ -141,10 +141,13 @@ std::unique_ptr<BucketRun> BucketExecutor::start_next(GroupLaunch* group_launch)
 
 // Keeps the result of a run on trial back until it is certain whether all ranks have begun it. Returns whether the run
 // was continued or withdrawn. If the root is gone, the final counts cannot arrive and the group is about to fail.
+// Unless they may have reached other ranks, which then run with zeros, all ranks have begun the run with their tensors.
 bool BucketExecutor::resolve_trial() {
   const LockedOrder::Fate fate = order_.fate();
-  if (fate == LockedOrder::Fate::open && !failure_.plans_have_ended()) return false;
-  fate == LockedOrder::Fate::real ? running_->go_on() : running_->withdraw();
+  const bool is_open = fate == LockedOrder::Fate::open;
+  if (is_open && !failure_.plans_have_ended()) return false;
+  const bool is_real = is_open ? failure_.all_plans_came() : fate == LockedOrder::Fate::real;
+  is_real ? running_->go_on() : running_->withdraw();
   return true;
 }
 

@@ -65,9 +65,14 @@ class GroupFailure {
   const Status* unexplained_end(bool while_running) const {
     return gone_.empty() ? nullptr : first_overdue_end(while_running);
   }
-  // No further plan can arrive, because a rank on the way from the root has left or was lost.
-  void plans_end() { plans_have_ended_ = true; }
+  // No further plan can arrive, because the root or a rank on the way from it has left or was lost. `all_came`: no rank
+  // has received other plans than this one.
+  void plans_end(bool all_came) {
+    all_plans_came_ |= all_came && !plans_have_ended_;
+    plans_have_ended_ = true;
+  }
   bool plans_have_ended() const { return plans_have_ended_; }
+  bool all_plans_came() const { return all_plans_came_; }
   // A rank on that way has left in good order. Operations that wait fail with departure() once its last plans have
   // arrived.
   void source_departs() { source_departs_ = true; }
@@ -90,6 +95,7 @@ class GroupFailure {
   Status departure_;  // of the rank that left first
   bool source_departs_ = false;
   bool plans_have_ended_ = false;
+  bool all_plans_came_ = false;
   struct Gone {
     int peer;
     Status why;

@@ -114,7 +114,7 @@ class NamedOperations final : private PlanExchange::Receiver {
   bool begin_turns();
   void fail_exchange(const Status& why) override { fail_all(why); }
   void end_peer(int peer, const Status& why) override;
-  void end_plans() override { failure_.plans_end(); }
+  void end_plans(bool all_came) override { failure_.plans_end(all_came); }
   void report_stall(const std::string& text) override;
 
   Communicator& comm_;

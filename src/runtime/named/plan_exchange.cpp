@@ -2,6 +2,7 @@
 #include "runtime/named/plan_exchange.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <unordered_map>
 
@@ -9,6 +10,9 @@
 
 namespace fdl {
 namespace {
+
+// The last message of a root that has left in good order. An empty message ends the plans in all other cases.
+constexpr std::array<std::byte, 1> kAllCame{std::byte{1}};
 
 // Locking is disabled in a group of one rank, which sends no messages to save.
 NegotiatorOptions negotiator_options(Communicator& comm, const Config& config, const OrderTuning& tuning,
@@ -146,13 +150,13 @@ bool PlanExchange::receive() {
                            [this](int peer, const Status& why) {
                              log_debug("messages from rank {} of the group ended: {}", peer, why.text());
                              receiver_.end_peer(peer, why);
-                             if (peer == tree_.parent()) end_plans();
+                             if (peer == tree_.parent()) end_plans(false);
                            });
 }
 
 void PlanExchange::take_message(int peer, ConstBytes bytes) {
   if (peer != tree_.parent()) return take_requests(peer, bytes);
-  if (bytes.empty()) return end_plans();
+  if (bytes.size() <= kAllCame.size()) return end_plans(!bytes.empty());
   pass_on_plan(bytes);
   take_plan(bytes);
 }
@@ -181,9 +185,11 @@ void PlanExchange::pass_on_plan(ConstBytes bytes) {
   for (const int child : tree_.children()) channel_.send(child, {bytes.begin(), bytes.end()});
 }
 
-void PlanExchange::end_plans() {
-  pass_on_plan({});
-  receiver_.end_plans();
+void PlanExchange::leave() { pass_on_plan(root_ ? ConstBytes(kAllCame) : ConstBytes()); }
+
+void PlanExchange::end_plans(bool all_came) {
+  pass_on_plan(all_came ? ConstBytes(kAllCame) : ConstBytes());
+  receiver_.end_plans(all_came);
 }
 
 // Makes the next plan, sends it down the tree and applies it on the root itself.

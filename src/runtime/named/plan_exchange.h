@@ -39,8 +39,9 @@ class PlanExchange {
     virtual void fail_exchange(const Status& why) = 0;
     // No further message of a peer can arrive.
     virtual void end_peer(int peer, const Status& why) = 0;
-    // No further plan can arrive. On all ranks but the root.
-    virtual void end_plans() = 0;
+    // No further plan can arrive. `all_came`: the root has left in good order, behind its last plan. Otherwise other
+    // ranks may have received more plans. On all ranks but the root, perhaps repeatedly.
+    virtual void end_plans(bool all_came) = 0;
     // Operations wait for ranks; on the root only.
     virtual void report_stall(const std::string& text) = 0;
 
@@ -64,7 +65,7 @@ class PlanExchange {
   void left_order(uint64_t rounds, bool completed);
   void finish_round();
   // This rank leaves the group: tells the ranks that get their plans from it that none follows.
-  void leave() { pass_on_plan({}); }
+  void leave();
   bool is_root() const { return root_ != nullptr; }
   // Whether that rank of the group is the root or passes on its plans to this one.
   bool plans_come_through(int rank) const { return tree_.has_ancestor(rank); }
@@ -92,7 +93,7 @@ class PlanExchange {
   void reject(int sender, const Status& why);
   void pass_on_requests();
   void pass_on_plan(ConstBytes bytes);
-  void end_plans();
+  void end_plans(bool all_came);
   void take_plan(ConstBytes bytes);
   void warn_of_stalls();
 

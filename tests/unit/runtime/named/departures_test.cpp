@@ -1,4 +1,6 @@
 // Tests of named operations that wait for ranks which have left their group in good order.
+#include <numeric>
+
 #include "tests/unit/runtime/named/driven_ranks.h"
 
 namespace fdl::test {
@@ -104,6 +106,47 @@ TEST(Departures, APlanThatTheRootHasSentBeforeItLeftStillRuns) {
   ASSERT_TRUE(others.handle->done());
   EXPECT_TRUE(others.handle->status().ok()) << others.handle->status().text();
   EXPECT_EQ(others.output, std::vector<float>({3}));
+}
+
+// Submits one tensor on each rank until the order is locked. Each rank passes on the plans to the next one.
+DrivenRanks locked_chain(int size) {
+  DrivenRanks ranks(size, make_config({{"agreement_width", "1"}}));
+  std::vector<int> all(static_cast<std::size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  while (ranks[size - 1].named.counts().locked_steps == 0) {
+    std::vector<Tensor> tensors(all.size(), Tensor({1}));
+    for (const int rank : all) {
+      Tensor& tensor = tensors[static_cast<std::size_t>(rank)];
+      tensor.handle = std::make_shared<Handle>(1);
+      ranks[rank].submit(tensor, "sum");
+    }
+    ranks.progress(all);
+  }
+  return ranks;
+}
+
+// The root has the result of a round of the locked order and leaves, before the others have taken theirs. They learn
+// first that the order is left, and get no counts.
+TEST(Departures, ARoundThatTheRootHasFinishedEndsOnAllRanks) {
+  const DrivenRanks ranks = locked_chain(3);
+  std::vector<Tensor> tensors;
+  for (int rank = 0; rank < 3; ++rank) tensors.emplace_back(std::vector<float>{static_cast<float>(rank)});
+  for (const int rank : {2, 1, 0}) ranks[rank].submit(tensors[static_cast<std::size_t>(rank)], "sum");
+  while (!tensors[0].handle->done()) {
+    for (const int rank : {2, 1}) ranks[rank].progress();
+    while (!tensors[0].handle->done() && ranks[0].progress()) {
+    }
+  }
+  ranks[0].named.prepare_to_leave();
+  ranks.progress({0});  // the other ranks are told to leave the order
+  leave(ranks[0]);
+  for (const int rank : {1, 2}) ranks[rank].named.depart(0, kRoot);
+  ranks.progress({1, 2});
+  for (const Tensor& tensor : tensors) {
+    ASSERT_TRUE(tensor.handle->done());
+    EXPECT_TRUE(tensor.handle->status().ok()) << tensor.handle->status().text();
+    EXPECT_EQ(tensor.output, std::vector<float>({3}));
+  }
 }
 
 TEST(Departures, RoundsOfALockedOrderStayCounted) {

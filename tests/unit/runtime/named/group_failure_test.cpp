@@ -114,20 +114,31 @@ TEST_F(GroupFailureTest, SourceOfPlansHasDepartedOnceTheyHaveEnded) {
   failure_.source_departs();
   failure_.peer_is_gone(1, kSecond);
   EXPECT_FALSE(failure_.source_has_departed()) << "another peer than the source may be gone";
-  failure_.plans_end();
+  failure_.plans_end(false);
   EXPECT_TRUE(failure_.source_has_departed());
   EXPECT_EQ(failure_.departure().text(), "first");
   EXPECT_TRUE(failure_.none()) << "operations decide whether the end of a peer's messages is a failure";
 }
 
 TEST_F(GroupFailureTest, PlansThatEndWithoutADepartureAreNoFailure) {
-  failure_.plans_end();
+  failure_.plans_end(false);
   EXPECT_TRUE(failure_.plans_have_ended());
   EXPECT_FALSE(failure_.source_has_departed());
 }
 
+TEST_F(GroupFailureTest, TheFirstEndOfThePlansSaysWhetherAllCame) {
+  EXPECT_FALSE(failure_.all_plans_came());
+  failure_.plans_end(true);
+  failure_.plans_end(false);  // the connection ends later
+  EXPECT_TRUE(failure_.all_plans_came());
+  GroupFailure behind_a_lost_relay(config_, 0);
+  behind_a_lost_relay.plans_end(false);
+  behind_a_lost_relay.plans_end(true);
+  EXPECT_FALSE(behind_a_lost_relay.all_plans_came());
+}
+
 TEST_F(GroupFailureTest, TheFirstDepartureIsTheReasonAlsoWhereTheSourceDepartsLater) {
-  failure_.plans_end();
+  failure_.plans_end(false);
   failure_.rank_departs(1, kFirst);
   EXPECT_FALSE(failure_.source_has_departed());
   failure_.rank_departs(0, kSecond);
