@@ -15,6 +15,12 @@ namespace {
 // A text of thousands of ranks must still fit into one line of the log.
 constexpr std::size_t kMostShown = 8;
 
+std::vector<RankRange> ranges_of(const std::vector<int>& ranks) {
+  std::vector<RankRange> ranges;
+  for (const int rank : ranks) append_rank(ranges, rank);
+  return ranges;
+}
+
 // "a", "a and b", "a, b and c", "a, b, c and 5 more"
 std::string join(const std::vector<std::string>& parts, std::size_t more, std::string_view of_what) {
   std::string text;
@@ -32,8 +38,6 @@ std::string describe_ranks(const std::vector<int>& ranks) {
   if (ranks.empty()) return "";
   std::vector<int> sorted = ranks;
   std::ranges::sort(sorted);
-  std::vector<RankRange> ranges;
-  for (const int rank : sorted) append_rank(ranges, rank);
   std::vector<std::string> parts;
   std::size_t shown = 0;
   const auto show = [&](const RankRange& range) {
@@ -42,7 +46,7 @@ std::string describe_ranks(const std::vector<int>& ranks) {
     parts.push_back(range.count == 1 ? fmt::format("{}", last) : fmt::format("{}-{}", range.first, last));
     shown += static_cast<std::size_t>(range.count);
   };
-  for (const RankRange& range : ranges) {
+  for (const RankRange& range : ranges_of(sorted)) {
     if (range.count == 2) {
       show({range.first, 1});
       show({range.first + 1, 1});
@@ -64,10 +68,8 @@ std::string describe_ranks(const std::vector<int>& ranks, const std::vector<std:
 }
 
 std::string rank_list_text(const std::vector<int>& ranks) {
-  std::vector<RankRange> ranges;
-  for (const int rank : ranks) append_rank(ranges, rank);
   std::string text;
-  for (const RankRange& range : ranges) {
+  for (const RankRange& range : ranges_of(ranks)) {
     const int last = range.first + range.count - 1;
     fmt::format_to(std::back_inserter(text), "{}{}", text.empty() ? "" : ",", range.first);
     if (range.count > 1) fmt::format_to(std::back_inserter(text), "{}{}", range.count == 2 ? ',' : '-', last);

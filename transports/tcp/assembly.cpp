@@ -69,7 +69,7 @@ Result<std::vector<TcpConnection>> Assembly::connect(const Membership& membershi
 
 Assembly::Assembly(const Membership& membership, const std::vector<int>& streams, Listening listening, Poller poller)
     : TcpLinks(membership.job_key, fmt::format("tcp {} {}", membership.id, tcp_protection_of(membership)),
-               std::to_string(membership.rank), membership.size(), std::move(listening), std::move(poller), {}),
+               std::to_string(membership.rank), membership.size(), std::move(listening), std::move(poller)),
       membership_(membership),
       streams_(streams),
       place_count_(place_count(streams)),

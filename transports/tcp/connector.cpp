@@ -48,7 +48,7 @@ class TcpConnector::Loop final : private TcpLinks {
   Loop(const Membership& world, TcpConnector& connector, Event requests, Listening listening, Poller poller)
       : TcpLinks(world.session_key.empty() ? world.job_key : world.session_key,
                  fmt::format("tcp connector {} {}", world.id, tcp_protection_of(world)),
-                 std::to_string(world.me().world_rank), world.size(), std::move(listening), std::move(poller), {}),
+                 std::to_string(world.me().world_rank), world.size(), std::move(listening), std::move(poller)),
         connector_(connector),
         requests_(std::move(requests)),
         most_parked_(std::max(kLeastParked, 2 * world.members.size())),
@@ -278,15 +278,13 @@ void TcpConnector::Loop::fail(std::size_t place, const Status& why, bool left) {
 Status TcpConnector::Loop::on_rested(std::size_t place) {
   Link& call = link(place);
   if (call.addresses.empty()) {
-    const auto [owner, slot] = call_at(place);
-    const Membership& membership = owner->endpoint->membership_;
-    const int callee = membership.members[static_cast<std::size_t>(call.caller.target)].world_rank;
+    const int callee = callee_of(place);
     std::vector<Address>& known = addresses_[callee];
     if (known.empty()) {
       const auto fetched = connector_.exchange_->fetch(key_of(callee), Deadline::after_ns(kFetchNs));
       if (fetched.ok()) known = split_addresses(*fetched);
     }
-    if (known.empty() && slot->give_up.passed()) {
+    if (known.empty() && call_at(place).second->give_up.passed()) {
       fail(place, blame_callee(place, Code::timeout, "did not publish an address; see its log"));
       return {};
     }

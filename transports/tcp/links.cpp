@@ -13,6 +13,8 @@
 namespace fdl {
 namespace {
 
+// Limit for one connection attempt: a lost SYN is sent again after 1 s.
+constexpr int64_t kConnectNs = 5'000'000'000;
 // Pause after all addresses of a callee have failed.
 constexpr int64_t kRestNs = 100'000'000;
 // Accepted connections whose handshake is not complete: at least so many, and twice as many as callers.
@@ -64,11 +66,11 @@ std::vector<Address> split_addresses(std::string_view text) {
 }
 
 TcpLinks::TcpLinks(std::string key, std::string purpose, std::string mine, int callers, Listening listening,
-                   Poller poller, Limits limits)
+                   Poller poller, int64_t introduce_ns)
     : key_(std::move(key)),
       purpose_(std::move(purpose)),
       mine_(std::move(mine)),
-      limits_(limits),
+      introduce_ns_(introduce_ns),
       most_unidentified_(static_cast<std::size_t>(std::max(kLeastUnidentified, 2 * callers))),
       listening_(std::move(listening)),
       poller_(std::move(poller)) {}
@@ -114,7 +116,7 @@ Status TcpLinks::accept_callers() {
     evict_oldest_unidentified();
     auto link = std::make_unique<Link>();
     link->fd = std::move(fd);
-    link->timeout = Deadline::after_ns(limits_.introduce_ns);
+    link->timeout = Deadline::after_ns(introduce_ns_);
     link->introduction = std::make_unique<Introduction>(Introduction::Role::server, key_, purpose_, mine_);
     // The handshake may already be readable, so it is advanced at once.
     const std::size_t here = place(std::move(link));
@@ -154,8 +156,8 @@ Status TcpLinks::advance(std::size_t place) {
     if (!refused) link.none_listens = false;
     if (!outcome.ok()) return next_address(place, outcome);
     link.state = Link::State::introducing;
-    link.timeout = Deadline::after_ns(limits_.introduce_ns);
-    link.refusable = Deadline::after_ns(limits_.introduce_ns / 2);
+    link.timeout = Deadline::after_ns(introduce_ns_);
+    link.refusable = Deadline::after_ns(introduce_ns_ / 2);
     link.introduction = std::make_unique<Introduction>(Introduction::Role::client, key_, purpose_, link.caller.text());
   }
   return introduce(place);
@@ -198,7 +200,7 @@ Status TcpLinks::try_address(std::size_t place) {
   }
   link.fd = fd.take();
   link.state = Link::State::connecting;
-  link.timeout = Deadline::after_ns(limits_.connect_ns);
+  link.timeout = Deadline::after_ns(kConnectNs);
   return poller_.add(link.fd.get(), place, false, true);
 }
 

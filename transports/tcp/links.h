@@ -66,15 +66,13 @@ class TcpLinks {
     int deaf_rounds = 0;                     // in a row, in which none listened
   };
 
-  struct Limits {
-    int64_t connect_ns = 5'000'000'000;     // one connection attempt; a lost SYN is sent again after 1 s
-    int64_t introduce_ns = 10'000'000'000;  // the handshake of an established connection
-  };
+  // Limit for the handshake of an established connection.
+  static constexpr int64_t kIntroduceNs = 10'000'000'000;
 
   // The handshake proves `key` for `purpose`. `mine` is what this end says of itself to its callers, of which `callers`
   // may come at once.
   TcpLinks(std::string key, std::string purpose, std::string mine, int callers, Listening listening, Poller poller,
-           Limits limits);
+           int64_t introduce_ns = kIntroduceNs);
   ~TcpLinks() = default;
 
   // Watches the listener. Call once, before the other functions.
@@ -139,7 +137,7 @@ class TcpLinks {
   const std::string key_;
   const std::string purpose_;
   const std::string mine_;
-  const Limits limits_;
+  const int64_t introduce_ns_;
   const std::size_t most_unidentified_;  // accepted connections whose handshake is not complete
   Listening listening_;
   Poller poller_;

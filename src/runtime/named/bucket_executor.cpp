@@ -140,8 +140,8 @@ std::unique_ptr<BucketRun> BucketExecutor::start_next(GroupLaunch* group_launch)
 }
 
 // Keeps the result of a run on trial back until it is certain whether all ranks have begun it. Returns whether the run
-// was continued or withdrawn. If the root is gone, the final counts cannot arrive and the group is about to fail.
-// Unless they may have reached other ranks, which then run with zeros, all ranks have begun the run with their tensors.
+// was continued or withdrawn. If the plans have ended, the final counts cannot arrive and the group is about to fail.
+// If all plans came, no rank has received final counts and begun the run with zeros, so the result is valid.
 bool BucketExecutor::resolve_trial() {
   const LockedOrder::Fate fate = order_.fate();
   const bool is_open = fate == LockedOrder::Fate::open;

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "tests/support/participant.h"
 #include "transports/tcp/links.h"
@@ -23,7 +25,7 @@ class Links final : private TcpLinks {
  public:
   Links()
       : TcpLinks(kKey, kPurpose, "0", 1, require(listen_tcp("lo")), require(Poller::make()),
-                 {.introduce_ns = std::chrono::nanoseconds(kLimit).count()}) {
+                 std::chrono::nanoseconds(kLimit).count()) {
     require(TcpLinks::begin());
   }
 
@@ -107,8 +109,8 @@ End call_end(const Links& links) {
           {Introduction::Role::client, kKey, kPurpose, TcpCaller{1, 0, 0, 1}.text()}};
 }
 
-// A callee that has read the proof regards the connection as made. A caller that gave it up and called again would be
-// refused, and the callee would believe that the caller has left.
+// A callee that has read the proof regards the connection as made, and refuses a second call. If the caller closed the
+// first connection, the callee would report that the caller has left.
 TEST(TcpLinks, ACallWhoseProofWasSentIsNotRepeated) {
   const Listening listening = require(listen_tcp("lo"));
   Links caller;
@@ -116,7 +118,7 @@ TEST(TcpLinks, ACallWhoseProofWasSentIsNotRepeated) {
   End callee = greeted_end(caller, listening);
   const int failed_before = caller.failed_rounds;
   caller.poll_for(3 * kLimit);  // the callee gets no processor
-  EXPECT_EQ(caller.failed_rounds, failed_before);
+  ASSERT_EQ(caller.failed_rounds, failed_before);
   EXPECT_TRUE(callee.advance());
   while (caller.established == 0) caller.poll();
   EXPECT_FALSE(require(accept_one(listening.fd.get()))) << "it has called again";

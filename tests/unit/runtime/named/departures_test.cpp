@@ -138,7 +138,7 @@ TEST(Departures, ARoundThatTheRootHasFinishedEndsOnAllRanks) {
     }
   }
   ranks[0].named.prepare_to_leave();
-  ranks.progress({0});  // the other ranks are told to leave the order
+  ranks.progress({0});  // sends the plan that freezes the order on the other ranks
   leave(ranks[0]);
   for (const int rank : {1, 2}) ranks[rank].named.depart(0, kRoot);
   ranks.progress({1, 2});
