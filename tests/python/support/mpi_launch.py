@@ -16,6 +16,12 @@ LIBRARY = {"openmpi": "libmpi.so.40", "hydra": "libmpich.so.12"}
 RANK = "import os\nrank = os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK']\n"
 
 
+# Hydra's proxies connect to a port of mpiexec, which ends if anything else does: "cannot find proxy with ID 402653187"
+# are the first bytes of libfabric's call (3, 0, 0, 24). libfabric keeps calling the port of an endpoint that has gone,
+# and such a port may be mpiexec's by then. Therefore mpiexec's are not among those that the kernel gives out.
+HYDRA_PORTS = "20000:24999"
+
+
 def run_launcher(command, environment, deadline_s):
     """Returns (exit code, output) of a command in the project's folder. Its standard input neither has data nor ends:
     MPICH's hydra forwards both to the ranks, and SIGPIPE kills it without a word if they have ended meanwhile. Its
@@ -24,9 +30,9 @@ def run_launcher(command, environment, deadline_s):
     silent, kept_open = os.pipe()
     try:
         with tempfile.TemporaryDirectory(prefix="mpi", dir="/tmp", ignore_cleanup_errors=True) as folder:
-            ended = subprocess.run(command, env={**environment, "TMPDIR": folder}, cwd=ROOT, stdin=silent,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                   timeout=deadline_s)  # fmt: skip
+            environment = {**environment, "TMPDIR": folder, "MPIEXEC_PORT_RANGE": HYDRA_PORTS}
+            ended = subprocess.run(command, env=environment, cwd=ROOT, stdin=silent, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, timeout=deadline_s)  # fmt: skip
     finally:
         os.close(silent)
         os.close(kept_open)
