@@ -45,6 +45,16 @@ struct Rendezvous {
   char folder[64] = "/tmp/calls_bench.XXXXXX";
 };
 
+// end() leaves the process by std::exit, which runs no destructor of main().
+void remove_at_exit(const char* folder) {
+  static std::string removed;
+  removed = folder;
+  std::atexit([] {
+    std::error_code ignored;
+    std::filesystem::remove_all(removed, ignored);
+  });
+}
+
 // The text of the error names the remedy; a failed call is a wrong result of the benchmark.
 void must(fdl_result result) {
   if (result != FDL_OK) end(kWrong, fdl_last_error()->text);
@@ -331,10 +341,9 @@ int main(int argc, char** argv) {
   if (workers.rank() == 0) {
     rendezvous.id = make_nccl_id(options.config, options.ranks);
     if (::mkdtemp(rendezvous.folder) == nullptr) end(kWrong, "no folder for the rendezvous");
+    remove_at_exit(rendezvous.folder);
   }
   workers.broadcast(rendezvous);
   run(options, workers.rank(), rendezvous);
-  const int outcome = workers.outcome();
-  if (workers.rank() == 0) std::filesystem::remove_all(rendezvous.folder);
-  return outcome;
+  return workers.outcome();
 }
