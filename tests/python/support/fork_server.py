@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 MESSAGE_BYTES = 1 << 18
@@ -126,6 +127,7 @@ def become(order, descriptors):
     os.close(output)
     os.environ.clear()
     os.environ.update(order["environment"])
+    tempfile.tempdir = None  # the folder of TMPDIR, also if the server has looked up its own
     sys.argv = [os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py"), *order["arguments"]]
 
 

@@ -124,7 +124,8 @@ class Launched:
                 name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))
             }
             variables.update(FARANDOLE_RANK=str(number), FARANDOLE_SIZE=str(size), FARANDOLE_RENDEZVOUS=rendezvous,
-                             FARANDOLE_JOB_KEY=key, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")  # fmt: skip
+                             FARANDOLE_JOB_KEY=key, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1",
+                             TMPDIR=self.folder.name)  # what a killed rank leaves there is removed  # fmt: skip
             variables.update(environment or {})
             outcomes = os.path.join(self.folder.name, f"{number}.json")
             command = [file, ",".join(checks), outcomes, *arguments]
