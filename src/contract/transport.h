@@ -55,8 +55,8 @@ class Transport : public Waitable {
   // lost_after_s what was sent to it, or whose slices do not arrive, where the transport can detect that. Returns the
   // error of the first such peer: this rank may wait for others only, while that peer waits for what was sent.
   virtual Status check_connections() { return {}; }
-  // For a transport that cannot see whether its network delivers: the peers that this rank waits for. The caller asks
-  // them how much they have sent, and passes their answers to note_sent_by(). The other transports need no answers.
+  // The peers that this rank waits for, if the transport doubts that what they have sent arrives. The caller asks them
+  // how much that is, and passes their answers to note_sent_by(). Transports inside a host have no doubts.
   virtual std::vector<int> awaited_peers() const { return {}; }
   // From any thread, one at a time: how many slices this rank has sent to the peer, and the peer to this rank.
   virtual SliceCounts sent_to(int /*peer*/) { return {}; }

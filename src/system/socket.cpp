@@ -112,6 +112,15 @@ union FdMessage {
   cmsghdr alignment;
 };
 
+constexpr int64_t kMillisecond = 1'000'000;
+
+// Zeros for a socket of another kind.
+tcp_info tcp_info_of(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 ? info : tcp_info{};
+}
+
 }  // namespace
 
 Result<UniqueFd> begin_connect(const Address& address, bool* refused) {
@@ -263,14 +272,14 @@ void survive_outages(int fd, double outage_s) {
 }
 
 Unacknowledged unacknowledged_of(int fd) {
-  tcp_info info{};
-  socklen_t length = sizeof info;
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 || info.tcpi_unacked == 0) return {};
-  constexpr int64_t kMillisecond = 1'000'000;
+  const tcp_info info = tcp_info_of(fd);
+  if (info.tcpi_unacked == 0) return {};
   return {.retransmissions = info.tcpi_retransmits,
           .last_sent_ns = info.tcpi_last_data_sent * kMillisecond,
           .last_ack_ns = info.tcpi_last_ack_recv * kMillisecond};
 }
+
+int64_t quiet_time_of_socket(int fd) { return tcp_info_of(fd).tcpi_last_data_recv * kMillisecond; }
 
 void let_peer_pause(int fd) { set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0); }
 

@@ -66,6 +66,8 @@ struct Unacknowledged {
   int64_t last_ack_ns = 0;   // how long ago the last acknowledgement arrived
 };
 Unacknowledged unacknowledged_of(int fd);
+// Returns how long ago data last arrived on a TCP connection, or since when it stands; 0 for other sockets.
+int64_t quiet_time_of_socket(int fd);
 // Returns whether both ends of a TCP connection have the same address, so its packets stay inside the host.
 bool stays_on_host(int fd);
 // Returns the shortest round-trip time of a TCP connection that the kernel has measured, in seconds; 0 if unknown.

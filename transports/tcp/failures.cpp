@@ -14,6 +14,16 @@ Status TcpTransport::lost(int peer, std::string_view what) const {
                        fmt::format("tcp: {} {}", membership_.name_of(peer), what));
 }
 
+Status TcpTransport::undelivered(int peer) const {
+  const Member& member = membership_.members[static_cast<std::size_t>(peer)];
+  return Status::blame(
+      member.world_rank, member.host_name, Code::transport,
+      fmt::format("tcp: what {} has sent to {} has not arrived for {:g} s (twice "
+                  "FARANDOLE_LOST_AFTER_S), although the connection is sound: something between the "
+                  "two hosts holds it back",
+                  membership_.name_of(peer), membership_.name_of(membership_.rank), deliveries_.limit_s()));
+}
+
 Status TcpTransport::failure_of(std::size_t index, Outcome outcome) const {
   const TcpStream& stream = *streams_[index];
   const int peer = peer_of(index);

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
@@ -55,6 +56,9 @@ class Line {
     return begun_++;
   }
   bool is_finished(uint64_t position) const { return position < finished_; }
+  bool is_idle() const { return begun_ == finished_; }
+  // From any thread.
+  uint64_t finished() { return std::atomic_ref(finished_).load(std::memory_order_relaxed); }
 
   // Counts slices whose parts have all been done. `done(i)` returns how many parts connection i has done since the
   // beginning.
@@ -66,7 +70,7 @@ class Line {
         if (done(i) == counted_[static_cast<std::size_t>(i)]) return;
       }
       for (int i = 0; i < parts; ++i) ++counted_[static_cast<std::size_t>(i)];
-      ++finished_;
+      std::atomic_ref(finished_).store(finished_ + 1, std::memory_order_relaxed);
     }
   }
 

@@ -35,6 +35,7 @@ TcpTransport::TcpTransport(const Membership& membership, std::vector<int> stream
       failures_(streams_.size()),
       busy_((streams_.size() + 63) / 64),
       lines_(2 * kChannelCount * membership.members.size()),
+      deliveries_(lost_after_s_),
       poller_(std::move(poller)) {}
 
 TcpTransport::~TcpTransport() {
@@ -227,8 +228,51 @@ Status TcpTransport::check_connections() {
     fail(peer_of(index), why);
     return why;
   }
+  for (const std::size_t index : attached_) {
+    const Channel channel = channel_of(index);
+    const auto quiet_ns = index == index_of(channel, 0) ? quiet_time_of(channel) : std::nullopt;
+    if (!quiet_ns) continue;
+    if (!deliveries_.is_overdue(channel, lines_[line_of(channel, true)].finished(), *quiet_ns, now)) continue;
+    const Status why = undelivered(channel.peer);
+    fail(channel.peer, why);
+    return why;
+  }
   return {};
 }
+
+std::optional<int64_t> TcpTransport::quiet_time_of(Channel channel) const {
+  if (lines_[line_of(channel, true)].is_idle()) return std::nullopt;
+  std::optional<int64_t> shortest;
+  for (int i = 0; i < streams_of(channel); ++i) {
+    const std::size_t index = index_of(channel, i);
+    if (!connected(index)) continue;
+    const int64_t quiet_ns = quiet_time_of_socket(streams_[index]->fd());
+    shortest = std::min(shortest.value_or(quiet_ns), quiet_ns);
+  }
+  return shortest;
+}
+
+std::vector<int> TcpTransport::awaited_peers() const {
+  std::vector<int> peers;
+  for (const std::size_t index : attached_) {
+    const Channel channel = channel_of(index);
+    if (index != index_of(channel, 0) || (!peers.empty() && peers.back() == channel.peer)) continue;
+    const auto quiet_ns = quiet_time_of(channel);
+    if (quiet_ns && deliveries_.is_doubtful(*quiet_ns)) peers.push_back(channel.peer);
+  }
+  return peers;
+}
+
+// A slice counts when the kernel has all of it.
+SliceCounts TcpTransport::sent_to(int peer) {
+  SliceCounts sent{};
+  for (int i = 0; i < kChannelCount; ++i) {
+    sent[static_cast<std::size_t>(i)] = lines_[line_of({peer, i}, false)].finished();
+  }
+  return sent;
+}
+
+void TcpTransport::note_sent_by(int peer, const SliceCounts& sent) { deliveries_.note_sent_by(peer, sent); }
 
 // Streams with a posted receive find the end of their connection when they read; this checks the others.
 bool TcpTransport::poll_hang_ups() {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "contract/transport.h"
 #include "system/poller.h"
 #include "transports/tcp/connector.h"
+#include "transports/tcp/deliveries.h"
 #include "transports/tcp/stream.h"
 #include "transports/tcp/stripes.h"
 
@@ -30,6 +32,9 @@ class TcpTransport final : public Transport {
   std::optional<Ticket> recv(Channel channel, uint32_t tag, Bytes bytes) override;
   bool done(Ticket ticket) const override;
   Status check_connections() override;
+  std::vector<int> awaited_peers() const override;
+  SliceCounts sent_to(int peer) override;
+  void note_sent_by(int peer, const SliceCounts& sent) override;
   bool progress() override;
   Status peer_status(int peer) const override;
   Status channel_status(Channel channel) const override;
@@ -95,6 +100,8 @@ class TcpTransport final : public Transport {
     const bool was_given_up = outcome == Outcome::closed && stream.was_accepted && !stream.has_received_anything();
     return was_given_up ? Outcome::left : outcome;
   }
+  // How long ago bytes of a channel for which receives wait have arrived; nothing if none wait, or none can arrive.
+  std::optional<int64_t> quiet_time_of(Channel channel) const;
   bool poll_hang_ups();
   void handle_hang_up(std::size_t index);
   void ignore_data(std::size_t index);
@@ -105,6 +112,7 @@ class TcpTransport final : public Transport {
   void end_stream(std::size_t index, const Status& why);
   Status failure_of(std::size_t index, Outcome outcome) const;
   Status lost(int peer, std::string_view what) const;
+  Status undelivered(int peer) const;
 
   const Membership membership_;  // a copy, for names in errors
   const double lost_after_s_;
@@ -116,6 +124,7 @@ class TcpTransport final : public Transport {
   std::vector<Status> failures_;       // by stream
   std::vector<uint64_t> busy_;         // one bit per stream: it has outstanding slices
   ZeroedLines lines_;
+  Deliveries deliveries_;
   Poller poller_;
   bool has_failures_ = false;
   bool unreported_failure_ = false;  // a failure that progress() has not returned true for yet

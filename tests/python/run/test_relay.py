@@ -73,6 +73,12 @@ def work():
 attempt(work)
 """
 )
+# The names are new, so that all ranks exchange messages of the agreement.
+MANY_NAMED = NAMED.replace("range(20)", "range(3000)")
+MISSED = (
+    r"what rank \d \(host-[ab]\) has sent to rank \d \(host-[ab]\) has not arrived for 4 s \(twice "
+    r"FARANDOLE_LOST_AFTER_S\), although the connection is sound: something between the two hosts holds it back"
+)
 CHANGED = r"from rank \d \(host-[ab]\) to rank \d \(host-[ab]\) is not what was sent"
 
 
@@ -108,6 +114,15 @@ def test_without_protection_a_sum_is_wrong():
 def test_every_rank_is_told_that_data_was_changed(security, edit):
     outcomes, output = run(SUMS, edit, FARANDOLE_SECURITY=security, **KEY)
     assert all_are_told(outcomes), output
+
+
+# Neither kernel sees that anything is missing, and the ranks answer the coordinator.
+@pytest.mark.parametrize("program, byte", [(SUMS, 1_000_000), (MANY_NAMED, 300_000)], ids=["ordered", "named"])
+@pytest.mark.parametrize("security", ["none", "auto"])
+def test_data_that_a_relay_withholds_is_missed(security, program, byte):
+    outcomes, output = run(program, f"withhold:{byte}", FARANDOLE_SECURITY=security, FARANDOLE_LOST_AFTER_S="2", **KEY)
+    for one in outcomes:
+        assert len(one) == 1 and re.search(MISSED, one[0]), output
 
 
 @pytest.mark.parametrize("security", ["none", "auto"])

@@ -8,6 +8,7 @@ With `hold` it redirects those to the coordinator alone. An edit changes what a 
     nothing             all bytes pass
     flip:N              one bit of byte N of each direction of each connection
     repeat:N drop:N     the piece that holds byte N comes twice, or 7 of its bytes are missing
+    withhold:N          no byte from N on passes, although the relay acknowledges all
     exchange:OLD:NEW    one text for another of the same length
     agreement           one bit of each agreement message
     hold:SECONDS:FILE   once FILE exists, what the caller sends next is late by so much, as if packets were lost. If the
@@ -48,10 +49,14 @@ def edited(edit, data, before):
                 at = data.find(mark, at + 1)
         return bytes(changed)
     at = int(rest[0]) - before if rest else -1
+    if name == "withhold" and at < 0:
+        return b""
     if not 0 <= at < len(data):
         return data
     if name == "flip":
         return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    if name == "withhold":
+        return data[:at]
     return data + data if name == "repeat" else data[:at] + data[at + 7 :]
 
 
