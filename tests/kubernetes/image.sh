@@ -60,13 +60,15 @@ make_image() {
 # qemu is slow, and products of OpenBLAS's kernels for SVE are NaN under qemu 7.2.
 emulated=()
 [ "$architecture" = amd64 ] || emulated=(--env OPENBLAS_CORETYPE=ARMV8 --env FARANDOLE_START_TIMEOUT_S=900)
-# in_image TAG SCRIPT [OPTIONS...]: as the image's user, without a network.
+# in_image TAG SCRIPT [OPTIONS...]: as the image's user, without a network; prints the output of the script and keeps it.
 in_image() {
-  local pod
+  local pod status=0
   pod=$(build from --arch "$architecture" --pull-never "localhost/$1")
-  unshare -n buildah --root "$place/storage" --runroot "$place/run" run --isolation=chroot "${emulated[@]}" "${@:3}" "$pod" \
-    -- sh -c "$2"
+  output=$(unshare -n buildah --root "$place/storage" --runroot "$place/run" run --isolation=chroot "${emulated[@]}" \
+    "${@:3}" "$pod" -- sh -c "$2") || status=$?
+  echo "$output"
   build rm "$pod" >/dev/null
+  [ "$status" = 0 ] || { echo "image.sh: the last command in $1 ended with code $status" >&2; exit 1; }
 }
 expect() {
   grep -qF -- "$1" <<<"$output" || { printf '%s\nimage.sh: it did not print "%s"\n' "$output" "$1" >&2; exit 1; }
@@ -87,13 +89,12 @@ compare_builds() {
 for tag in farandole:test farandole:again; do make_image "$tag" Dockerfile; done
 compare_builds farandole
 
-output=$(in_image farandole:test '
+in_image farandole:test '
   id -u && farandole run -np 2 -- python /app/train_numpy.py --steps 30 &&
   mkdir -p ~/.ssh && ssh-keygen -q -t rsa -N "" -f ~/.ssh/id_rsa && /usr/sbin/sshd -t -f ~/sshd_config && echo sshd: ok
   ls /etc/ssh/ssh_host_* 2>/dev/null || echo "host keys: none"
   farandole doctor >/tmp/doctor; echo "doctor: $? with $(grep -c "^good" /tmp/doctor) good, bad: $(grep "^bad" /tmp/doctor)"
-  python /tests/check_sbom.py; python /tests/check_elf.py' --volume "$PWD/tests/kubernetes/support:/tests:ro")
-echo "$output"
+  python /tests/check_sbom.py; python /tests/check_elf.py' --volume "$PWD/tests/kubernetes/support:/tests:ro"
 declare -A machines=([amd64]=x86_64 [arm64]=aarch64)
 for line in 1000 "[0] train_numpy: 2 ranks, from step 0" "[0] loss=0." "sshd: ok" "host keys: none" "missing: []" \
   "of ${machines[$architecture]} alone" \
@@ -124,12 +125,11 @@ rm -rf "$place/tree"
 mkdir "$place/tree"
 PYTHONPATH=tests/python/support "$python" -c "import sys, efa_devices, pathlib; efa_devices.make_tree(pathlib.Path(sys.argv[1]), 1)" \
   "$place/tree"
-output=$(in_image farandole-cuda:test 'id -u; FARANDOLE_SYSFS_ROOT=/tree farandole doctor || true
+in_image farandole-cuda:test 'id -u; FARANDOLE_SYSFS_ROOT=/tree farandole doctor || true
   python /tests/check_sbom.py; python /tests/check_elf.py
   [ -z "$CUDA_WHEELS" ] || { python -c "import torch; print(\"torch\", torch.__version__, \"CUDA\", torch.version.cuda)"
     farandole run -np 2 -- python /app/train_torch.py --epochs 1; }' --env CUDA_WHEELS="${CUDA_WHEELS:-}" \
-  --volume "$place/tree:/tree:ro" --volume "$PWD/tests/kubernetes/support:/tests:ro")
-echo "$output"
+  --volume "$place/tree:/tree:ro" --volume "$PWD/tests/kubernetes/support:/tests:ro"
 expect 1000
 expect "missing: []"
 expect "of ${machines[$architecture]} alone"

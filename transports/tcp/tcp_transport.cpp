@@ -256,7 +256,7 @@ std::vector<int> TcpTransport::awaited_peers() const {
   std::vector<int> peers;
   for (const std::size_t index : attached_) {
     const Channel channel = channel_of(index);
-    if (index != index_of(channel, 0) || (!peers.empty() && peers.back() == channel.peer)) continue;
+    if (index != index_of(channel, 0) || std::ranges::count(peers, channel.peer) > 0) continue;
     const auto quiet_ns = quiet_time_of(channel);
     if (quiet_ns && deliveries_.is_doubtful(*quiet_ns)) peers.push_back(channel.peer);
   }

@@ -153,6 +153,34 @@ TEST(TcpConnector, WaitsForACommunicatorThatThePeerHasNotMadeYet) {
   }
 }
 
+// The coordinator refuses a query with more ranks than there are.
+TEST(TcpConnector, DoubtsEachPeerOnce) {
+  Participant world(3);
+  world.config().lost_after_s = 0.02;
+  const Rank me(world, 0), second(world, 1), third(world, 2);
+  const auto transport = me.connect(), at_second = second.connect(), at_third = third.connect();
+  std::array<std::byte, 4> sent{}, received{};
+  const auto receive = [&](int peer, int index) { return transport->recv(channel(peer, index), 7, received); };
+  // So the connections of a peer do not follow each other.
+  for (int index = 0; index < kChannelCount; ++index) {
+    for (const int peer : {1, 2}) {
+      Transport& other = peer == 1 ? *at_second : *at_third;
+      const auto posted = receive(peer, index);
+      ASSERT_TRUE(posted && other.send(channel(0, index), 7, sent));
+      while (!transport->done(*posted)) {
+        transport->progress();
+        other.progress();
+        ASSERT_TRUE(transport->status().ok()) << transport->status().text();
+      }
+    }
+  }
+  for (int index = 0; index < kChannelCount; ++index) {
+    for (const int peer : {1, 2}) ASSERT_TRUE(receive(peer, index));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_THAT(transport->awaited_peers(), testing::UnorderedElementsAre(1, 2));
+}
+
 TEST(TcpConnector, KeepsCommunicatorsApart) {
   Participant world(2);
   run_ranks(2, [&](int number) {
