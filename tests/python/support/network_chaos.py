@@ -46,8 +46,9 @@ PROTECTIONS = ("none", "integrity", "encrypt")
 
 
 def without_additions(text):
-    """The failure itself: neither the loss that it led to nor what an ordered call adds."""
-    return ORDERED_CALL.sub("", AFTER_A_FAILURE.sub("", text))
+    """The failure itself: neither the loss that it led to nor what an ordered call adds, or the answer to a rank that
+    arrives after the start has failed."""
+    return ORDERED_CALL.sub("", AFTER_A_FAILURE.sub("", text)).removeprefix("the job did not start: ")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,8 +279,10 @@ class Job(chaos.Job):
             return True
         # The decision of the coordinator, which sees the ranks beyond the cut, is right wherever it arrives. It arrives
         # beyond the cut when the packets in that direction pass, or pass again.
-        decided = {fields[3] for one, fields in self.lines("FAILED").items() if not self.is_away(trial.host_of(one))}
-        return self.is_away(there) and (text in decided or trial.fault in ("reset once", "link"))
+        decided = {
+            without_additions(fields[3]) for one, fields in failed.items() if not self.is_away(trial.host_of(one))
+        }
+        return self.is_away(there) and (without_additions(text) in decided or trial.fault in ("reset once", "link"))
 
     def is_away(self, host):
         """Whether a fault concerns the host and it is not on the side of the coordinator."""
