@@ -33,28 +33,34 @@ TEST_F(Nccl, IsDoneWhenQueuedRatherThanWhenRun) {
 
 TEST_F(Nccl, SleepsWhileNcclIsBusy) {
   fake_nccl_set("defer_us", 3000);
-  run_gpu_group(2, [&](GpuRank& me) {
-    float* memory = me.gpu.put(std::vector<float>(10, 3));
-    for (int i = 0; i < 3; ++i) ASSERT_TRUE(me.sum(memory, memory, 10).ok());
-    me.gpu.synchronize();
-    EXPECT_EQ(me.gpu.get(memory, 10), std::vector<float>(10, 24));
-  });
+  run_gpu_group(
+      2,
+      [&](GpuRank& me) {
+        float* memory = me.gpu.put(std::vector<float>(10, 3));
+        for (int i = 0; i < 3; ++i) ASSERT_TRUE(me.sum(memory, memory, 10).ok());
+        me.gpu.synchronize();
+        EXPECT_EQ(me.gpu.get(memory, 10), std::vector<float>(10, 24));
+      },
+      fake_config({{"nccl_calls", "deferred"}}));
 }
 
 // NCCL has queued a small group within microseconds. A timer would cost more than that.
 TEST_F(Nccl, DoesNotSleepForAGroupThatIsQueuedSoon) {
   fake_nccl_set("defer_us", 10);
-  run_gpu_group(2, [&](GpuRank& me) {
-    float* memory = me.gpu.put(std::vector<float>(10, 1));
-    ASSERT_TRUE(me.sum(memory, memory, 10).ok());  // the first waits until all ranks have joined
-    for (int i = 0; i < 20; ++i) {
-      Completion completion;
-      me.collectives->start(me.on_stream({.count = 10}), {memory, memory}, completion);
-      EXPECT_TRUE(completion.done);
-      require(wait(*me.collectives, completion));
-    }
-    me.gpu.synchronize();
-  });
+  run_gpu_group(
+      2,
+      [&](GpuRank& me) {
+        float* memory = me.gpu.put(std::vector<float>(10, 1));
+        ASSERT_TRUE(me.sum(memory, memory, 10).ok());  // the first waits until all ranks have joined
+        for (int i = 0; i < 20; ++i) {
+          Completion completion;
+          me.collectives->start(me.on_stream({.count = 10}), {memory, memory}, completion);
+          EXPECT_TRUE(completion.done);
+          require(wait(*me.collectives, completion));
+        }
+        me.gpu.synchronize();
+      },
+      fake_config({{"nccl_calls", "deferred"}}));
 }
 
 TEST_F(Nccl, CausesNoWakeUpOnceAllIsDone) {
