@@ -24,6 +24,7 @@ extern "C" int cuStreamSynchronize(void* stream);
 extern "C" int cuStreamCreate(void** stream, unsigned flags);
 extern "C" int cuStreamDestroy_v2(void* stream);
 extern "C" int cuCtxGetCurrent(void** context);
+extern "C" int cuPointerGetAttribute(void* value, int attribute, unsigned long long pointer);
 extern "C" int cuThreadExchangeStreamCaptureMode(int* mode);
 
 namespace fdl {
@@ -151,6 +152,13 @@ TEST_F(CudaTest, KeepsTheThreadsCurrentContext) {
   EXPECT_EQ(before, after);
   EXPECT_EQ(after, nullptr);
   cuStreamSynchronize(own);
+  const auto other = open_cuda_device(1, fake_driver_config()).take();
+  const CurrentDevice outer(*other);
+  void* const here = *device_->allocate(3 << 20);
+  int ordinal = -1;
+  EXPECT_EQ(cuPointerGetAttribute(&ordinal, cuda::kPointerDeviceOrdinal, reinterpret_cast<uintptr_t>(here)), 0);
+  EXPECT_EQ(ordinal, 0);
+  device_->release(here);
 }
 
 // ---- Memory ----

@@ -130,6 +130,45 @@ TEST_F(Nccl, CanBeCapturedIntoAGraph) {
   }
 }
 
+// The program replays the graph when it likes, so nothing else may get the scratch memory that it uses. The collectives
+// before it are on another stream.
+TEST_F(Nccl, KeepsTheScratchOfAGraph) {
+  run_gpu_group(1, [&](GpuRank& me) {
+    Device& device = me.gpu.device();
+    const Stream captured = require(device.make_stream());
+    float* memory = me.gpu.put(std::vector<float>(30'000, 1));
+    const auto max_of = [&](std::size_t count, Stream stream) {
+      CollectiveSpec spec = me.on_stream({.reduction = {Op::max}, .count = count});
+      spec.stream = stream;
+      Completion done;
+      me.collectives->start(spec, {memory, memory}, done);
+      require(wait(*me.collectives, done));
+    };
+    max_of(20, me.gpu.stream());
+    me.gpu.synchronize();
+    EXPECT_FALSE(me.library.poll_work(*me.collectives).in_flight);
+    ASSERT_EQ(fake_cuda_begin_capture(captured), 0);
+    for (const std::size_t count : {20, 5000}) max_of(count, captured);
+    EXPECT_FALSE(me.library.poll_work(*me.collectives).in_flight);
+    EXPECT_GE(fake_cuda_end_capture(captured), 1);
+    max_of(30'000, me.gpu.stream());
+    me.gpu.synchronize();
+    const std::vector<int32_t> others(5000, 7);
+    std::vector<std::pair<int32_t*, std::size_t>> blocks;
+    for (const std::size_t count : {20, 20, 20, 5000, 5000, 5000}) {
+      blocks.emplace_back(static_cast<int32_t*>(require(device.allocate(4 * count))), count);
+      fake_cuda_write(blocks.back().first, others.data(), 4 * count);
+    }
+    ASSERT_EQ(fake_cuda_launch_captured(captured), 0);
+    me.gpu.synchronize(captured);
+    for (const auto& [block, count] : blocks) {
+      EXPECT_EQ(me.gpu.get(block, count), std::vector<int32_t>(count, 7));
+      device.release(block);
+    }
+    device.end_stream(captured);
+  });
+}
+
 // The device has no work inside a graph to wait for, and asking for the state of a captured event would end the
 // capture.
 TEST_F(Nccl, ReleasesMemoryDuringACapture) {
