@@ -439,6 +439,20 @@ TEST_F(CudaTest, DetectsCaptureAndAllocatesDuringIt) {
   device_->end_event(event);
 }
 
+// Memory that is released does not wait for work that runs only when the graph is launched.
+TEST_F(CudaTest, DoesNotTrackTheWorkOfAGraphOnAStreamOfTheProgram) {
+  const CurrentDevice current(*device_);
+  void* recorded = nullptr;
+  ASSERT_EQ(cuStreamCreate(&recorded, 1), 0);
+  void* const memory = *device_->allocate(5000);
+  ASSERT_EQ(fake_cuda_begin_capture(recorded), 0);
+  EXPECT_DONE(device_->fill_zero(recorded, memory, 5000));
+  device_->release(*device_->allocate(9000));
+  EXPECT_EQ(fake_cuda_end_capture(recorded), 1);
+  device_->release(memory);
+  ASSERT_EQ(cuStreamDestroy_v2(recorded), 0);
+}
+
 // The fake punishes what the driver does: an end on a forked stream, and a forked stream that was not joined.
 TEST_F(CudaTest, AFaultyCaptureEndsWithItsCode) {
   const Stream origin = stream(), forked = stream();

@@ -374,7 +374,7 @@ TEST_F(Nccl, AveragesOfFloatsByReduceAreNcclsOwn) {
       c.counts = {16, 16, 16, 16};
       c.any_order = true;
       c.reduction.op = Op::average;
-      c.postscale = dividing_factor(4);
+      c.postscale = 0.25;
       ASSERT_EQ(run_case(me, c), "");
     }
   });
