@@ -229,6 +229,7 @@ def main() -> int:
     if not faults:
         parser.error("no fault has these words")
     tests = list(dict.fromkeys(fault.test for fault in faults))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # with the test that runs
     COPY.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
     copy_sources()
