@@ -471,7 +471,7 @@ IMAGES_AND_MEMORY = [
 
 MORE = [
     Fault(
-        "ncclAvg multiplies integers: a kernel divides them instead",
+        "averages of integers are not ncclAvg, and a kernel divides",
         NCCL + "nccl_plan.cpp",
         "    reduction_->op = nccl::RedOp::average;\n    scaling_.after = 1;\n",
         "",
