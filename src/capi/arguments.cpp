@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <limits>
 
-#define FDL_BUILDING
 #include "farandole/farandole.h"
 
 namespace fdl::capi {

@@ -1,7 +1,6 @@
 // This file defines the C API's opaque objects, and the functions with which the API reports failures.
 #pragma once
 
-#define FDL_BUILDING
 #include <atomic>
 #include <exception>
 #include <memory>

@@ -694,6 +694,7 @@ Outcome release(Core& core, bool aborting) {
   count("windows", -static_cast<long>(core.window_memory.size()));
   count("operations", -static_cast<long>(core.factors.size()));
   count("communicators", -1);
+  if (core.parent != nullptr) count("shared", -1);
   std::lock_guard lock(core.mutex);
   core.registered.clear();
   core.window_memory.clear();
@@ -838,6 +839,7 @@ EXPORT Outcome ncclCommSplit(Comm comm, int color, int key, Comm* made, ConfigOf
   std::lock_guard lock(child.mutex);
   child.blocking = config->blocking != 0;
   child.parent = core.shares ? &core : nullptr;
+  if (core.shares) count("shared", 1);
   child.joined = true;  // the exchange waits for ranks that come late
   return Outcome::success;
 }
@@ -981,6 +983,7 @@ EXPORT Outcome ncclMemAlloc(void** memory, std::size_t bytes) {
 }
 EXPORT Outcome ncclMemFree(void* memory) {
   ENTER("MemFree", 21900);
+  current_device("MemFree");
   look_for_users(memory);
   if (setting("memory_waits") != 0) cuCtxSynchronize();
   {

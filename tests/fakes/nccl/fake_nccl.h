@@ -38,8 +38,9 @@ FAKE_NCCL_EXPORT void fake_nccl_fail(const char* function, int k, int code);
 FAKE_NCCL_EXPORT void fake_nccl_reset(void);
 // Number of calls of a function in this process.
 FAKE_NCCL_EXPORT long fake_nccl_calls(const char* function);
-// Number of existing objects: "communicators", "memory", "registrations", "windows", "operations" (made by
-// communicators), "files" (in /dev/shm, of this process's ids).
+// Number of existing objects: "communicators", "shared" (those that share with the one that they were split from),
+// "memory", "registrations", "windows", "operations" (made by communicators), "files" (in /dev/shm, of this process's
+// ids).
 FAKE_NCCL_EXPORT long fake_nccl_count(const char* what);
 
 #ifdef __cplusplus

@@ -136,5 +136,35 @@ TEST_F(BusyDevice, DelaysNoResultThatTheLibraryAllocates) {
   });
 }
 
+// The allocation of pinned memory waits for the device. The rank's own thread makes it with the group's first tensor.
+TEST_F(BusyDevice, DelaysNoStagingThatFollowsASubmission) {
+  std::barrier all(kSize);
+  run_ranks(kSize, kStaged, [&](World& me) {
+    OwnDevice device(me.rank);
+    const int64_t count = 50'000;
+    int32_t* memory = device.put(numbers(me.rank, count));
+    const fdl_operation operation = operation_on(device, "staged", FDL_NAMED_ALLREDUCE, memory, &count);
+    fdl_handle* handle = nullptr;
+    std::size_t before = fake_cuda_calls("cuMemHostAlloc");
+    for (int rank = 0; rank < kSize; ++rank) {
+      all.arrive_and_wait();
+      if (rank != me.rank) continue;
+      before = fake_cuda_calls("cuMemHostAlloc");
+      FDL_EXPECT_OK(fdl_submit(me.all, &operation, 1, &handle));
+      EXPECT_GT(fake_cuda_calls("cuMemHostAlloc"), before);
+      before = fake_cuda_calls("cuMemHostAlloc");
+    }
+    FDL_EXPECT_OK(fdl_wait_handle(handle, -1));
+    fdl_handle_free(handle);
+    std::vector<int32_t> expected = numbers(0, count);
+    for (int32_t& value : expected) value = 2 * value + 1;
+    EXPECT_EQ(device.get(memory, static_cast<std::size_t>(count)), expected);
+    all.arrive_and_wait();
+    if (me.rank == kSize - 1) {
+      EXPECT_EQ(fake_cuda_calls("cuMemHostAlloc"), before) << "no other thread allocates any";
+    }
+  });
+}
+
 }  // namespace
 }  // namespace world_test

@@ -97,6 +97,7 @@ TEST(CallsOfAStep, ByNameAreTwoEventsAndTwoWaitsForEachBucket) {
   EXPECT_LE(counted["cuEventRecord"], 3 * kBuckets + 2);
   EXPECT_LE(counted["cuLaunchKernel"], 2 * kBuckets);
   EXPECT_LE(counted["cuStreamGetId"], 3 * kBuckets);
+  EXPECT_LE(counted["cuCtxGetCurrent"], 6 * kBuckets);
   EXPECT_EQ(counted["cuCtxPushCurrent_v2"], 0u);
   EXPECT_EQ(counted["cuThreadExchangeStreamCaptureMode"], 0u);
 }
@@ -123,6 +124,7 @@ TEST(CallsOfAStep, OrderedAreOneWaitForEachBucket) {
   EXPECT_EQ(counted["AllReduce"], kBuckets);
   EXPECT_LE(counted["cuStreamWaitEvent"], kBuckets);
   EXPECT_LE(counted["cuEventRecord"], 3 * kBuckets);
+  EXPECT_LE(counted["cuCtxGetCurrent"], 6 * kBuckets);
   EXPECT_EQ(counted["cuLaunchKernel"], 0u);
   EXPECT_EQ(counted["cuCtxPushCurrent_v2"], 0u);
   EXPECT_LE(counted["cuThreadExchangeStreamCaptureMode"], 2u) << "a look at an event by the thread that waits";

@@ -1,6 +1,7 @@
 // Tests of the C API on devices: messages, their order among the work of a stream, and errors for wrong devices. Ranks
 // are threads, on the fakes.
 #include <barrier>
+#include <mutex>
 #include <optional>
 
 #include "tests/fakes/device/own_device.h"
@@ -197,6 +198,54 @@ TEST(DeviceCollectives, RunBetweenEarlierAndLaterStreamWork) {
       EXPECT_EQ(device.get(before, kCount), numbers(me.rank + 1, kCount));
     });
   }
+}
+
+// The device runs the operations of a graph later, and a query for a captured event would end the capture.
+TEST(DeviceCollectives, OfACaptureAreDoneWithoutAQuery) {
+  static std::mutex turn;  // the fake keeps only the last capture
+  run_ranks(2, {{"cuda_library", FDL_FAKE_CUDA}, {"nccl_library", FDL_FAKE_NCCL}}, [&](World& me) {
+    constexpr std::size_t kCount = 300;
+    OwnDevice device(me.rank);
+    int32_t* memory = device.put(numbers(me.rank, kCount));
+    fdl_call call = device.message(FDL_RECV, memory, kCount, 0);
+    call.collective = FDL_ALLREDUCE;
+    call.input = memory;
+    const auto submit = [&] {
+      fdl_handle* handle = nullptr;
+      FDL_EXPECT_OK(fdl_call_submit(me.comm, &call, nullptr, &handle));
+      FDL_EXPECT_OK(fdl_wait_handle(handle, -1));
+      return handle;
+    };
+    fdl_handle_free(submit());
+    device.synchronize();
+    const std::lock_guard lock(turn);
+    ASSERT_EQ(fake_cuda_begin_capture(device.stream()), 0);
+    fdl_handle* const handle = submit();
+    int done = 0;
+    FDL_EXPECT_OK(fdl_poll_device(handle, &done));
+    EXPECT_EQ(done, 1);
+    fdl_handle_free(handle);
+    EXPECT_GE(fake_cuda_end_capture(device.stream()), 1) << "the capture is valid";
+  });
+}
+
+// The schedules wait for events of earlier collectives, which are outside of the graph.
+TEST(DeviceCollectives, ByAnAlgorithmAreRefusedInACapture) {
+  static std::mutex turn;  // the fake keeps only the last capture
+  const Knobs ring{{"cuda_library", FDL_FAKE_CUDA}, {"nccl_library", FDL_FAKE_NCCL}, {"algorithm", "ring"}};
+  run_ranks(2, ring, [&](World& me) {
+    OwnDevice device(me.rank);
+    int32_t* memory = device.put(numbers(me.rank, 300));
+    fdl_call call = device.message(FDL_RECV, memory, 300, 0);
+    call.collective = FDL_ALLREDUCE;
+    call.input = memory;
+    FDL_EXPECT_OK(fdl_call_ex(me.comm, &call, nullptr, nullptr));
+    device.synchronize();
+    const std::lock_guard lock(turn);
+    ASSERT_EQ(fake_cuda_begin_capture(device.stream()), 0);
+    EXPECT_EQ(fdl_call_ex(me.comm, &call, nullptr, nullptr), FDL_UNSUPPORTED) << fdl_last_error()->text;
+    EXPECT_EQ(fake_cuda_end_capture(device.stream()), 0) << "it is valid, and empty";
+  });
 }
 
 // ---- refused calls leave all objects usable ----

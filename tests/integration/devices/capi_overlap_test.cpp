@@ -524,7 +524,9 @@ TEST(Together, CollectivesAreOneGroupOfNccl) {
 // 1 does not.
 TEST(LaunchOrder, IsThatOfTheProgramOnAllRanks) {
   fake_nccl_reset();
-  run_ranks(2, kNccl, [&](World& me) {
+  Knobs deferred = kNccl;
+  deferred.emplace_back("nccl_calls", "deferred");
+  run_ranks(2, deferred, [&](World& me) {
     OwnDevice device(me.rank);
     std::vector<fdl_comm*> comms(2);
     std::vector<void*> streams(2);

@@ -1,4 +1,4 @@
-"""The planted faults of the simulation can be planted: a change of the sources may have changed the words."""
+"""The planted faults of the simulation and of the code for GPUs can be planted: their words still stand there."""
 
 import os
 import sys
@@ -7,7 +7,11 @@ import pytest
 from launch import ROOT
 
 sys.path.insert(0, os.path.join(ROOT, "tests", "simulation"))
-from planted_faults import FAULTS
+sys.path.insert(0, os.path.join(ROOT, "tests", "fakes"))
+import gpu_faults
+import planted_faults
+
+FAULTS = planted_faults.FAULTS + [fault[:4] for fault in gpu_faults.FAULTS]
 
 
 @pytest.mark.parametrize("what, source, words, planted", FAULTS, ids=[fault[0] for fault in FAULTS])

@@ -278,13 +278,13 @@ def capture_a_stream():
     tensor.stream = stream.cuda_stream
     library.fake_cuda_begin_capture.argtypes = library.fake_cuda_end_capture.argtypes = [ctypes.c_void_p]
     assert library.fake_cuda_begin_capture(stream.cuda_stream) == 0
-    with pytest.raises(fdl.UnsupportedError, match="captured into a graph"):
+    with pytest.raises(fdl.UnsupportedError, match="captured into a graph, and operations by name are agreed upon"):
         fdl.allreduce(tensor, name="captured", out=tensor)
     with fdl.Communicator() as comm:
         if os.environ.get("FARANDOLE_DEVICE_COLLECTIVES") == "staged" and fdl.size() > 1:
             with pytest.raises(fdl.UnsupportedError, match="captured into a graph"):
                 comm.allreduce(tensor, tensor)
-    library.fake_cuda_end_capture(stream.cuda_stream)
+    assert library.fake_cuda_end_capture(stream.cuda_stream) >= 0
 
 
 def ask_for_what_is_not_there():

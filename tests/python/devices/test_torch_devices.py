@@ -281,6 +281,7 @@ def check_torch_distributed():
         other_coalesced_collectives_are_one_group()
         pools_are_registered()
         messages_are_done_on_the_device()
+        a_wait_is_for_one_work(store)
     coalesced_collectives_are_one_group(asynchronous=True)
     coalesced_collectives_are_one_group(asynchronous=False)
     dist.barrier()
@@ -453,6 +454,32 @@ def messages_are_done_on_the_device():
         work.wait()
         tensor.get()
         assert work.is_completed() and work.is_success()
+
+
+def a_wait_is_for_one_work(store):
+    """Rank 1 starts the second collective only when rank 0's device is through with what follows the first one."""
+    tensors = [mine(800, torch.float32, i) for i in range(2)]
+    first = dist.all_reduce(tensors[0], async_op=True)
+    if hvd.rank() == 0:
+        second = dist.all_reduce(tensors[1], async_op=True)
+        time.sleep(0.05)  # for the second one to reach the group's stream
+    first.wait()
+    end, answers, last = ctypes.c_void_p(), [1], time.monotonic() + 10
+    driver = fake_devices.driver()
+    fake_devices.with_context(0, lambda: driver.cuEventCreate(ctypes.byref(end), 2))
+    fake_devices.with_context(0, lambda: driver.cuEventRecord(end, ctypes.c_void_p(1)))  # of the current stream
+    while answers[-1] and time.monotonic() < last:
+        time.sleep(0.001)
+        fake_devices.with_context(0, lambda: answers.append(driver.cuEventQuery(end)) or 0)
+    if hvd.rank() == 0:
+        store.set("through", "yes")
+    else:
+        store.wait(["through"])
+        second = dist.all_reduce(tensors[1], async_op=True)
+    second.wait()
+    for i, tensor in enumerate(tensors):
+        assert torch.equal(tensor.get(), total(800, torch.float32, i))
+    assert not answers[-1], "the current stream waits for a later collective of the group's stream"
 
 
 @pytest.fixture(scope="module")

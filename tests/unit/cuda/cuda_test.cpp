@@ -24,6 +24,7 @@ extern "C" int cuStreamSynchronize(void* stream);
 extern "C" int cuStreamCreate(void** stream, unsigned flags);
 extern "C" int cuStreamDestroy_v2(void* stream);
 extern "C" int cuCtxGetCurrent(void** context);
+extern "C" int cuPointerGetAttribute(void* value, int attribute, unsigned long long pointer);
 extern "C" int cuThreadExchangeStreamCaptureMode(int* mode);
 
 namespace fdl {
@@ -151,6 +152,13 @@ TEST_F(CudaTest, KeepsTheThreadsCurrentContext) {
   EXPECT_EQ(before, after);
   EXPECT_EQ(after, nullptr);
   cuStreamSynchronize(own);
+  const auto other = open_cuda_device(1, fake_driver_config()).take();
+  const CurrentDevice outer(*other);
+  void* const here = *device_->allocate(3 << 20);
+  int ordinal = -1;
+  EXPECT_EQ(cuPointerGetAttribute(&ordinal, cuda::kPointerDeviceOrdinal, reinterpret_cast<uintptr_t>(here)), 0);
+  EXPECT_EQ(ordinal, 0);
+  device_->release(here);
 }
 
 // ---- Memory ----
@@ -429,6 +437,20 @@ TEST_F(CudaTest, DetectsCaptureAndAllocatesDuringIt) {
     EXPECT_EQ(read(sum, 300)[250], 6);
   }
   device_->end_event(event);
+}
+
+// Memory that is released does not wait for work that runs only when the graph is launched.
+TEST_F(CudaTest, DoesNotTrackTheWorkOfAGraphOnAStreamOfTheProgram) {
+  const CurrentDevice current(*device_);
+  void* recorded = nullptr;
+  ASSERT_EQ(cuStreamCreate(&recorded, 1), 0);
+  void* const memory = *device_->allocate(5000);
+  ASSERT_EQ(fake_cuda_begin_capture(recorded), 0);
+  EXPECT_DONE(device_->fill_zero(recorded, memory, 5000));
+  device_->release(*device_->allocate(9000));
+  EXPECT_EQ(fake_cuda_end_capture(recorded), 1);
+  device_->release(memory);
+  ASSERT_EQ(cuStreamDestroy_v2(recorded), 0);
 }
 
 // The fake punishes what the driver does: an end on a forked stream, and a forked stream that was not joined.

@@ -363,6 +363,24 @@ TEST_F(Nccl, FactorsThatArePowersOfTwoAreNccls) {
   }
 }
 
+// NCCL has its own average for them, which is the same where 1/ranks is exact. An allreduce has an operation instead.
+TEST_F(Nccl, AveragesOfFloatsByReduceAreNcclsOwn) {
+  const long before = fake_nccl_calls("RedOpCreatePreMulSum");
+  run_gpu_group(4, [&](GpuRank& me) {
+    for (const Collective collective : {Collective::reduce, Collective::reduce_scatter}) {
+      CollectiveCase c;
+      c.collective = collective;
+      c.count = 64;
+      c.counts = {16, 16, 16, 16};
+      c.any_order = true;
+      c.reduction.op = Op::average;
+      c.postscale = 0.25;
+      ASSERT_EQ(run_case(me, c), "");
+    }
+  });
+  EXPECT_EQ(fake_nccl_calls("RedOpCreatePreMulSum"), before);
+}
+
 // NCCL divides the sum of integers, toward zero, whatever the number of ranks.
 TEST_F(Nccl, AveragesIntegersByNcclsOwnOperation) {
   using Kind = NcclStep::Kind;

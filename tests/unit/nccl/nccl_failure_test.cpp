@@ -111,10 +111,12 @@ TEST_F(Nccl, EndsDirectCommunicatorsWithoutAnAbort) {
       [&](GpuRank& me) {
         float* memory = me.gpu.put(std::vector<float>(10, 1));
         require(me.sum(memory, memory, 10));
+        EXPECT_GE(fake_nccl_count("shared"), 1);
         me.gpu.synchronize();
       },
       fake_config({{"nccl_calls", "direct"}, {"suspect_after_s", "20"}}));
   EXPECT_EQ(fake_nccl_calls("CommAbort"), 0);
+  EXPECT_EQ(fake_nccl_count("shared"), 0);
   EXPECT_EQ(fake_nccl_calls("CommDestroy"), 4);
 }
 

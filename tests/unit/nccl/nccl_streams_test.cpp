@@ -33,28 +33,34 @@ TEST_F(Nccl, IsDoneWhenQueuedRatherThanWhenRun) {
 
 TEST_F(Nccl, SleepsWhileNcclIsBusy) {
   fake_nccl_set("defer_us", 3000);
-  run_gpu_group(2, [&](GpuRank& me) {
-    float* memory = me.gpu.put(std::vector<float>(10, 3));
-    for (int i = 0; i < 3; ++i) ASSERT_TRUE(me.sum(memory, memory, 10).ok());
-    me.gpu.synchronize();
-    EXPECT_EQ(me.gpu.get(memory, 10), std::vector<float>(10, 24));
-  });
+  run_gpu_group(
+      2,
+      [&](GpuRank& me) {
+        float* memory = me.gpu.put(std::vector<float>(10, 3));
+        for (int i = 0; i < 3; ++i) ASSERT_TRUE(me.sum(memory, memory, 10).ok());
+        me.gpu.synchronize();
+        EXPECT_EQ(me.gpu.get(memory, 10), std::vector<float>(10, 24));
+      },
+      fake_config({{"nccl_calls", "deferred"}}));
 }
 
 // NCCL has queued a small group within microseconds. A timer would cost more than that.
 TEST_F(Nccl, DoesNotSleepForAGroupThatIsQueuedSoon) {
   fake_nccl_set("defer_us", 10);
-  run_gpu_group(2, [&](GpuRank& me) {
-    float* memory = me.gpu.put(std::vector<float>(10, 1));
-    ASSERT_TRUE(me.sum(memory, memory, 10).ok());  // the first waits until all ranks have joined
-    for (int i = 0; i < 20; ++i) {
-      Completion completion;
-      me.collectives->start(me.on_stream({.count = 10}), {memory, memory}, completion);
-      EXPECT_TRUE(completion.done);
-      require(wait(*me.collectives, completion));
-    }
-    me.gpu.synchronize();
-  });
+  run_gpu_group(
+      2,
+      [&](GpuRank& me) {
+        float* memory = me.gpu.put(std::vector<float>(10, 1));
+        ASSERT_TRUE(me.sum(memory, memory, 10).ok());  // the first waits until all ranks have joined
+        for (int i = 0; i < 20; ++i) {
+          Completion completion;
+          me.collectives->start(me.on_stream({.count = 10}), {memory, memory}, completion);
+          EXPECT_TRUE(completion.done);
+          require(wait(*me.collectives, completion));
+        }
+        me.gpu.synchronize();
+      },
+      fake_config({{"nccl_calls", "deferred"}}));
 }
 
 TEST_F(Nccl, CausesNoWakeUpOnceAllIsDone) {
@@ -122,6 +128,45 @@ TEST_F(Nccl, CanBeCapturedIntoAGraph) {
       EXPECT_EQ(me.gpu.get(output, 20), std::vector<float>(20, op == Op::sum ? 3 : 2));
     });
   }
+}
+
+// The program replays the graph when it likes, so nothing else may get the scratch memory that it uses. The collectives
+// before it are on another stream.
+TEST_F(Nccl, KeepsTheScratchOfAGraph) {
+  run_gpu_group(1, [&](GpuRank& me) {
+    Device& device = me.gpu.device();
+    const Stream captured = require(device.make_stream());
+    float* memory = me.gpu.put(std::vector<float>(30'000, 1));
+    const auto max_of = [&](std::size_t count, Stream stream) {
+      CollectiveSpec spec = me.on_stream({.reduction = {Op::max}, .count = count});
+      spec.stream = stream;
+      Completion done;
+      me.collectives->start(spec, {memory, memory}, done);
+      require(wait(*me.collectives, done));
+    };
+    max_of(20, me.gpu.stream());
+    me.gpu.synchronize();
+    EXPECT_FALSE(me.library.poll_work(*me.collectives).in_flight);
+    ASSERT_EQ(fake_cuda_begin_capture(captured), 0);
+    for (const std::size_t count : {20, 5000}) max_of(count, captured);
+    EXPECT_FALSE(me.library.poll_work(*me.collectives).in_flight);
+    EXPECT_GE(fake_cuda_end_capture(captured), 1);
+    max_of(30'000, me.gpu.stream());
+    me.gpu.synchronize();
+    const std::vector<int32_t> others(5000, 7);
+    std::vector<std::pair<int32_t*, std::size_t>> blocks;
+    for (const std::size_t count : {20, 20, 20, 5000, 5000, 5000}) {
+      blocks.emplace_back(static_cast<int32_t*>(require(device.allocate(4 * count))), count);
+      fake_cuda_write(blocks.back().first, others.data(), 4 * count);
+    }
+    ASSERT_EQ(fake_cuda_launch_captured(captured), 0);
+    me.gpu.synchronize(captured);
+    for (const auto& [block, count] : blocks) {
+      EXPECT_EQ(me.gpu.get(block, count), std::vector<int32_t>(count, 7));
+      device.release(block);
+    }
+    device.end_stream(captured);
+  });
 }
 
 // The device has no work inside a graph to wait for, and asking for the state of a captured event would end the

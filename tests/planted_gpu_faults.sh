@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Plants faults in a copy of the code for GPUs, one at a time, and runs the test that must see each of them, on the fakes
+# of the driver and of NCCL. Prints a table of what they say. One kind alone: bash tests/planted_gpu_faults.sh --only WORDS
+# takes the faults whose description has these words.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source tests/setup.sh
+set_up_machine
+exec python tests/fakes/planted_gpu_faults.py "$@"
