@@ -8,8 +8,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from farandole.integrations.kubernetes import generate
-from farandole.integrations.kubernetes.chart.command import files_of
+from farandole.integrations.kubernetes import generate, reading
+from farandole.integrations.kubernetes.chart import command
 from farandole.integrations.kubernetes.document import load, render
 
 HERE = Path(__file__).resolve().parent
@@ -42,7 +42,7 @@ def generated():
 def charts():
     """Yields (file, text) for every file of every chart."""
     for path, words in _commands(CHART):
-        for name, text in files_of(words).items():
+        for name, text in command.files_of(words, reading.read(words), command.OWN["--chart-version"]).items():
             yield path.parents[1] / name, text
 
 

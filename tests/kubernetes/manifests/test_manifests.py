@@ -108,6 +108,11 @@ def test_generated_files_equal_the_output_of_their_command(path, words):
     assert generate(words) == path.read_text(), "run: python examples/kubernetes/regenerate.py"
 
 
+def test_regenerate_has_nothing_to_change(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["regenerate.py", "--check"])
+    assert (regenerate.main(), capsys.readouterr().out) == (0, "")
+
+
 def test_each_kind_of_the_generator_has_a_file():
     from farandole.integrations.kubernetes.options import KINDS
 
