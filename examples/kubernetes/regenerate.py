@@ -77,6 +77,9 @@ def components():
         whole = with_options(options)
         new = [one for key, one in whole.items() if key not in plain]
         patches = []
+        for kind, about in plain.keys() - whole.keys():
+            gone = {"$patch": "delete", "apiVersion": plain[kind, about]["apiVersion"], "kind": kind}
+            patches.append({"patch": render([{**gone, "metadata": {"name": about}}]).removeprefix("---\n")})
         for key, one in whole.items():
             if key in plain and plain[key] != one:
                 patch = {"apiVersion": one["apiVersion"], "kind": key[0], "metadata": {"name": key[1]}}

@@ -26,7 +26,6 @@ def test_a_pod_of_any_kind_has_the_defaults_that_keep_a_job_alive():
             assert (
                 about["annotations"]["sidecar.istio.io/inject"] == "false" == about["labels"]["sidecar.istio.io/inject"]
             )
-            assert about["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
             assert about["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
             assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] == 1000
             box = spec["containers"][0]
@@ -37,6 +36,20 @@ def test_a_pod_of_any_kind_has_the_defaults_that_keep_a_job_alive():
             assert {"name": "dshm", "mountPath": "/dev/shm"} in box["volumeMounts"]
             if box["name"] != "ray-head":
                 assert spec["nodeSelector"]["karpenter.sh/capacity-type"] == "spot"
+
+
+def test_karpenter_may_evict_ranks_from_spot_nodes_and_from_no_others():
+    for kind in KINDS.values():
+        for spot in ("", "--spot"):
+            documents = generated(f"{kind} {spot} {AFTER}")
+            for pod in pods_of(documents):
+                is_on_spot = "karpenter.sh/capacity-type" in pod["spec"].get("nodeSelector", {})
+                stays = pod["metadata"]["annotations"].get("karpenter.sh/do-not-disrupt")
+                assert stays == (None if is_on_spot else "true"), kind
+            budgets = [one for one in documents if one["kind"] == "PodDisruptionBudget"]
+            assert not (spot and budgets), kind
+    own = "--spot --annotation karpenter.sh/do-not-disrupt=30m"
+    assert pod_of(generated(f"job {own} {AFTER}"))["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "30m"
 
 
 def test_a_job_of_known_length_lets_karpenter_go_after_it():

@@ -75,7 +75,7 @@ def _launcher(o):
         spec.pop(key, None)
         spec.notes.pop(key, None)
     spec.add("nodeSelector", Map(o.system_selector) or None, "No rank runs here, so it needs no GPU node.")
-    return Map(replicas=1, restartPolicy="Never", template=template(o, spec))
+    return Map(replicas=1, restartPolicy="Never", template=template(o, spec, has_ranks=False))
 
 
 def _worker(o):

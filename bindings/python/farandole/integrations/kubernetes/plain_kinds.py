@@ -38,8 +38,8 @@ def failure_policy():
     )
 
 
-def template(o, spec, **labels):
-    return Map(metadata=pod_metadata(o, **labels), spec=spec)
+def template(o, spec, has_ranks=True, **labels):
+    return Map(metadata=pod_metadata(o, has_ranks, **labels), spec=spec)
 
 
 def indexed_job_spec(o, rendezvous, subdomain, backoff, name="trainer"):
