@@ -42,8 +42,8 @@ def queued(event):
 
 
 class Karpenter:
-    """What Karpenter does with a notice: it taints the node, and evicts its pods with their own grace periods. It evicts
-    none that do-not-disrupt or a disruption budget protects: those end with the node, and get no SIGTERM."""
+    """What Karpenter does with a notice: it taints the node, and evicts its pods with their own grace periods. It
+    evicts none that do-not-disrupt or a disruption budget protects: those end with the node, and get no SIGTERM."""
 
     def __init__(self, sim, instances):
         self.sim, self.instances, self.tainted = sim, instances, set()

@@ -36,8 +36,8 @@ def _annotations(o, on_spot):
     if on_spot:
         made.note(
             "cluster-autoscaler.kubernetes.io/safe-to-evict",
-            "No karpenter.sh/do-not-disrupt and no PodDisruptionBudget on spot nodes: Karpenter does not evict pods that "
-            "have one, also after AWS's notice, and their ranks would end with the node, without SIGTERM.",
+            "No karpenter.sh/do-not-disrupt and no PodDisruptionBudget on spot nodes: Karpenter does not evict pods "
+            "that have one, also after AWS's notice, and their ranks would end with the node, without SIGTERM.",
         )
     made.update(pod_annotations(o))
     made.update(o.annotation)
