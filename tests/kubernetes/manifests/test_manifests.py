@@ -389,6 +389,8 @@ def test_c7_nodes_come_for_jobs_and_go_after_them():
         (pool,) = filled(KUBERNETES / "karpenter" / name)
         spec = pool["spec"]
         assert spec["disruption"]["consolidationPolicy"] == "WhenEmpty"
+        # With a terminationGracePeriod do-not-disrupt keeps no node from being replaced by one with a newer image.
+        assert {"nodes": "0", "reasons": ["Drifted"]} in spec["disruption"]["budgets"]
         # More than the pods' 110 s, or Karpenter cuts them off. A spot node lives for two minutes after its notice.
         wanted = "2m" if name == "nodepool-gpu-spot.yaml" else "10m"
         assert spec["template"]["spec"]["terminationGracePeriod"] == wanted
