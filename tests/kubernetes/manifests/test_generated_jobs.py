@@ -68,6 +68,20 @@ def test_a_failure_policy_counts_failures_of_the_job_only():
         assert collateral == {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [202, 203]}}
 
 
+def test_a_job_set_is_not_restarted_for_what_a_restart_cannot_cure():
+    """Nor after --max-runtime: a restarted JobSet has the time again."""
+    for kind in ("jobset --nnodes 2 --max-runtime 1h", "trainjob --nnodes 2"):
+        made = generated(f"{kind} {AFTER}")
+        spec = only(made, "JobSet")["spec"] if kind.startswith("jobset") else _of_runtime(made)
+        (rule,) = spec["failurePolicy"]["rules"]
+        assert rule["action"] == "FailJobSet" and spec["failurePolicy"]["maxRestarts"] == 3
+        assert rule["onJobFailureReasons"] == ["PodFailurePolicy", "DeadlineExceeded"]
+
+
+def _of_runtime(documents):
+    return only(documents, "TrainingRuntime")["spec"]["template"]["spec"]
+
+
 def _job_specs(documents):
     for document in documents:
         yield from checks._job_specs(document)

@@ -76,15 +76,16 @@ def _check_sizes(o):
 
 
 def _check_kind(o):
+    in_job_set = f"-node-0-{o.max_nodes - 1}-xxxxx"  # JobSet counts the random letters of a pod's name too
     longest = {
         "job": f"-{o.max_nodes - 1}",
-        "jobset": f"-node-0-{o.max_nodes - 1}",
+        "jobset": in_job_set,
         # A StatefulSet and its revision become a label of each pod; a LeaderWorkerSet has one for its workers.
         "lws": "-0-xxxxxxxxxx",
         "statefulset": "-xxxxxxxxxx",
-        "trainjob": f"-node-0-{o.max_nodes - 1}",
+        "trainjob": in_job_set,
         "rayjob": "-xxxxx-serve-svc",  # KubeRay reserves it, also where nothing is served
-        "katib": f"-xxxxxxxx-worker-{o.max_nodes - 1}",
+        "katib": "-xxxxxxxx" + (in_job_set if o.trial == "trainjob" else f"-worker-{o.max_nodes - 1}"),
     }.get(o.kind, f"-worker-{o.max_nodes - 1}")
     fault = values.fault_of_service_name(o.name, 63 - len(longest))
     if fault:

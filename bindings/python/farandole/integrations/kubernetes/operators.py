@@ -7,7 +7,7 @@ from .dra import claimed
 from .gang import queue_labels
 from .hardware import devices
 from .names import metadata
-from .plain_kinds import failure_policy, template
+from .plain_kinds import failure_policy, job_set_failure_policy, template
 from .pods import container, demands_efa, pod_spec, run_command, variables
 
 SSH = "/home/farandole/.ssh"
@@ -202,7 +202,7 @@ def training_runtime(o):
         template=Map(
             spec=Map(
                 network=Map(publishNotReadyAddresses=True),
-                failurePolicy=Map(maxRestarts=o.max_restarts),
+                failurePolicy=job_set_failure_policy(o),
                 replicatedJobs=[node],
             )
         ),
