@@ -12,6 +12,7 @@ from manifest_checks import (
     SCHEMAS,
     env_of,
     faults,
+    generated,
     kustomize,
     kustomized,
     need_schemas,
@@ -337,6 +338,20 @@ def test_c5_the_files_of_katib_are_four_and_each_prints_its_metric_once():
     assert found.search("[0] loss=0.123456").groups()[:2] == ("loss", "0.123456")
     trials = {path.stem for path in (KUBERNETES / "kubeflow" / "katib").glob("*.yaml")}
     assert trials == {"job", "pytorchjob", "mpijob", "trainjob"}
+
+
+def test_the_runtime_for_a_whole_cluster_retries_as_the_generated_one_does():
+    (shipped,) = read(KUBERNETES / "kubeflow" / "clustertrainingruntime.yaml")
+    made = only(generated("trainjob --nnodes 2 --cluster-runtime --image i -- t"), "ClusterTrainingRuntime")
+    policies = [_policies_of(one["spec"]["template"]["spec"]) for one in (shipped, made)]
+    assert policies[0] == policies[1]
+
+
+def _policies_of(job_set):
+    """How a JobSet and its Job treat failures; only a Job with a deadline ends with DeadlineExceeded."""
+    rules = job_set["failurePolicy"]["rules"]
+    rules = [{**one, "onJobFailureReasons": one["onJobFailureReasons"][:1]} for one in rules]
+    return rules, job_set["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"]
 
 
 POOLS = {
