@@ -1,6 +1,8 @@
 """Tests of the messages of `farandole kubernetes logs` and `status` on standard error, with real kubectl and a stub of
 the API server: each fact is printed once, with its remedy, and none is wrong."""
 
+import time
+
 import pytest
 from api_pods import pod
 from farandole.integrations.kubernetes.__main__ import main
@@ -123,6 +125,61 @@ def test_lines_of_a_pod_that_was_deleted_while_the_connection_was_lost_are_repor
     command.until(lambda: missing in command.err)
     end_job(api, command)
     assert command.out == ["1| first"] and command.err.count(missing) == 1
+
+
+def test_the_log_of_a_pod_whose_node_is_away_hides_no_other_log(api, capsys):
+    api.put_job()
+    for index in (0, 1):
+        api.put_pod(pod(index))
+        api.write(f"train-{index}-x1", f"line of {index}")
+    api.unreachable = {"train-0-x1"}
+    assert main(["logs", "train"]) == RUNNING
+    printed = capsys.readouterr()
+    assert printed.out == "1| line of 1\n"
+    assert printed.err.startswith(f"{SAYS}the log of train-0-x1 cannot be read: ") and "i/o timeout" in printed.err
+
+
+def test_a_log_that_cannot_be_read_to_its_end_is_asked_for_now_and_then_and_named_at_the_end(api, begin):
+    command = follow_pod_1(api, begin)
+    api.write("train-1-x1", "last words")
+    api.unreachable = {"train-1-x1"}
+    api.cut()
+    end_pod(api, 1, 1)
+    api.requests.clear()
+    command.until(lambda: len(_log_requests(api)) > 2)
+    time.sleep(2)
+    assert len(_log_requests(api)) < 12
+    end_pod(api, 0, 0)
+    api.put_job("Complete")
+    assert command.code(60) == 0
+    (line,) = [line for line in command.err if "cannot be read" in line]
+    assert line.startswith(f"{SAYS}the log of train-1-x1 cannot be read to its end: ") and "i/o timeout" in line
+
+
+def test_logs_that_may_not_be_read_are_named_at_once(api, begin):
+    api.put_job()
+    api.put_pod(pod(0))
+    api.forbidden = {"log"}
+    command = begin("logs", "train", "--follow")
+    refused = f"{SAYS}the log of train-0-x1 cannot be read: Error from server (Forbidden): log is forbidden"
+    command.until(lambda: refused in command.err)
+    end_job(api, command)
+    assert command.err.count(refused) == 1 and not any("to its end" in line for line in command.err)
+
+
+def _log_requests(api):
+    return [path for path, _ in list(api.requests) if path.endswith("train-1-x1/log")]
+
+
+def test_the_table_is_shown_also_where_events_may_not_be_read(api, capsys):
+    api.put_job()
+    api.put_pod(pod(0))
+    api.put_pod(pod(1, waiting={"reason": "ContainerCreating"}))
+    api.forbidden = {"events"}
+    assert main(["status", "train"]) == RUNNING
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert first.split() == ["0", "train-0-x1", "node-0", "running"]
+    assert "its events cannot be read: " in second and "events is forbidden" in second
 
 
 def test_a_pod_that_is_deleted_after_its_last_line_misses_none(api, begin):
