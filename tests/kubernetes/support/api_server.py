@@ -16,8 +16,8 @@ GROUPS = ("batch", "apps", "kubeflow.org", "jobset.x-k8s.io", "ray.io")
 class ApiServer:
     """`put` and `delete` change objects, `write` adds lines to logs. cut() breaks all connections, in the middle of a
     line too; forget() makes old versions unknown (410 Gone); `refuses`: the next so many requests get 503; `tears`: so
-    many of the next lines of streams break in their middle, with their connection; `unreachable`: pods whose nodes do not
-    answer, so that their logs cannot be read."""
+    many of the next lines of streams break in their middle, with their connection; `unreachable`: pods whose nodes do
+    not answer, so that their logs cannot be read."""
 
     def __init__(self, folder):
         self.changed = threading.Condition()

@@ -56,14 +56,14 @@ def print_logs(follower):
         if not pod_state.has_started(pod):
             continue
         path = f"{follower.kubectl.path('pods')}/{pod['metadata']['name']}/log"
-        query = {"container": pod_state.container_of(pod), "tailLines": follower.o.tail}
+        query = {"container": pod_state.container_with_log(pod), "tailLines": follower.o.tail}
         try:
             text = follower.kubectl.text(path, **query)
         except ApiError as error:  # such as that its node does not answer: the other logs are readable
             note(f"the log of {pod['metadata']['name']} cannot be read: {error}")
             continue
         for line in text.splitlines():
-            print(f"{pod_state.short_name(pod)}| {line}", flush=True)
+            print(f"{pod_state.short_name(pod)}| {pod_state.line_of_ranks(pod, line)}", flush=True)
 
 
 class Follower:
@@ -260,7 +260,10 @@ class Follower:
 
         def has_ended():
             now = self.pods[name]
-            return restarted() > 0 or name not in self._present or pod_state.exit_code(now) is not None
+            return restarted() > 0 or name not in self._present or pod_state.log_has_ended(now)
+
+        def show(line):
+            print(f"{short}| {pod_state.line_of_ranks(pod, line)}", flush=True)
 
         def is_same():
             try:
@@ -273,8 +276,8 @@ class Follower:
         reader = LogReader(
             self.kubectl,
             name,
-            pod_state.container_of(pod),
-            lambda line: self._messages.put(lambda: print(f"{short}| {line}", flush=True)),
+            pod_state.container_with_log(pod),
+            lambda line: self._messages.put(lambda: show(line)),
             lambda: self._messages.put(lambda: self._lines_are_lost(name, short)),
             has_ended,
             restarted,
