@@ -68,6 +68,12 @@ WRONG = [
     ("lws --name " + "a" * 51, "has 51 characters and may have 50"),
     ("rayjob --name " + "a" * 48, "has 48 characters and may have 47"),
     ("katib --nnodes 11 --parameter lr:double:0:1 --name " + "a" * 45, "has 45 characters and may have 44"),
+    ("katib --parameter batch:int:1.5:3", "'1.5' is no whole number"),
+    ("katib --parameter lr:double:0:inf", "'inf' is no number"),
+    ("katib --parameter lr:double:0:1 --parameter lr:double:0:2", "lr is given twice"),
+    ("katib --parameter trialName:int:1:3", "trialName is Katib's own name"),
+    ("katib --parameter o:categorical:a;b,c", "'a;b': Katib gives the command to a shell without quotes"),
+    ("katib --parameter lr:double:0:1 --metric val/loss", "may only have letters, digits, '_', '|' and '-'"),
     ("jobset --nnodes 4 --name " + "a" * 49, "has 49 characters and may have 48"),
     ("trainjob --nnodes 4 --name " + "a" * 49, "has 49 characters and may have 48"),
     ("katib --trial trainjob --parameter lr:double:0:1 --name " + "a" * 40, "has 40 characters and may have 39"),
@@ -137,6 +143,10 @@ def test_an_impossible_combination_is_an_error_with_the_reason(options, why, cap
     [
         (["gen", "job", "--image", "x", "--zone", "", "--", "train"], "--zone has no value; give one, or leave"),
         (["gen", "job", "--image", "", "--", "train"], "--image has no value; give one, or leave"),
+        (
+            ["gen", "katib", "--image", "x", "--parameter", "lr:int:1:3", "--", "python", "-c", "print(1)"],
+            "'print(1)': Katib gives the command to a shell without quotes",
+        ),
         (["gen", "job", "--image", "x", "--pvc", "", "--", "train"], "--pvc has no value; give one, or leave"),
         (["gen", "job", "--image", "x y", "--", "train"], "--image 'x y' contains a space"),
         (["gen", "job", "--image", "x", "--", "train", "\udc80"], r"'\udc80' is not UTF-8"),

@@ -152,6 +152,9 @@ def _schema(chosen, kind):
     properties = {one.key: {"description": one.meaning, **one.schema} for one in chosen}
     if kind == "deployment":
         properties["minNodes"]["minimum"] = 1
+    if kind == "katib":  # which runs the command in a shell without quotes
+        words = {**properties["command"]["items"], "pattern": settings.PLAIN_WORD}
+        properties["command"] = {**properties["command"], "items": words}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",
