@@ -52,10 +52,10 @@ def test_karpenter_may_evict_ranks_from_spot_nodes_and_from_no_others():
     assert pod_of(generated(f"job {own} {AFTER}"))["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "30m"
 
 
-def test_a_job_of_known_length_lets_karpenter_go_after_it():
+def test_a_job_of_known_length_is_kept_by_versions_of_karpenter_that_know_no_duration_too():
     documents = generated(f"job --max-runtime 1h30m {AFTER}")
     assert only(documents, "Job")["spec"]["activeDeadlineSeconds"] == 5400
-    assert pod_of(documents)["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "1h30m"
+    assert pod_of(documents)["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
 
 
 def test_a_failure_policy_counts_failures_of_the_job_only():

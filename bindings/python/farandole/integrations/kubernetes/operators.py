@@ -11,7 +11,7 @@ from .plain_kinds import failure_policy, job_set_failure_policy, template
 from .pods import container, pod_spec, run_command, variables
 
 SSH = "/home/farandole/.ssh"
-# Variables that mpirun does not pass to ranks: each pod has its own, and sshd-init, process 1 of a worker, reads the time.
+# Variables that mpirun does not pass to ranks: each pod has its own, and process 1 of a worker reads the time.
 _OF_POD = {"FARANDOLE_POD_NAME", "FARANDOLE_NODE_NAME", "FARANDOLE_TERM_GRACE_S"}
 
 

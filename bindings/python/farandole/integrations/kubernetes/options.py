@@ -39,7 +39,7 @@ def _add_size(group):
     group.add_argument("--nnodes", default="1", metavar="N|MIN:MAX", help="pods; MIN:MAX makes the job elastic")
     group.add_argument("--nproc-per-node", default="1", metavar="N|auto|gpu|cpu", help="ranks in each pod")
     group.add_argument("--max-restarts", type=int, default=3, metavar="N", help="failures that are survived (3)")
-    group.add_argument("--max-runtime", metavar="12h", help="after this the job is ended; Karpenter waits as long")
+    group.add_argument("--max-runtime", metavar="12h", help="after this the job is ended")
     group.add_argument("--ttl", type=int, metavar="SECONDS", help="the finished job is deleted after these seconds")
     group.add_argument(
         "--grace",

@@ -29,7 +29,7 @@ def _annotations(o, on_spot):
     if not on_spot:
         made.add(
             "karpenter.sh/do-not-disrupt",
-            o.max_runtime or "true",
+            "true",
             "Karpenter does not remove the nodes of a running job to consolidate others.",
         )
     made["cluster-autoscaler.kubernetes.io/safe-to-evict"] = "false"
