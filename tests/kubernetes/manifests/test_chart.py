@@ -288,6 +288,8 @@ def test_options_become_the_defaults_of_values_or_a_part_of_the_templates(chart)
     [
         (f"chart job {COMMAND}", "--directory FOLDER is missing"),
         (f"chart job --directory out --namespace ml {COMMAND}", "the namespace is Helm's"),
+        (f"chart job --directory /dev/null {COMMAND}", "--directory /dev/null: File exists"),
+        (f"chart job --directory out --chart-version 1 {COMMAND}", "--chart-version 1 is no version such as 0.1.0"),
         (f"chart mpijob --implementation mpich --directory out {COMMAND}", "use `gen`"),
         (
             f'chart job --directory out --set Job.metadata.annotations.a="{{{{x}}}}" {COMMAND}',

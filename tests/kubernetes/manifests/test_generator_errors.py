@@ -1,6 +1,8 @@
 """Tests of the errors of `farandole kubernetes gen`, and of its built-in checks of manifests."""
 
 import copy
+import os
+import subprocess
 import sys
 
 import pytest
@@ -214,3 +216,14 @@ def test_kubernetes_own_schema_finds_a_misspelt_field_in_the_pod_of_a_custom_res
 def test_wrong_combinations_are_values_errors_for_callers_in_python():
     with pytest.raises(WrongCombination, match="no command"):
         generate(["job", "--image", "x"])
+
+
+@pytest.mark.parametrize("place, code, said", [("/dev/full", 74, "standard output cannot be written"), (None, 141, "")])
+def test_an_output_that_cannot_be_written_is_no_traceback(place, code, said):
+    """None: a pipe that nothing reads, as that of `gen ... | head`."""
+    line = [sys.executable, "-m", "farandole.integrations.kubernetes", "gen", "job", "--image", "i", "--", "t"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(place, "wb") if place else os.fdopen(writing, "wb") as out:
+        done = subprocess.run(line, stdout=out, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == code and said in done.stderr and done.stderr.count("\n") == (1 if said else 0)

@@ -198,6 +198,9 @@ def test_a_pod_that_is_deleted_after_its_last_line_misses_none(api, begin):
         (["logs"], "the following arguments are required: name"),
         (["status", "train", "--tail", "3"], "unrecognized arguments: --tail 3"),
         (["logs", "train", "--tail", "x"], "argument --tail: invalid int value: 'x'"),
+        (["logs", "train", "--tail", "-1"], "--tail -1 is below 0"),
+        (["logs", "train", "-f", "--limit", "-3"], "--limit -3 is no number of seconds"),
+        (["status", "train", "--wait", "--timeout", "nan"], "--timeout nan is no number of seconds"),
     ],
 )
 def test_a_wrong_command_line_ends_with_64_as_everywhere(words, error, capsys):
@@ -205,3 +208,10 @@ def test_a_wrong_command_line_ends_with_64_as_everywhere(words, error, capsys):
     assert capsys.readouterr().err == (
         f"farandole kubernetes {words[0]}: {error}; `farandole kubernetes {words[0]} --help` lists the options\n"
     )
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "train,x=y", "../pods", "train?x=1", "tr\u00e4in"])
+def test_a_name_that_no_job_has_is_not_sent_to_the_server(api, capsys, name):
+    """It is a part of paths and selectors, and an unset variable of the shell would name all jobs."""
+    assert main(["logs", name]) == 64 and main(["status", "train", "-n", name]) == 64
+    assert f"NAME '{name}' " in capsys.readouterr().err and not api.requests
