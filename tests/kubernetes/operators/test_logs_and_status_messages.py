@@ -1,6 +1,7 @@
 """Tests of the messages of `farandole kubernetes logs` and `status` on standard error, with real kubectl and a stub of
 the API server: each fact is printed once, with its remedy, and none is wrong."""
 
+import json
 import time
 
 import pytest
@@ -215,3 +216,31 @@ def test_a_name_that_no_job_has_is_not_sent_to_the_server(api, capsys, name):
     """It is a part of paths and selectors, and an unset variable of the shell would name all jobs."""
     assert main(["logs", name]) == 64 and main(["status", "train", "-n", name]) == 64
     assert f"NAME '{name}' " in capsys.readouterr().err and not api.requests
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"exec": "no-such-program"}, "getting credentials: exec: executable no-such-program not found"),
+        ({"exec": "false"}, "getting credentials: exec: executable false failed with exit code 1"),
+        ({"text": "{{{"}, "error loading config file"),
+    ],
+    ids=["plugin missing", "plugin fails", "no YAML"],
+)
+def test_a_login_or_configuration_that_kubectl_cannot_use_ends_the_command_at_once(
+    api, monkeypatch, begin, change, said
+):
+    """Such as an expired login to AWS: it is not taken for a server that will answer soon."""
+    monkeypatch.setenv("NO_PROXY", "*")
+    config = json.loads(api.config.read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "interactiveMode": "Never",
+        "command": change.get("exec"),
+    }
+    config["users"][0]["user"] = {"exec": plugin}
+    api.config.write_text(change.get("text") or json.dumps(config))
+    command = begin("logs", "train", "--follow")
+    assert command.code(20) == UNREACHABLE
+    assert len(command.err) == 1 and said in command.err[0]

@@ -165,7 +165,7 @@ class Follower:
                 self._away_since = None
                 note("the connection is back")
             return
-        if error.is_final:
+        if any(one.error is error for one in self._watches):
             return  # _raise_final_errors() ends the command with it
         self._away.add(path)
         if self._away_since is not None:
@@ -180,7 +180,7 @@ class Follower:
         try:
             self._find()
         except ApiError as error:
-            if error.is_of_all_requests:
+            if error.is_of_all_requests or (error.reason == "NoCredentials" and not self._was_reached):
                 raise
             if self._was_reached:  # otherwise the watch of pods says that the server is not reached
                 self._once(str(error))
