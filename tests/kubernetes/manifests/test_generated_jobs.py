@@ -262,3 +262,18 @@ def test_c8_c11_autoscalers_and_sidecars_leave_the_pods_alone():
     about = pod_of(generated(f"job {AFTER}"))["metadata"]
     assert about["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
     assert about["labels"]["sidecar.istio.io/inject"] == "false"
+
+
+def test_names_with_dots_and_one_claim_in_several_places_are_mounted():
+    """Names of claims and ConfigMaps may have dots, those of volumes may not."""
+    words = "--pvc data.v1:/a --pvc data.v1:/b:ro --config-map kube-root-ca.crt:/ca"
+    spec = pod_of(generated(f"job {words} {AFTER}"))["spec"]
+    assert spec["volumes"][1:] == [
+        {"name": "data-v1", "persistentVolumeClaim": {"claimName": "data.v1"}},
+        {"name": "kube-root-ca-crt", "configMap": {"name": "kube-root-ca.crt"}},
+    ]
+    assert spec["containers"][0]["volumeMounts"][1:] == [
+        {"name": "data-v1", "mountPath": "/a"},
+        {"name": "data-v1", "mountPath": "/b", "readOnly": True},
+        {"name": "kube-root-ca-crt", "mountPath": "/ca", "readOnly": True},
+    ]
