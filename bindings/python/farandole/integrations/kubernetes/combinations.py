@@ -6,6 +6,8 @@ from .gang import QUEUE
 from .names import RESERVED
 from .options import PORTS
 
+LONGEST_S = 2**31 - 1
+
 
 def check_quantities(o):
     """Before the amounts that were not given are chosen."""
@@ -30,10 +32,14 @@ def check_quantities(o):
 def _check_sizes(o):
     if o.max_runtime and not values.seconds(o.max_runtime):
         raise WrongCombination(f"--max-runtime '{o.max_runtime}' is no duration such as 90m, 12h or 1h30m")
+    if o.max_runtime and values.seconds(o.max_runtime) > LONGEST_S:
+        raise WrongCombination(
+            f"--max-runtime {o.max_runtime} is longer than {LONGEST_S} s, the most that KubeRay takes"
+        )
     for option, low, high in (
         ("grace", 1, 86400),
         ("max_restarts", 0, 1000),
-        ("ttl", 0, 2**31 - 1),
+        ("ttl", 0, LONGEST_S),
         ("run_as", 1, 2**31 - 1),
         ("port_base", 1024, 65536 - PORTS),
         ("metrics_port", 1024, 65535),

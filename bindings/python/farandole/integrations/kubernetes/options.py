@@ -117,7 +117,9 @@ def _add_safety(group):
     group.add_argument("--service-account", metavar="NAME", help="an existing one, such as one with a role for S3")
     group.add_argument("--job-key-secret", metavar="NAME", help="Secret whose entry 'key' is the job's key")
     group.add_argument("--run-as", type=int, default=1000, metavar="UID", help="user and group (1000)")
-    group.add_argument("--read-only-root", action="store_true", help="a read-only root file system, and /tmp in memory")
+    group.add_argument(
+        "--read-only-root", action="store_true", help="a read-only root file system, and /tmp on the node"
+    )
     group.add_argument("--network-policy", action="store_true", help="only the job's own ports, between its own pods")
     group.add_argument(
         "--allow-egress",

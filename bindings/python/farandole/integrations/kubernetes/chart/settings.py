@@ -169,7 +169,7 @@ OPTIONS = [
               "sentinel-account"),
     _optional("jobKeySecret", "job_key_secret", "Secret whose entry 'key' is the job's key", _text(_DNS),
               "sentinel-secret"),
-    _switch("readOnlyRoot", "read_only_root", "a read-only root file system, and /tmp in memory"),
+    _switch("readOnlyRoot", "read_only_root", "a read-only root file system, and /tmp on the node"),
     _switch("hostNetwork", "host_network", "the node's own network"),
     _switch("networkPolicy", "network_policy", "only the job's own ports, between its own pods"),
     Setting("allowEgress", "allow_egress", "with networkPolicy: TCP ports that may be reached anywhere",
