@@ -128,6 +128,18 @@ def test_lines_of_a_pod_that_was_deleted_while_the_connection_was_lost_are_repor
     assert command.out == ["1| first"] and command.err.count(missing) == 1
 
 
+def test_no_lines_are_said_to_be_missing_where_the_rest_was_read_after_a_lost_connection(api, begin):
+    command = follow_pod_1(api, begin)
+    with api.changed:  # at once: no stream is resumed before the pod has ended
+        api.cut()
+        api.write("train-1-x1", "last words")
+        end_pod(api, 1, 3)
+        end_pod(api, 0, 203)
+        api.put_job("Failed")
+    assert command.code() == 3
+    assert command.out == ["1| first", "1| last words"] and not any("missing here" in line for line in command.err)
+
+
 def test_the_log_of_a_pod_whose_node_is_away_hides_no_other_log(api, capsys):
     api.put_job()
     for index in (0, 1):

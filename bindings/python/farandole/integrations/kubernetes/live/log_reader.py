@@ -98,8 +98,22 @@ class LogReader:
         previous = "true" if self._restarts() == 1 else None
         if self._restarts() > 1:
             return  # the server keeps one earlier log only
-        self._take(self._kubectl.text(self._path, previous=previous, **self._query()).splitlines())
+        lines = self._kubectl.text(self._path, previous=previous, **self._query()).splitlines()
         self.error = None
+        if self._is_another():  # what the last stream had not read is deleted
+            self._is_broken = self._is_broken or self._process is None
+            return
+        self._take(lines)
+        self._is_broken = False
+
+    def _is_another(self):
+        """Whether what was read may be the log of a successor of the same name."""
+        try:
+            return not self._is_same()
+        except ApiError as error:
+            if error.reason != "NotFound":
+                raise
+            return False
 
     def _follow(self):
         self._process = process = self._kubectl.stream(self._path, STREAM_S, follow="true", **self._query())
