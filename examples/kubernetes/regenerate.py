@@ -8,8 +8,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from farandole.integrations.kubernetes import generate
-from farandole.integrations.kubernetes.chart.command import files_of
+from farandole.integrations.kubernetes import generate, reading
+from farandole.integrations.kubernetes.chart import command
 from farandole.integrations.kubernetes.document import load, render
 
 HERE = Path(__file__).resolve().parent
@@ -42,7 +42,7 @@ def generated():
 def charts():
     """Yields (file, text) for every file of every chart."""
     for path, words in _commands(CHART):
-        for name, text in files_of(words).items():
+        for name, text in command.files_of(words, reading.read(words), command.OWN["--chart-version"]).items():
             yield path.parents[1] / name, text
 
 
@@ -77,6 +77,9 @@ def components():
         whole = with_options(options)
         new = [one for key, one in whole.items() if key not in plain]
         patches = []
+        for kind, about in plain.keys() - whole.keys():
+            gone = {"$patch": "delete", "apiVersion": plain[kind, about]["apiVersion"], "kind": kind}
+            patches.append({"patch": render([{**gone, "metadata": {"name": about}}]).removeprefix("---\n")})
         for key, one in whole.items():
             if key in plain and plain[key] != one:
                 patch = {"apiVersion": one["apiVersion"], "kind": key[0], "metadata": {"name": key[1]}}

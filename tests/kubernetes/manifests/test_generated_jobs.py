@@ -26,7 +26,6 @@ def test_a_pod_of_any_kind_has_the_defaults_that_keep_a_job_alive():
             assert (
                 about["annotations"]["sidecar.istio.io/inject"] == "false" == about["labels"]["sidecar.istio.io/inject"]
             )
-            assert about["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
             assert about["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
             assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] == 1000
             box = spec["containers"][0]
@@ -39,10 +38,24 @@ def test_a_pod_of_any_kind_has_the_defaults_that_keep_a_job_alive():
                 assert spec["nodeSelector"]["karpenter.sh/capacity-type"] == "spot"
 
 
-def test_a_job_of_known_length_lets_karpenter_go_after_it():
+def test_karpenter_may_evict_ranks_from_spot_nodes_and_from_no_others():
+    for kind in KINDS.values():
+        for spot in ("", "--spot"):
+            documents = generated(f"{kind} {spot} {AFTER}")
+            for pod in pods_of(documents):
+                is_on_spot = "karpenter.sh/capacity-type" in pod["spec"].get("nodeSelector", {})
+                stays = pod["metadata"]["annotations"].get("karpenter.sh/do-not-disrupt")
+                assert stays == (None if is_on_spot else "true"), kind
+            budgets = [one for one in documents if one["kind"] == "PodDisruptionBudget"]
+            assert not (spot and budgets), kind
+    own = "--spot --annotation karpenter.sh/do-not-disrupt=30m"
+    assert pod_of(generated(f"job {own} {AFTER}"))["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "30m"
+
+
+def test_a_job_of_known_length_is_kept_by_versions_of_karpenter_that_know_no_duration_too():
     documents = generated(f"job --max-runtime 1h30m {AFTER}")
     assert only(documents, "Job")["spec"]["activeDeadlineSeconds"] == 5400
-    assert pod_of(documents)["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "1h30m"
+    assert pod_of(documents)["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
 
 
 def test_a_failure_policy_counts_failures_of_the_job_only():
@@ -53,6 +66,20 @@ def test_a_failure_policy_counts_failures_of_the_job_only():
         assert disrupted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
         assert permanent == {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [2, 64, 70, 78]}}
         assert collateral == {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [202, 203]}}
+
+
+def test_a_job_set_is_not_restarted_for_what_a_restart_cannot_cure():
+    """Nor after --max-runtime: a restarted JobSet has the time again."""
+    for kind in ("jobset --nnodes 2 --max-runtime 1h", "trainjob --nnodes 2"):
+        made = generated(f"{kind} {AFTER}")
+        spec = only(made, "JobSet")["spec"] if kind.startswith("jobset") else _of_runtime(made)
+        (rule,) = spec["failurePolicy"]["rules"]
+        assert rule["action"] == "FailJobSet" and spec["failurePolicy"]["maxRestarts"] == 3
+        assert rule["onJobFailureReasons"] == ["PodFailurePolicy", "DeadlineExceeded"]
+
+
+def _of_runtime(documents):
+    return only(documents, "TrainingRuntime")["spec"]["template"]["spec"]
 
 
 def _job_specs(documents):
@@ -235,3 +262,18 @@ def test_c8_c11_autoscalers_and_sidecars_leave_the_pods_alone():
     about = pod_of(generated(f"job {AFTER}"))["metadata"]
     assert about["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
     assert about["labels"]["sidecar.istio.io/inject"] == "false"
+
+
+def test_names_with_dots_and_one_claim_in_several_places_are_mounted():
+    """Names of claims and ConfigMaps may have dots, those of volumes may not."""
+    words = "--pvc data.v1:/a --pvc data.v1:/b:ro --config-map kube-root-ca.crt:/ca"
+    spec = pod_of(generated(f"job {words} {AFTER}"))["spec"]
+    assert spec["volumes"][1:] == [
+        {"name": "data-v1", "persistentVolumeClaim": {"claimName": "data.v1"}},
+        {"name": "kube-root-ca-crt", "configMap": {"name": "kube-root-ca.crt"}},
+    ]
+    assert spec["containers"][0]["volumeMounts"][1:] == [
+        {"name": "data-v1", "mountPath": "/a"},
+        {"name": "data-v1", "mountPath": "/b", "readOnly": True},
+        {"name": "kube-root-ca-crt", "mountPath": "/ca", "readOnly": True},
+    ]

@@ -44,6 +44,17 @@ def test_k18_a_tfjob_has_no_parameter_server():
     )
 
 
+def test_mpirun_passes_on_what_the_ranks_of_its_workers_read():
+    """A rank in a worker pod has the variables of sshd, which are not those of the pod."""
+    own = {"FARANDOLE_POD_NAME", "FARANDOLE_NODE_NAME", "FARANDOLE_TERM_GRACE_S"}  # of each pod, and of process 1
+    for kind in ("mpijob", "mpijob --implementation mpich"):
+        spec = only(generated(f"{kind} --nnodes 2 --efa 1 --monitoring --env A=b {AFTER}"), "MPIJob")["spec"]
+        replicas = spec["mpiReplicaSpecs"]
+        words = replicas["Launcher"]["template"]["spec"]["containers"][0]["args"]
+        passed = {word for text in words for word in text.split(",")}
+        assert set(env_of(pod_of(replicas["Worker"]))) - own <= passed, kind
+
+
 def test_k3_an_mpijob_names_the_hostfile_to_open_mpi_4_and_5_and_waits_for_its_workers():
     spec = only(generated(f"mpijob --nnodes 2 --nproc-per-node 4 {AFTER}"), "MPIJob")["spec"]
     launcher, worker = (

@@ -1,6 +1,8 @@
 """Tests of the errors of `farandole kubernetes gen`, and of its built-in checks of manifests."""
 
 import copy
+import os
+import subprocess
 import sys
 
 import pytest
@@ -28,6 +30,10 @@ WRONG = [
     ("job --instance-type zz.big", "is not in the table of instance types. For a type that is newer"),
     ("job --instance-type g4dn.xlarge --gpus 2", "a g4dn.xlarge has 1"),
     ("job --gpu-resource gpu", "no resource such as nvidia.com/gpu"),
+    ("job --toleration a=\u00e4:NoExecute", "is no value of a taint"),
+    ("job --toleration a=b:", "is not KEY[=VALUE][:NoSchedule|PreferNoSchedule|NoExecute]"),
+    ("job --max-runtime 10000000h", "--max-runtime 10000000h is longer than 2147483647 s"),
+    ("job --pvc x:/a --config-map x:/b", "--config-map x:/b: a claim is mounted as 'x' already"),
     ("job --gpus 4 --nproc-per-node 8", "ranks would share a GPU"),
     ("job --nproc-per-node gpu", "the pods request no GPU"),
     ("job --nproc-per-node cpu", "needs --cpus N"),
@@ -59,7 +65,7 @@ WRONG = [
     ("job --storage-class fsx", "without --new-pvc"),
     ("job --pvc data", "is not CLAIM:/PATH[:ro]"),
     ("job --pvc data:/a --pvc more:/a", "mount path '/a' stands there twice"),
-    ("job --pvc data:/a --pvc data:/b", "volume 'data' stands there twice"),
+    ("job --pvc dshm:/a", "volume 'dshm' stands there twice"),
     ("job --name Train", "only have small letters"),
     ("job --name 7-runs", "--name '7-runs' begins with a digit"),
     ("katib --parameter lr:double:0:1 --name 7-runs", "--name '7-runs' begins with a digit"),
@@ -68,6 +74,15 @@ WRONG = [
     ("lws --name " + "a" * 51, "has 51 characters and may have 50"),
     ("rayjob --name " + "a" * 48, "has 48 characters and may have 47"),
     ("katib --nnodes 11 --parameter lr:double:0:1 --name " + "a" * 45, "has 45 characters and may have 44"),
+    ("katib --parameter batch:int:1.5:3", "'1.5' is no whole number"),
+    ("katib --parameter lr:double:0:inf", "'inf' is no number"),
+    ("katib --parameter lr:double:0:1 --parameter lr:double:0:2", "lr is given twice"),
+    ("katib --parameter trialName:int:1:3", "trialName is Katib's own name"),
+    ("katib --parameter o:categorical:a;b,c", "'a;b': Katib gives the command to a shell without quotes"),
+    ("katib --parameter lr:double:0:1 --metric val/loss", "may only have letters, digits, '_', '|' and '-'"),
+    ("jobset --nnodes 4 --name " + "a" * 49, "has 49 characters and may have 48"),
+    ("trainjob --nnodes 4 --name " + "a" * 49, "has 49 characters and may have 48"),
+    ("katib --trial trainjob --parameter lr:double:0:1 --name " + "a" * 40, "has 40 characters and may have 39"),
     ("job --namespace a.b", "may only have small letters"),
     ("job --allow-egress 443", "without --network-policy"),
     ("job --network-policy --host-network", "does not apply to pods in the node's network"),
@@ -134,6 +149,10 @@ def test_an_impossible_combination_is_an_error_with_the_reason(options, why, cap
     [
         (["gen", "job", "--image", "x", "--zone", "", "--", "train"], "--zone has no value; give one, or leave"),
         (["gen", "job", "--image", "", "--", "train"], "--image has no value; give one, or leave"),
+        (
+            ["gen", "katib", "--image", "x", "--parameter", "lr:int:1:3", "--", "python", "-c", "print(1)"],
+            "'print(1)': Katib gives the command to a shell without quotes",
+        ),
         (["gen", "job", "--image", "x", "--pvc", "", "--", "train"], "--pvc has no value; give one, or leave"),
         (["gen", "job", "--image", "x y", "--", "train"], "--image 'x y' contains a space"),
         (["gen", "job", "--image", "x", "--", "train", "\udc80"], r"'\udc80' is not UTF-8"),
@@ -201,3 +220,14 @@ def test_kubernetes_own_schema_finds_a_misspelt_field_in_the_pod_of_a_custom_res
 def test_wrong_combinations_are_values_errors_for_callers_in_python():
     with pytest.raises(WrongCombination, match="no command"):
         generate(["job", "--image", "x"])
+
+
+@pytest.mark.parametrize("place, code, said", [("/dev/full", 74, "standard output cannot be written"), (None, 141, "")])
+def test_an_output_that_cannot_be_written_is_no_traceback(place, code, said):
+    """None: a pipe that nothing reads, as that of `gen ... | head`."""
+    line = [sys.executable, "-m", "farandole.integrations.kubernetes", "gen", "job", "--image", "i", "--", "t"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(place, "wb") if place else os.fdopen(writing, "wb") as out:
+        done = subprocess.run(line, stdout=out, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == code and said in done.stderr and done.stderr.count("\n") == (1 if said else 0)

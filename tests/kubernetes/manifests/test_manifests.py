@@ -12,6 +12,7 @@ from manifest_checks import (
     SCHEMAS,
     env_of,
     faults,
+    generated,
     kustomize,
     kustomized,
     need_schemas,
@@ -106,6 +107,11 @@ def test_no_file_was_forgotten():
 )
 def test_generated_files_equal_the_output_of_their_command(path, words):
     assert generate(words) == path.read_text(), "run: python examples/kubernetes/regenerate.py"
+
+
+def test_regenerate_has_nothing_to_change(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["regenerate.py", "--check"])
+    assert (regenerate.main(), capsys.readouterr().out) == (0, "")
 
 
 def test_each_kind_of_the_generator_has_a_file():
@@ -246,7 +252,8 @@ def test_h16_k12_k19_spot_is_elastic_forgiving_and_marked():
     assert (job["backoffLimitPerIndex"], job["maxFailedIndexes"]) == (3, 1) and "backoffLimit" not in job
     assert pod_of(job)["spec"]["nodeSelector"] == {"karpenter.sh/capacity-type": "spot"}
     assert env_of(pod_of(job))["FARANDOLE_NNODES"] == "1:2"
-    assert only(documents, "PodDisruptionBudget")["spec"]["minAvailable"] == 1
+    assert not [one for one in documents if one["kind"] == "PodDisruptionBudget"]
+    assert "karpenter.sh/do-not-disrupt" not in pod_of(job)["metadata"]["annotations"]
     elastic = _job("job-elastic.yaml")
     assert pod_of(elastic)["spec"]["terminationGracePeriodSeconds"] == 110
 
@@ -333,6 +340,20 @@ def test_c5_the_files_of_katib_are_four_and_each_prints_its_metric_once():
     assert trials == {"job", "pytorchjob", "mpijob", "trainjob"}
 
 
+def test_the_runtime_for_a_whole_cluster_retries_as_the_generated_one_does():
+    (shipped,) = read(KUBERNETES / "kubeflow" / "clustertrainingruntime.yaml")
+    made = only(generated("trainjob --nnodes 2 --cluster-runtime --image i -- t"), "ClusterTrainingRuntime")
+    policies = [_policies_of(one["spec"]["template"]["spec"]) for one in (shipped, made)]
+    assert policies[0] == policies[1]
+
+
+def _policies_of(job_set):
+    """How a JobSet and its Job treat failures; only a Job with a deadline ends with DeadlineExceeded."""
+    rules = job_set["failurePolicy"]["rules"]
+    rules = [{**one, "onJobFailureReasons": one["onJobFailureReasons"][:1]} for one in rules]
+    return rules, job_set["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"]
+
+
 POOLS = {
     "nodepool-gpu-spot.yaml": "ec2nodeclass-efa.yaml",
     "nodepool-gpu-od.yaml": "ec2nodeclass-efa-group.yaml",
@@ -383,7 +404,11 @@ def test_c7_nodes_come_for_jobs_and_go_after_them():
         (pool,) = filled(KUBERNETES / "karpenter" / name)
         spec = pool["spec"]
         assert spec["disruption"]["consolidationPolicy"] == "WhenEmpty"
-        assert spec["template"]["spec"]["terminationGracePeriod"] == "10m"  # more than the pods' 110 s
+        # With a terminationGracePeriod do-not-disrupt keeps no node from being replaced by one with a newer image.
+        assert {"nodes": "0", "reasons": ["Drifted"]} in spec["disruption"]["budgets"]
+        # More than the pods' 110 s, or Karpenter cuts them off. A spot node lives for two minutes after its notice.
+        wanted = "2m" if name == "nodepool-gpu-spot.yaml" else "10m"
+        assert spec["template"]["spec"]["terminationGracePeriod"] == wanted
         (node_class,) = filled(KUBERNETES / "karpenter" / node_class)
         assert spec["template"]["spec"]["nodeClassRef"]["name"] == node_class["metadata"]["name"]
         assert node_class["spec"]["associatePublicIPAddress"] is False

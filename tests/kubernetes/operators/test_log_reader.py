@@ -2,7 +2,11 @@
 
 import subprocess
 
+import pytest
+from farandole.integrations.kubernetes.live.kubectl import ApiError
 from farandole.integrations.kubernetes.live.log_reader import LogReader
+
+GONE_POD = ApiError('Error from server (NotFound): pods "train-0" not found', "NotFound")
 
 
 class OneLine:
@@ -35,3 +39,27 @@ def test_a_log_is_not_opened_again_when_another_pod_has_the_name():
     """The watch has not shown it yet: the old pod seems to run."""
     assert read([False]) == (["line 1"], 1)
     assert read([True, False]) == (["line 1", "line 2"], 2)
+
+
+class Rest(OneLine):
+    """kubectl that answers with a whole log."""
+
+    def text(self, *_, **__):
+        return "2026-01-01T00:00:01Z a line\n"
+
+
+@pytest.mark.parametrize("answer, lines, lost", [(True, ["a line"], 0), (False, [], 1), (GONE_POD, ["a line"], 0)])
+def test_the_rest_of_a_log_is_that_of_the_same_pod(answer, lines, lost):
+    """A successor of its name may come between the question whether the pod has ended, and the answer with its log."""
+
+    def is_same():
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    read_lines, losses = [], []
+    reader = LogReader(
+        Rest(), "train-0", "trainer", read_lines.append, lambda: losses.append(1), lambda: True, lambda: 0, is_same
+    )
+    reader.start()
+    assert reader.join(20) and (read_lines, len(losses)) == (lines, lost)

@@ -116,6 +116,24 @@ def test_the_state_of_a_pod_is_that_of_the_container_with_the_ranks(api, capsys,
     assert [query["container"] for path, query in api.requests if path.endswith("/log")] == ["trainer"]
 
 
+def test_c5_k20_what_katib_diverts_into_its_collector_is_read_there(api, begin, capsys):
+    """Katib redirects the container with the ranks of a trial's first pod to a file, which its collector prints."""
+    api.put_job()
+    first = with_sidecar(pod(0), "metrics-logger-and-collector", {"running": {}})
+    api.put_pod(first)
+    api.write("train-0-x1", "I0730 08:01:02.123456      15 main.go:143] [0] loss=0.25")
+    command = begin("logs", "train", "--follow")
+    command.until(lambda: command.out == ["0| [0] loss=0.25"])
+    assert main(["logs", "train"]) == RUNNING
+    assert capsys.readouterr().out == "0| [0] loss=0.25\n"
+    asked = {query["container"] for path, query in api.requests if path.endswith("/log")}
+    assert asked == {"metrics-logger-and-collector"}
+    ended = with_sidecar(pod(0, code=0), "metrics-logger-and-collector", {"terminated": {"exitCode": 0}})
+    api.put_pod(ended)
+    api.put_job("Complete")
+    assert command.code() == 0 and command.out == ["0| [0] loss=0.25"]
+
+
 def test_the_pods_of_a_searchs_trials_are_told_apart(api, begin, capsys):
     """Each trial numbers its pods from 0, and trials run at the same time."""
     running = {"conditions": [{"type": "Running", "status": "True"}]}

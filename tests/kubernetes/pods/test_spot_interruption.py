@@ -42,7 +42,8 @@ def queued(event):
 
 
 class Karpenter:
-    """What Karpenter does with a notice: it taints the node, and evicts its pods with their own grace periods."""
+    """What Karpenter does with a notice: it taints the node, and evicts its pods with their own grace periods. It
+    evicts none that do-not-disrupt or a disruption budget protects: those end with the node, and get no SIGTERM."""
 
     def __init__(self, sim, instances):
         self.sim, self.instances, self.tainted = sim, instances, set()
@@ -53,7 +54,18 @@ class Karpenter:
         for pod in self.sim.living():
             if self.instances[pod.plan.index] == node:
                 self.sim.held.add(pod.hostname)  # no other node is there yet, and this one takes no pods
-                self.sim.evict(pod)
+                if self.may_evict(pod):
+                    self.sim.evict(pod)
+
+    def may_evict(self, pod):
+        labels = pod.plan.labels
+        for one in self.sim.documents:
+            if one["kind"] == "PodDisruptionBudget":
+                chosen = one["spec"]["selector"]["matchLabels"].items()
+                there = sum(chosen <= other.plan.labels.items() for other in self.sim.living())
+                if chosen <= labels.items() and there <= one["spec"]["minAvailable"]:
+                    return False
+        return "karpenter.sh/do-not-disrupt" not in pod.plan.annotations
 
     def add_node(self, index, instance):
         self.instances[index] = instance

@@ -16,7 +16,8 @@ GROUPS = ("batch", "apps", "kubeflow.org", "jobset.x-k8s.io", "ray.io")
 class ApiServer:
     """`put` and `delete` change objects, `write` adds lines to logs. cut() breaks all connections, in the middle of a
     line too; forget() makes old versions unknown (410 Gone); `refuses`: the next so many requests get 503; `tears`: so
-    many of the next lines of streams break in their middle, with their connection."""
+    many of the next lines of streams break in their middle, with their connection; `unreachable`: pods whose nodes do
+    not answer, so that their logs cannot be read."""
 
     def __init__(self, folder):
         self.changed = threading.Condition()
@@ -24,7 +25,7 @@ class ApiServer:
         self.objects, self.history = {}, []  # (collection, name) -> object; (version, collection, type, object)
         self.logs, self.events, self.requests = {}, [], []
         self.refuses = self.tears = 0
-        self.forbidden, self.connections = set(), set()
+        self.forbidden, self.unreachable, self.connections = set(), set(), set()
         self.clock = datetime.datetime(2026, 1, 1)
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"api": self}))
         self.http.daemon_threads = True
@@ -150,6 +151,8 @@ class _Handler(BaseHTTPRequestHandler):
         collection, name, log = found.groups()
         if collection in self.api.forbidden:
             return self._fail(403, "Forbidden", f"{collection} is forbidden")
+        if log and "log" in self.api.forbidden:
+            return self._fail(403, "Forbidden", "log is forbidden")
         if log:
             return self._log(name, query)
         if collection == "events":
@@ -220,6 +223,9 @@ class _Handler(BaseHTTPRequestHandler):
         container = self.api.container_of(pod)
         if container is None:
             return self._fail(404, "NotFound", f'pods "{pod}" not found')
+        if pod in self.api.unreachable:
+            text = f'Get "https://10.0.1.7:10250/containerLogs/ml/{pod}/trainer": dial tcp 10.0.1.7:10250: i/o timeout'
+            return self._fail(500, "InternalError", text)
         start = container.get("restartCount", 0) - bool(query.get("previous"))
         since, sent = query.get("sinceTime", ""), 0
         log = self.api.logs.setdefault((pod, start), [])

@@ -1,5 +1,7 @@
 """The command `farandole kubernetes`: gen, chart, logs and status."""
 
+import errno
+import os
 import sys
 
 from .errors import WrongCombination
@@ -10,11 +12,27 @@ USAGE = """usage: farandole kubernetes gen KIND --image IMAGE [options] -- COMMA
        farandole kubernetes status NAME [-n NAMESPACE] [--wait]             the pods, and why they wait
 Each has --help. `farandole k8s` is the same."""
 
-USAGE_ERROR = 64
+USAGE_ERROR, CANNOT_WRITE, NO_READER = 64, 74, 141  # the codes of the program `farandole`
+LOST_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(words=None):
     words = sys.argv[1:] if words is None else words
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+        return code
+    except OSError as error:
+        if error.errno not in LOST_OUTPUT:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it ends
+        if error.errno == errno.EPIPE:  # the reader has ended, as `head` does
+            return NO_READER
+        print(f"farandole kubernetes: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        return CANNOT_WRITE
+
+
+def _run(words):
     if not words or words[0] in ("-h", "--help"):
         print(USAGE)
         return 0 if words else USAGE_ERROR

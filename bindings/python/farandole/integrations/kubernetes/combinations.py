@@ -6,6 +6,8 @@ from .gang import QUEUE
 from .names import RESERVED
 from .options import PORTS
 
+LONGEST_S = 2**31 - 1
+
 
 def check_quantities(o):
     """Before the amounts that were not given are chosen."""
@@ -30,10 +32,14 @@ def check_quantities(o):
 def _check_sizes(o):
     if o.max_runtime and not values.seconds(o.max_runtime):
         raise WrongCombination(f"--max-runtime '{o.max_runtime}' is no duration such as 90m, 12h or 1h30m")
+    if o.max_runtime and values.seconds(o.max_runtime) > LONGEST_S:
+        raise WrongCombination(
+            f"--max-runtime {o.max_runtime} is longer than {LONGEST_S} s, the most that KubeRay takes"
+        )
     for option, low, high in (
         ("grace", 1, 86400),
         ("max_restarts", 0, 1000),
-        ("ttl", 0, 2**31 - 1),
+        ("ttl", 0, LONGEST_S),
         ("run_as", 1, 2**31 - 1),
         ("port_base", 1024, 65536 - PORTS),
         ("metrics_port", 1024, 65535),
@@ -76,15 +82,16 @@ def _check_sizes(o):
 
 
 def _check_kind(o):
+    in_job_set = f"-node-0-{o.max_nodes - 1}-xxxxx"  # JobSet counts the random letters of a pod's name too
     longest = {
         "job": f"-{o.max_nodes - 1}",
-        "jobset": f"-node-0-{o.max_nodes - 1}",
+        "jobset": in_job_set,
         # A StatefulSet and its revision become a label of each pod; a LeaderWorkerSet has one for its workers.
         "lws": "-0-xxxxxxxxxx",
         "statefulset": "-xxxxxxxxxx",
-        "trainjob": f"-node-0-{o.max_nodes - 1}",
+        "trainjob": in_job_set,
         "rayjob": "-xxxxx-serve-svc",  # KubeRay reserves it, also where nothing is served
-        "katib": f"-xxxxxxxx-worker-{o.max_nodes - 1}",
+        "katib": "-xxxxxxxx" + (in_job_set if o.trial == "trainjob" else f"-worker-{o.max_nodes - 1}"),
     }.get(o.kind, f"-worker-{o.max_nodes - 1}")
     fault = values.fault_of_service_name(o.name, 63 - len(longest))
     if fault:

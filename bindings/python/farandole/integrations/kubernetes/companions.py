@@ -124,7 +124,7 @@ def around(o, service=True, budget=True):
     before += new_claims(o) + dra.objects(o)
     if group := pod_group(o):
         before.append(group)
-    after = [disruption_budget(o)] if budget and o.max_nodes > 1 else []
+    after = [disruption_budget(o)] if budget and o.max_nodes > 1 and not o.spot else []
     if o.network_policy:
         after.append(network_policy(o))
     if o.monitoring:

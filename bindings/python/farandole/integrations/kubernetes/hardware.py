@@ -38,7 +38,13 @@ def tolerations(o):
     for word in o.toleration:
         pair, _, effect = word.partition(":")
         key, sign, value = pair.partition("=")
-        if not values.is_key(key) or (effect and effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute")):
+        if not values.is_label_value(value):
+            raise WrongCombination(f"--toleration '{word}': '{value}' is no value of a taint")
+        if (
+            not values.is_key(key)
+            or word.endswith(":")
+            or (effect and effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"))
+        ):
             raise WrongCombination(f"--toleration '{word}' is not KEY[=VALUE][:NoSchedule|PreferNoSchedule|NoExecute]")
         made.append(
             Item(

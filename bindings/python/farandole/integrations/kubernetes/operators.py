@@ -7,10 +7,12 @@ from .dra import claimed
 from .gang import queue_labels
 from .hardware import devices
 from .names import metadata
-from .plain_kinds import failure_policy, template
-from .pods import container, demands_efa, pod_spec, run_command, variables
+from .plain_kinds import failure_policy, job_set_failure_policy, template
+from .pods import container, pod_spec, run_command, variables
 
 SSH = "/home/farandole/.ssh"
+# Variables that mpirun does not pass to ranks: each pod has its own, and process 1 of a worker reads the time.
+_OF_POD = {"FARANDOLE_POD_NAME", "FARANDOLE_NODE_NAME", "FARANDOLE_TERM_GRACE_S"}
 
 
 def top(kind, api, o, spec):
@@ -30,14 +32,7 @@ def run_policy(o):
 
 def _mpirun(o):
     ranks = str(o.max_nodes * o.processes)
-    passed = [
-        "FARANDOLE_PORT_BASE",
-        "FARANDOLE_JOB_KEY",
-        *(["FARANDOLE_METRICS_PORT", "FARANDOLE_METRICS_ADDRESS"] if o.monitoring else []),
-        *(["FARANDOLE_TRANSPORT"] if demands_efa(o) else []),
-        *(["FARANDOLE_EXPECT_EFA"] if o.efa else []),
-        *o.env,
-    ]
+    passed = [one["name"] for one in variables(o) if one["name"] not in _OF_POD]
     if o.implementation == "mpich":
         return [
             "mpiexec",
@@ -75,7 +70,7 @@ def _launcher(o):
         spec.pop(key, None)
         spec.notes.pop(key, None)
     spec.add("nodeSelector", Map(o.system_selector) or None, "No rank runs here, so it needs no GPU node.")
-    return Map(replicas=1, restartPolicy="Never", template=template(o, spec))
+    return Map(replicas=1, restartPolicy="Never", template=template(o, spec, has_ranks=False))
 
 
 def _worker(o):
@@ -202,7 +197,7 @@ def training_runtime(o):
         template=Map(
             spec=Map(
                 network=Map(publishNotReadyAddresses=True),
-                failurePolicy=Map(maxRestarts=o.max_restarts),
+                failurePolicy=job_set_failure_policy(o),
                 replicatedJobs=[node],
             )
         ),

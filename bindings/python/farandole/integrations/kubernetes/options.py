@@ -39,7 +39,7 @@ def _add_size(group):
     group.add_argument("--nnodes", default="1", metavar="N|MIN:MAX", help="pods; MIN:MAX makes the job elastic")
     group.add_argument("--nproc-per-node", default="1", metavar="N|auto|gpu|cpu", help="ranks in each pod")
     group.add_argument("--max-restarts", type=int, default=3, metavar="N", help="failures that are survived (3)")
-    group.add_argument("--max-runtime", metavar="12h", help="after this the job is ended; Karpenter waits as long")
+    group.add_argument("--max-runtime", metavar="12h", help="after this the job is ended")
     group.add_argument("--ttl", type=int, metavar="SECONDS", help="the finished job is deleted after these seconds")
     group.add_argument(
         "--grace",
@@ -117,7 +117,9 @@ def _add_safety(group):
     group.add_argument("--service-account", metavar="NAME", help="an existing one, such as one with a role for S3")
     group.add_argument("--job-key-secret", metavar="NAME", help="Secret whose entry 'key' is the job's key")
     group.add_argument("--run-as", type=int, default=1000, metavar="UID", help="user and group (1000)")
-    group.add_argument("--read-only-root", action="store_true", help="a read-only root file system, and /tmp in memory")
+    group.add_argument(
+        "--read-only-root", action="store_true", help="a read-only root file system, and /tmp on the node"
+    )
     group.add_argument("--network-policy", action="store_true", help="only the job's own ports, between its own pods")
     group.add_argument(
         "--allow-egress",

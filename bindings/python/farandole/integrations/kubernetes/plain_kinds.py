@@ -38,8 +38,19 @@ def failure_policy():
     )
 
 
-def template(o, spec, **labels):
-    return Map(metadata=pod_metadata(o, **labels), spec=spec)
+def job_set_failure_policy(o):
+    """Of a JobSet, also of the one that Trainer makes. Without a rule it is restarted for every reason."""
+    permanent = Item(
+        name="permanent",
+        action="FailJobSet",
+        onJobFailureReasons=["PodFailurePolicy", "DeadlineExceeded"],
+        why="A restart would fail again, and after --max-runtime it would have the whole time again.",
+    )
+    return Map(maxRestarts=o.max_restarts, rules=[permanent])
+
+
+def template(o, spec, has_ranks=True, **labels):
+    return Map(metadata=pod_metadata(o, has_ranks, **labels), spec=spec)
 
 
 def indexed_job_spec(o, rendezvous, subdomain, backoff, name="trainer"):
@@ -88,10 +99,7 @@ def job(o):
 
 def jobset(o):
     spec = Map(network=Map(enableDNSHostnames=True, subdomain=o.name, publishNotReadyAddresses=True))
-    spec["failurePolicy"] = Map(
-        maxRestarts=o.max_restarts,
-        rules=[Item(name="permanent", action="FailJobSet", onJobFailureReasons=["PodFailurePolicy"])],
-    )
+    spec["failurePolicy"] = job_set_failure_policy(o)
     spec.add("ttlSecondsAfterFinished", o.ttl)
     spec.add("suspend", True if o.queue else None, "Kueue starts it.")
     # The JobSet restarts all pods together, so the Job inside gives up at its first failure.

@@ -24,23 +24,30 @@ CONTROLLER_UID = "metadata.labels['batch.kubernetes.io/controller-uid']"
 # --- metadata ---------------------------------------------------------------------------------------------------------
 
 
-def _annotations(o):
+def _annotations(o, on_spot):
     made = Map({"sidecar.istio.io/inject": "false"})
-    stays = o.max_runtime or "true"
-    made.add(
-        "karpenter.sh/do-not-disrupt",
-        stays,
-        "Karpenter does not remove the nodes of a running job to consolidate others.",
-    )
+    if not on_spot:
+        made.add(
+            "karpenter.sh/do-not-disrupt",
+            "true",
+            "Karpenter does not remove the nodes of a running job to consolidate others.",
+        )
     made["cluster-autoscaler.kubernetes.io/safe-to-evict"] = "false"
+    if on_spot:
+        made.note(
+            "cluster-autoscaler.kubernetes.io/safe-to-evict",
+            "No karpenter.sh/do-not-disrupt and no PodDisruptionBudget on spot nodes: Karpenter does not evict pods "
+            "that have one, also after AWS's notice, and their ranks would end with the node, without SIGTERM.",
+        )
     made.update(pod_annotations(o))
     made.update(o.annotation)
     return made
 
 
-def pod_metadata(o, **more):
+def pod_metadata(o, has_ranks=True, **more):
     made = Map(
-        labels=labels(o, **{"sidecar.istio.io/inject": "false", **pod_labels(o), **more}), annotations=_annotations(o)
+        labels=labels(o, **{"sidecar.istio.io/inject": "false", **pod_labels(o), **more}),
+        annotations=_annotations(o, o.spot and has_ranks),
     )
     return made.note(
         "labels",

@@ -65,12 +65,12 @@ def _head(o):
         else:
             del spec["serviceAccountName"], spec["automountServiceAccountToken"]
             spec.note("securityContext", "KubeRay makes the account of this pod, for Ray's autoscaler.")
-    return template(o, spec)
+    return template(o, spec, has_ranks=False)
 
 
 def _submitter(o):
     _, spec = _without_ranks(o, "ray-job-submitter", [], variables(o), "1Gi")
-    return template(o, spec)
+    return template(o, spec, has_ranks=False)
 
 
 def _cluster(o):

@@ -218,10 +218,30 @@ def _is_parameter(name):
 
 
 def _number(word, text):
-    try:
-        return float(text)
-    except ValueError:
-        raise WrongCombination(f"--parameter {word}: '{text}' is no number") from None
+    if not re.match(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\Z", text):
+        raise WrongCombination(f"--parameter {word}: '{text}' is no number")
+    return float(text)
+
+
+def _whole_number(word, text):
+    if not re.match(r"[-+]?\d+\Z", text):
+        raise WrongCombination(f"--parameter {word}: '{text}' is no whole number; use the type double")
+    return int(text)
+
+
+def _check_words_of_trials(o):
+    """Katib joins the words of a trial's first pod by spaces, and runs them with `sh -c`."""
+    choices = [choice for _, kind, *space in o.parameter if kind == "categorical" for choice in space[0]]
+    for word in [*o.command, *choices]:
+        if shlex.quote(word) != word:
+            raise WrongCombination(
+                f"'{word}': Katib gives the command to a shell without quotes, which would split or change this word; "
+                "put it into a script in the image"
+            )
+    if not re.match(r"[\w|-]+\Z", o.metric, re.ASCII):
+        raise WrongCombination(
+            f"--metric '{o.metric}' may only have letters, digits, '_', '|' and '-', or Katib's filter does not find it"
+        )
 
 
 def _choices(word, kind, text):
@@ -247,10 +267,16 @@ def _read_parameters(words):
                 f"--parameter '{word}' is not NAME:double:MIN:MAX, NAME:int:MIN:MAX, NAME:discrete:1,2,4 or "
                 "NAME:categorical:A,B"
             )
-        low, high = (_number(word, text) for text in parts[2:])
+        low, high = ((_whole_number if parts[1] == "int" else _number)(word, text) for text in parts[2:])
         if not low < high:
             raise WrongCombination(f"--parameter {word}: {parts[2]} is not below {parts[3]}")
         parameters.append(parts)
+    names = [name for name, *_ in parameters]
+    for name in names:
+        if names.count(name) > 1:
+            raise WrongCombination(f"--parameter {name} is given twice")
+        if name == "trialName":
+            raise WrongCombination("--parameter trialName is Katib's own name here; use another one")
     return parameters
 
 
@@ -303,4 +329,6 @@ def read(words):
     o.env = _pairs(o.env, "--env", values.is_variable)
     o.set = [word.partition("=")[::2] for word in o.set]
     o.parameter = _read_parameters(o.parameter)
+    if o.kind == "katib":
+        _check_words_of_trials(o)
     return o

@@ -14,10 +14,15 @@ def _split_mount(word, option, parts):
     ):
         form = {"--pvc": "CLAIM:/PATH[:ro]", "--new-pvc": "CLAIM:/PATH:SIZE", "--config-map": "NAME:/PATH"}[option]
         raise WrongCombination(f"{option} '{word}' is not {form}")
-    fault = values.fault_of_name(found[0])
+    fault = values.fault_of_name(_volume(found[0]))
     if fault:
         raise WrongCombination(f"{option} {word}: '{found[0]}' {fault}")
     return found
+
+
+def _volume(name):
+    """The name of the volume of a claim or ConfigMap, whose own name may have dots."""
+    return name.replace(".", "-")
 
 
 def claims(o):
@@ -47,11 +52,20 @@ def volumes(o):
         mounts.append(Item(name="tmp", mountPath="/tmp"))
     existing = [_split_mount(word, "--pvc", (2, 3)) for word in o.pvc]
     new = [_split_mount(word, "--new-pvc", (3, 3))[:2] for word in o.new_pvc]
+    claimed, mapped = {}, {}  # names of volumes, and of what they are
     for claim, path, *read_only in existing + new:
-        made.append(Item(name=claim, persistentVolumeClaim=Map(claimName=claim)))
-        mounts.append(Item(name=claim, mountPath=path, **({"readOnly": True} if read_only else {})))
+        name = _volume(claim)
+        if claimed.get(name) != claim:
+            made.append(Item(name=name, persistentVolumeClaim=Map(claimName=claim)))
+        claimed[name] = claim
+        mounts.append(Item(name=name, mountPath=path, **({"readOnly": True} if read_only else {})))
     for word in o.config_map:
-        name, path = _split_mount(word, "--config-map", (2, 2))
-        made.append(Item(name=name, configMap=Map(name=name)))
+        config, path = _split_mount(word, "--config-map", (2, 2))
+        name = _volume(config)
+        if name in claimed:
+            raise WrongCombination(f"--config-map {word}: a claim is mounted as '{name}' already; rename one of them")
+        if mapped.get(name) != config:
+            made.append(Item(name=name, configMap=Map(name=config)))
+        mapped[name] = config
         mounts.append(Item(name=name, mountPath=path, readOnly=True))
     return made, mounts

@@ -9,3 +9,13 @@
 {{- $mib := min (mul 1024 (int $.Values.nprocPerNode)) $half -}}
 {{- if mod $mib 1024 }}{{ $mib }}Mi{{ else }}{{ div $mib 1024 }}Gi{{ end -}}
 {{- end -}}
+{{- define "farandole.words" -}}
+{{- range $at, $word := $.Values.command -}}
+{{- if $at }} {{ end -}}
+{{- if regexMatch "^[a-zA-Z0-9_@%+=:,./-]+$" $word -}}
+{{- $word -}}
+{{- else -}}
+'{{ replace "'" `'"'"'` $word }}'
+{{- end -}}
+{{- end -}}
+{{- end -}}

@@ -1,6 +1,7 @@
 """The command `farandole kubernetes chart`: writes a Helm chart."""
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -152,6 +153,9 @@ def _schema(chosen, kind):
     properties = {one.key: {"description": one.meaning, **one.schema} for one in chosen}
     if kind == "deployment":
         properties["minNodes"]["minimum"] = 1
+    if kind == "katib":  # which runs the command in a shell without quotes
+        words = {**properties["command"]["items"], "pattern": settings.PLAIN_WORD}
+        properties["command"] = {**properties["command"], "items": words}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",
@@ -224,9 +228,14 @@ def main(words):
     own, rest = _own_options(words)
     folder = Path(own["--directory"])
     o = reading.read(rest)
+    if not re.fullmatch(r"\d+\.\d+\.\d+([-+][-+.0-9A-Za-z]+)?", own["--chart-version"] or ""):
+        raise WrongCombination(f"--chart-version {own['--chart-version']} is no version such as 0.1.0")
     for name, text in files_of(rest, o, own["--chart-version"]).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+        try:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+        except OSError as error:
+            raise WrongCombination(f"--directory {folder}: {error.strerror}; name a folder that can be made") from None
     for warning in o.warnings:
         print(f"farandole kubernetes chart: warning: {warning}", file=sys.stderr)
     print(f"{folder}: try `helm template train {folder}`", file=sys.stderr)

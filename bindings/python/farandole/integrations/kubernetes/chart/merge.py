@@ -19,7 +19,11 @@ class Merge:
         self.variants = variants
         self.everything = (1 << len(variants.made)) - 1
         self.loops = {f.setting.unit: f for f in variants.flags if f.setting and f.setting.unit}
-        self.fields = {settings.NAME: "$.Release.Name", "@n@": "$n", settings.COMMAND.unit: 'join " " $.Values.command'}
+        self.fields = {
+            settings.NAME: "$.Release.Name",
+            "@n@": "$n",
+            settings.COMMAND.unit: f'include "{settings.WORDS}" $',
+        }
         self.fields.update({key: of[0] for key, of in DERIVED.items()})
         for setting in [*variants.amounts, *(f.setting for f in variants.flags if f.setting)]:
             self.fields.update({key: value for key, value in setting.fields.items() if key not in DERIVED})

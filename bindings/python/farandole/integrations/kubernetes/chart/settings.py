@@ -16,6 +16,7 @@ TOLERATION = "sentinel-toleration"
 
 _DNS = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _QUANTITY = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)(Ki|Mi|Gi|Ti|Pi|Ei|[mkMGTPE]?)$"
+PLAIN_WORD = "^[a-zA-Z0-9_@%+=:,./-]+$"  # of a command, which no shell changes
 _PATH = {"type": "string", "pattern": "^/[^:]*$"}
 _CLAIM = {"type": "string", "pattern": _DNS}
 
@@ -89,7 +90,9 @@ _MEMORY = f'($.Values.memory | default (printf "%dGi" (mul {_EACH} {_RANKS})))'
 MIB, SHM = "farandole.mebibytes", "farandole.shm"
 _UNITS = {"": 2**-20, "m": 2**-20 / 1000, **{u: 10**n / 2**20 for n, u in zip((3, 6, 9, 12, 15, 18), "kMGTPE")},
           **{f"{u}i": 2.0**n for n, u in zip((-10, 0, 10, 20, 30, 40), "KMGTPE")}}  # fmt: skip
-# A quantity in MiB, and the default of `shm` as the generator computes it, as templates that the manifest includes.
+WORDS = "farandole.words"
+# A quantity in MiB, the default of `shm` as the generator computes it, and the command as one text with the quotes of a
+# shell, as templates that the manifest includes.
 HELPERS = f"""{{{{- define "{MIB}" -}}}}
 {{{{- $text := toString . -}}}}
 {{{{- $number := regexFind "^[0-9.]+(e[+][0-9]+)?" $text -}}}}
@@ -100,6 +103,16 @@ HELPERS = f"""{{{{- define "{MIB}" -}}}}
 {{{{- $half := int64 (floor (divf (float64 (include "{MIB}" {_MEMORY})) 2)) -}}}}
 {{{{- $mib := min (mul 1024 {_RANKS}) $half -}}}}
 {{{{- if mod $mib 1024 }}}}{{{{ $mib }}}}Mi{{{{ else }}}}{{{{ div $mib 1024 }}}}Gi{{{{ end -}}}}
+{{{{- end -}}}}
+{{{{- define "{WORDS}" -}}}}
+{{{{- range $at, $word := $.Values.command -}}}}
+{{{{- if $at }}}} {{{{ end -}}}}
+{{{{- if regexMatch "{PLAIN_WORD}" $word -}}}}
+{{{{- $word -}}}}
+{{{{- else -}}}}
+'{{{{ replace "'" `'"'"'` $word }}}}'
+{{{{- end -}}}}
+{{{{- end -}}}}
 {{{{- end -}}}}
 """
 TOO_MUCH_SHM = f'ge (float64 (include "{MIB}" $.Values.shm)) (float64 (include "{MIB}" {_MEMORY}))'
@@ -156,7 +169,7 @@ OPTIONS = [
               "sentinel-account"),
     _optional("jobKeySecret", "job_key_secret", "Secret whose entry 'key' is the job's key", _text(_DNS),
               "sentinel-secret"),
-    _switch("readOnlyRoot", "read_only_root", "a read-only root file system, and /tmp in memory"),
+    _switch("readOnlyRoot", "read_only_root", "a read-only root file system, and /tmp on the node"),
     _switch("hostNetwork", "host_network", "the node's own network"),
     _switch("networkPolicy", "network_policy", "only the job's own ports, between its own pods"),
     Setting("allowEgress", "allow_egress", "with networkPolicy: TCP ports that may be reached anywhere",

@@ -2,6 +2,8 @@
 
 import sys
 
+from .. import values
+from ..errors import WrongCombination
 from ..names import INSTANCE
 from ..options import Parser
 from .follower import NO_SUCH_JOB, Follower, lines_of_table, note, print_logs
@@ -43,8 +45,23 @@ def parser(command):
     return made
 
 
+def _check(made, o):
+    for name, text in (("NAME", o.name), ("--namespace", o.namespace)):
+        fault = None if text is None else values.fault_of_name(text)
+        if fault:  # it becomes a part of paths and of selectors
+            raise WrongCombination(f"{name} '{text}' {fault}; `{made.prog} --help` shows the form of the command")
+    if (getattr(o, "tail", None) or 0) < 0:
+        made.error(f"--tail {o.tail} is below 0")
+    for name in ("timeout", "limit"):
+        seconds = getattr(o, name)
+        if seconds is not None and not 0 <= seconds < float("inf"):
+            made.error(f"--{name} {seconds:g} is no number of seconds")
+
+
 def main(command, words):
-    o = parser(command).parse_args(words)
+    made = parser(command)
+    o = made.parse_args(words)
+    _check(made, o)
     o.follows = o.follow if command == "logs" else o.wait
     o.shows_logs = command == "logs"
     try:

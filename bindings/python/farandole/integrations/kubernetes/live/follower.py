@@ -13,6 +13,7 @@ from .watching import Watch
 
 NO_SUCH_JOB = 66
 _DRAIN_S = 30  # after the end of the job, for the last lines of its pods
+_UNREADABLE_S = 5  # the same, for logs whose nodes do not answer
 _LOOK_AGAIN_S = 5  # for the object of a job, and for the events of pods that wait
 
 
@@ -29,7 +30,10 @@ def reason_of(kubectl, pod):
     word, reason = pod_state.state(pod)
     if reason is None:
         selector = f"involvedObject.name={pod['metadata']['name']}"
-        events = kubectl.get(kubectl.path("events"), fieldSelector=selector)["items"]
+        try:
+            events = kubectl.get(kubectl.path("events"), fieldSelector=selector)["items"]
+        except ApiError as error:
+            return word, f"its events cannot be read: {error}"
         warnings = [event for event in events if event.get("type") == "Warning"]
         reason = warnings[-1].get("message", "") if warnings else "its container is being made"
     return word, reason
@@ -52,9 +56,14 @@ def print_logs(follower):
         if not pod_state.has_started(pod):
             continue
         path = f"{follower.kubectl.path('pods')}/{pod['metadata']['name']}/log"
-        query = {"container": pod_state.container_of(pod), "tailLines": follower.o.tail}
-        for line in follower.kubectl.text(path, **query).splitlines():
-            print(f"{pod_state.short_name(pod)}| {line}", flush=True)
+        query = {"container": pod_state.container_with_log(pod), "tailLines": follower.o.tail}
+        try:
+            text = follower.kubectl.text(path, **query)
+        except ApiError as error:  # such as that its node does not answer: the other logs are readable
+            note(f"the log of {pod['metadata']['name']} cannot be read: {error}")
+            continue
+        for line in text.splitlines():
+            print(f"{pod_state.short_name(pod)}| {pod_state.line_of_ranks(pod, line)}", flush=True)
 
 
 class Follower:
@@ -156,7 +165,7 @@ class Follower:
                 self._away_since = None
                 note("the connection is back")
             return
-        if error.is_final:
+        if any(one.error is error for one in self._watches):
             return  # _raise_final_errors() ends the command with it
         self._away.add(path)
         if self._away_since is not None:
@@ -171,7 +180,7 @@ class Follower:
         try:
             self._find()
         except ApiError as error:
-            if error.is_of_all_requests:
+            if error.is_of_all_requests or (error.reason == "NoCredentials" and not self._was_reached):
                 raise
             if self._was_reached:  # otherwise the watch of pods says that the server is not reached
                 self._once(str(error))
@@ -226,10 +235,7 @@ class Follower:
         for name in sorted(self._present):
             if pod_state.state(self.pods[name])[0] != "waiting":
                 continue
-            try:
-                self._once(_waits(name, reason_of(self.kubectl, self.pods[name])[1]))
-            except ApiError as error:
-                self._once(f"{name} waits, and its events cannot be read: {error}")
+            self._once(_waits(name, reason_of(self.kubectl, self.pods[name])[1]))
 
     def _once(self, text):
         if text not in self._printed:
@@ -254,7 +260,10 @@ class Follower:
 
         def has_ended():
             now = self.pods[name]
-            return restarted() > 0 or name not in self._present or pod_state.exit_code(now) is not None
+            return restarted() > 0 or name not in self._present or pod_state.log_has_ended(now)
+
+        def show(line):
+            print(f"{short}| {pod_state.line_of_ranks(pod, line)}", flush=True)
 
         def is_same():
             try:
@@ -267,13 +276,14 @@ class Follower:
         reader = LogReader(
             self.kubectl,
             name,
-            pod_state.container_of(pod),
-            lambda line: self._messages.put(lambda: print(f"{short}| {line}", flush=True)),
+            pod_state.container_with_log(pod),
+            lambda line: self._messages.put(lambda: show(line)),
             lambda: self._messages.put(lambda: self._lines_are_lost(name, short)),
             has_ended,
             restarted,
             is_same,
             self.o.tail,
+            lambda error: self._messages.put(lambda: self._once(f"the log of {name} cannot be read: {error}")),
         )
         self._readers[(uid, count)] = reader
         reader.start()
@@ -288,12 +298,20 @@ class Follower:
             self._take_pods(Watch(self.kubectl, self.kubectl.path("pods"), None, None, **self._selector()).list_again())
         except ApiError as error:
             self._once(f"the pods could not be listed at the end: {error}")
+        is_unreadable_at = time.monotonic() + _UNREADABLE_S
         while time.monotonic() < ends:
-            if not self._handle_one(0.05) and all(one.join(0) for one in self._readers.values()):
+            away = time.monotonic() > is_unreadable_at
+            if not self._handle_one(0.05) and all(
+                one.join(0) or (away and one.error and one.error.reason == "InternalError")
+                for one in self._readers.values()
+            ):
                 break
         while self._handle_one(0):
             pass
-        open_ones = sum(not one.join(0) for one in self._readers.values())
+        for one in self._readers.values():
+            if one.error and not one.join(0):
+                note(f"the log of {one.pod} cannot be read to its end: {one.error}")
+        open_ones = sum(not one.join(0) and not one.error for one in self._readers.values())
         if open_ones:
             note(f"{open_ones} pods still write {_DRAIN_S} s after the end of the job; the rest is not shown")
 

@@ -11,11 +11,19 @@ _OWN_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"  # of
 _SHORT_S = 30
 # What kubectl tries where its configuration names no cluster.
 _NO_CLUSTER = "The connection to the server localhost:8080 was refused"
+# What it writes where its configuration is at fault, and where the program that gives it credentials is.
+_UNUSABLE = re.compile(
+    r"error: (context .* does not exist|You must be logged in|error loading config file|invalid configuration)"
+    r"|Unable to connect to the server: tls: failed to verify certificate"
+)
+_NO_CREDENTIALS = "Unable to connect to the server: getting credentials"
+_FIRST_WORDS = ("Error from server", "error: ", "Unable to connect", "The connection to the server")
 
 
 class ApiError(RuntimeError):
     """An answer of the API server, or of kubectl, that is an error. `reason`: NotFound, Forbidden, Expired, ...;
-    NoCluster where kubectl's configuration does not suffice, and "" where the server could not be reached."""
+    NoCluster where kubectl's configuration does not suffice, NoCredentials where the program that logs in fails, and ""
+    where the server could not be reached."""
 
     def __init__(self, text, reason=""):
         super().__init__(text)
@@ -41,16 +49,19 @@ class ApiError(RuntimeError):
 
 
 def error_of(text):
-    """The error that kubectl wrote."""
-    text = text.strip().splitlines()[-1] if text.strip() else "kubectl ended without a message"
+    """The error that kubectl wrote. Warnings may stand before its line, and hints after it."""
+    lines = text.strip().splitlines() or ["kubectl ended without a message"]
+    text = next((line for line in reversed(lines) if line.startswith(_FIRST_WORDS)), lines[-1])
     if text.startswith(_NO_CLUSTER):
         return ApiError(
             "kubectl is configured for no cluster: `kubectl config get-contexts` shows those that there are; "
             "for EKS `aws eks update-kubeconfig --name CLUSTER` adds one",
             "NoCluster",
         )
-    if re.match(r"error: (context .* does not exist|You must be logged in)", text):
+    if _UNUSABLE.match(text):
         return ApiError(text.removeprefix("error: "), "NoCluster")
+    if text.startswith(_NO_CREDENTIALS):
+        return ApiError(text, "NoCredentials")
     found = re.match(r"Error from server(?: \((\w+)\))?: ", text)
     reason = (found.group(1) or "") if found else ""
     return ApiError(text, "Expired" if reason == "Gone" else reason)

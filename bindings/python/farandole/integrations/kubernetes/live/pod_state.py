@@ -126,6 +126,31 @@ def container_of(pod):
     return named if named in names else names[0] if names else None
 
 
+# Katib redirects the output of a trial's first pod to a file. Its collector prints the lines, with klog's header.
+_COLLECTOR = "metrics-logger-and-collector"
+_KLOG = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [^ ]+:\d+\] ")
+
+
+def _is_collected(pod):
+    return any(one.get("name") == _COLLECTOR for one in pod.get("spec", {}).get("containers") or [])
+
+
+def container_with_log(pod):
+    """The name of the container that prints what the ranks print."""
+    return _COLLECTOR if _is_collected(pod) else container_of(pod)
+
+
+def log_has_ended(pod):
+    statuses = pod.get("status", {}).get("containerStatuses") or []
+    collector = next((one for one in statuses if _is_collected(pod) and one.get("name") == _COLLECTOR), None)
+    return "terminated" in collector.get("state", {}) if collector else exit_code(pod) is not None
+
+
+def line_of_ranks(pod, line):
+    """A line of that container's log as the ranks printed it."""
+    return _KLOG.sub("", line, count=1) if _is_collected(pod) and _KLOG.match(line) else line
+
+
 def has_started(pod):
     """Whether the pod's container runs or has run."""
     current = _container_state(pod)

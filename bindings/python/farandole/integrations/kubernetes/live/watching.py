@@ -19,13 +19,14 @@ class Watch:
     `trouble(error)` when the connection is lost; `trouble(None)` follows when it is back.
 
     A broken connection is resumed from the last version. If the server answers 410 Gone, all objects are listed again.
-    An error that would repeat, such as Forbidden, ends the watch; it is in `error` then.
+    An error that would repeat, such as Forbidden, ends the watch; it is in `error` then. So does a failed login, unless
+    the server has answered before: the network may be away.
     """
 
     def __init__(self, kubectl, path, report, trouble, **selector):
         self._kubectl, self._path, self._selector = kubectl, path, selector
         self._report, self._trouble = report, trouble
-        self._objects, self._version = {}, None
+        self._objects, self._version, self._was_reached = {}, None, False
         self._process, self._lock, self._over = None, threading.Lock(), False
         self.error = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -52,6 +53,7 @@ class Watch:
             try:
                 if self._version is None:
                     self._objects = self.list_again()
+                    self._was_reached = True
                     self._report(dict(self._objects))
                 elif is_lost:  # a watch may be silent for long, so that it does not show whether the server answers
                     self._kubectl.get(self._path, limit=1, **self._selector)
@@ -64,7 +66,7 @@ class Watch:
             except ApiError as error:
                 if self._over:
                     return
-                if error.is_final:
+                if error.is_final or (error.reason == "NoCredentials" and not self._was_reached):
                     self.error = error
                     return self._trouble(error)
                 if not is_lost:
