@@ -26,9 +26,11 @@ constexpr std::size_t kFdsAtOnce = 32;
 // Members wait this much longer than the deadline, so that the leader's error with the missing ranks reaches them.
 constexpr double kDecisionSeconds = 1;
 // Sparse segments only. The leader publishes kNone and a reason instead of an address; a member that has mapped the
-// segment answers kMapped.
+// segment answers kMapped. In the length of a refusal this bit says that all members go on without the segment.
 constexpr std::string_view kNone = "none: ";
 constexpr std::byte kMapped{1};
+constexpr uint32_t kGoOnWithout = uint32_t{1} << 31;
+constexpr int kRetryAcceptMs = 20;
 
 class Setup {
  public:
@@ -59,14 +61,14 @@ class Setup {
     return std::move(share_);
   }
 
-  // Shares a sparse segment alone.
+  // Shares a sparse segment alone. The code `unsupported` means that no member has it, and that all know this.
   Result<std::shared_ptr<SharedSegment>> run_sparse(std::size_t bytes) {
     passed_ = 0;
     FDL_RETURN_IF_ERROR(share_.index == 0 ? lead_sparse(bytes) : follow_sparse());
     return std::move(share_.segment);
   }
 
-  // Shares a sparse segment, so many doorbells of each member, and the liveness descriptors.
+  // Shares a sparse segment, so many doorbells of each member, and the liveness descriptors; else as run_sparse().
   Result<GroupMeeting> run_meeting(std::size_t bytes, std::size_t backed_bytes, std::size_t doorbells) {
     backed_bytes_ = backed_bytes;
     passed_ = doorbells + 1;
@@ -122,12 +124,17 @@ class Setup {
     sockets_.resize(members_.size());
     received_fds_.resize(members_.size());
     doorbell_ids_.resize(members_.size());
+    arrived_.resize(members_.size());
     const Status gathered = gather(listening.fd.get());
-    return gathered.ok() ? gathered : refuse(gathered);
+    return gathered.ok() || goes_on_without(gathered) ? gathered : refuse(gathered);
   }
+
+  // Whether all members were told already that they go on without the segment.
+  bool goes_on_without(const Status& gathered) const { return is_sparse_ && gathered.code() == Code::unsupported; }
 
   // A leader that cannot create the segment publishes the reason under the key of its address.
   Status lead_sparse(std::size_t bytes) {
+    is_sparse_ = true;
     auto segment = SharedSegment::create_sparse(bytes);
     if (segment.ok() && backed_bytes_ > 0) {
       if (const Status backed = segment->commit(0, backed_bytes_); !backed.ok()) segment = backed;
@@ -173,13 +180,18 @@ class Setup {
     std::size_t received = 0;  // bytes of it
   };
 
-  // All handshakes run at once, so that a silent connection delays no member.
+  // All handshakes run at once, so that a silent connection delays no member. If the descriptors of this process do not
+  // suffice for a sparse segment, each member is told so when it has proved the key, and disconnected.
   Status gather(int listening_fd) {
     std::list<Caller> callers;
     for (int missing = size() - 1; missing > 0;) {
       if (membership_.deadline.passed()) return missing_members_error();
-      std::vector<pollfd> waits{{listening_fd, POLLIN, 0}, {membership_.deadline.interrupt_fd(), POLLIN, 0}};
+      // A queue that this process cannot accept from stays readable.
+      const bool pauses = std::exchange(cannot_accept_, false);
+      std::vector<pollfd> waits{{pauses ? -1 : listening_fd, POLLIN, 0},
+                                {membership_.deadline.interrupt_fd(), POLLIN, 0}};
       Deadline until = membership_.deadline;
+      if (pauses) until = until.earlier(Deadline::after_ns(int64_t{kRetryAcceptMs} * 1'000'000));
       for (const Caller& caller : callers) {
         const bool sends = !caller.index && caller.introduction.has_output();
         waits.push_back({caller.fd.get(), static_cast<short>(sends ? POLLOUT : POLLIN), 0});
@@ -195,9 +207,30 @@ class Setup {
         const bool stays = progress == Progress::waits && (caller->index || !caller->timeout.passed());
         caller = stays ? std::next(caller) : callers.erase(caller);
       }
-      if (waits[0].revents != 0) FDL_RETURN_IF_ERROR(accept_callers(listening_fd, callers));
+      FDL_RETURN_IF_ERROR(own_failure_);
+      if (waits[0].revents == 0) continue;
+      const Status accepted = accept_callers(listening_fd, callers);
+      if (accepted.ok()) continue;
+      if (!is_sparse_ || accepted.code() != Code::resource) return accepted;
+      cannot_accept_ = true;
+      give_up(accepted);
     }
-    return {};
+    return given_up_;
+  }
+
+  // All members will go on without the segment. Those that are connected are told at once, which frees descriptors, as
+  // does what this member has for the segment.
+  void give_up(const Status& why) {
+    if (!given_up_.ok()) return;
+    given_up_ = Status(Code::unsupported, leader() + ": " + std::string(why.text()));
+    for (const UniqueFd& socket : sockets_) {
+      if (socket) send_refusal(socket.get(), given_up_);
+    }
+    for (UniqueFd& socket : sockets_) socket.reset();
+    for (auto& fds : received_fds_) fds.clear();
+    share_.segment.reset();
+    doorbells_.clear();
+    liveness_ = {};
   }
 
   Status accept_callers(int listening_fd, std::list<Caller>& callers) {
@@ -224,12 +257,22 @@ class Setup {
       caller.index = index_of(caller.introduction.introduced().peer);
       if (!caller.index) return Progress::refused;
     }
+    if (!given_up_.ok()) return dismiss(caller);
     if (sockets_[*caller.index]) return Progress::refused;  // a second connection of the same member
     if (passed_ > 0) {
       const Progress passed = receive_doorbell(caller);
       if (passed != Progress::admitted) return passed;
     }
+    arrived_[*caller.index] = true;
     sockets_[*caller.index] = std::move(caller.fd);
+    return Progress::admitted;
+  }
+
+  // A member that has proved the key, after give_up().
+  Progress dismiss(const Caller& caller) {
+    if (arrived_[*caller.index]) return Progress::refused;
+    arrived_[*caller.index] = true;
+    send_refusal(caller.fd.get(), given_up_);
     return Progress::admitted;
   }
 
@@ -244,6 +287,13 @@ class Setup {
     }
     if (!wait_readable(socket, Deadline::at_ns(0))) return Progress::waits;
     auto fds = recv_fds(socket, passed_, Deadline::at_ns(0));
+    if (!fds.ok() && fds.status().code() == Code::resource) {
+      if (is_sparse_) {
+        give_up(fds.status());
+        return dismiss(caller);
+      }
+      own_failure_ = fds.status();
+    }
     if (!fds.ok()) return Progress::refused;
     received_fds_[*caller.index] = fds.take();
     std::memcpy(&doorbell_ids_[*caller.index], caller.doorbell.data(), caller.doorbell.size());
@@ -261,7 +311,7 @@ class Setup {
   Status missing_members_error() const {
     std::string names;
     for (std::size_t i = 1; i < members_.size(); ++i) {
-      if (sockets_[i]) continue;
+      if (arrived_[i]) continue;
       if (!names.empty()) names += ", ";
       names += membership_.name_of(members_[i]);
     }
@@ -292,24 +342,29 @@ class Setup {
 
   // Sends the error to all connected members and returns it.
   Status refuse(const Status& why) {
-    const std::string& text = why.text();
-    const auto length = static_cast<uint32_t>(text.size());
-    const Deadline deadline = Deadline::after_seconds(kDecisionSeconds);
     for (const UniqueFd& socket : sockets_) {
-      if (!socket) continue;
-      if (write_all(socket.get(), std::as_bytes(std::span(&length, 1)), deadline).ok()) {
-        (void)write_all(socket.get(), bytes_of(text), deadline);
-      }
+      if (socket) send_refusal(socket.get(), why);
     }
     return why;
+  }
+
+  void send_refusal(int socket, const Status& why) {
+    const std::string& text = why.text();
+    const bool goes_on = is_sparse_ && why.code() == Code::unsupported;
+    const uint32_t length = static_cast<uint32_t>(text.size()) | (goes_on ? kGoOnWithout : 0);
+    const Deadline deadline = Deadline::after_seconds(kDecisionSeconds);
+    if (write_all(socket, std::as_bytes(std::span(&length, 1)), deadline).ok()) {
+      (void)write_all(socket, bytes_of(text), deadline);
+    }
   }
 
   // ---- The other members ----
   Status follow() {
     FDL_RETURN_IF_ERROR(join_leader());
     const int socket = leader_socket_.get();
-    FDL_RETURN_IF_ERROR(pass(doorbell_->id, {doorbell_->event.fd(), liveness_.watched.get()}));
-    FDL_RETURN_IF_ERROR(receive_decision(Code::timeout));
+    const Status sent = pass(doorbell_->id, {doorbell_->event.fd(), liveness_.watched.get()});
+    FDL_RETURN_IF_ERROR(receive_decision());
+    FDL_RETURN_IF_ERROR(sent);
     std::vector<uint64_t> ids(members_.size());
     const Status passed = read_all(socket, std::as_writable_bytes(std::span(ids)), timeout());
     if (!passed.ok()) return passed.while_doing("receiving the shared memory of " + leader());
@@ -325,12 +380,14 @@ class Setup {
 
   Status follow_sparse() {
     FDL_RETURN_IF_ERROR(join_leader());
-    if (passed_ > 0) FDL_RETURN_IF_ERROR(pass(0, passed_by_me()));
-    FDL_RETURN_IF_ERROR(receive_decision(Code::timeout));
-    Status taken = take_segment();
+    const Status sent = passed_ > 0 ? pass(0, passed_by_me()) : Status();
+    FDL_RETURN_IF_ERROR(receive_decision());
+    FDL_RETURN_IF_ERROR(sent);
+    const Status taken = take_segment();
     const std::byte answer = taken.ok() ? kMapped : std::byte{0};
-    FDL_RETURN_IF_ERROR(write_all(leader_socket_.get(), std::span(&answer, 1), membership_.deadline));
-    FDL_RETURN_IF_ERROR(receive_decision(Code::unsupported));
+    const Status answered = write_all(leader_socket_.get(), std::span(&answer, 1), membership_.deadline);
+    FDL_RETURN_IF_ERROR(receive_decision());
+    FDL_RETURN_IF_ERROR(answered);
     return taken;
   }
 
@@ -396,16 +453,19 @@ class Setup {
   // The membership's deadline plus the time that the leader's error may need.
   Deadline timeout() const { return membership_.deadline.shifted_by_ns(seconds_to_ns(kDecisionSeconds)); }
 
-  Status receive_decision(Code refusal) {
+  // A leader that refuses closes the connection, so that what this member sends then may fail: the refusal is the
+  // reason.
+  Status receive_decision() {
     uint32_t length = 0;
     const int socket = leader_socket_.get();
     const Status answered = read_all(socket, std::as_writable_bytes(std::span(&length, 1)), timeout());
     if (!answered.ok()) return answered.while_doing("waiting for the shared memory of " + leader());
     if (length == 0) return {};
+    const Code code = (length & kGoOnWithout) != 0 ? Code::unsupported : Code::timeout;
     // The length comes from another process, so it is bounded.
-    std::string text(std::min<std::size_t>(length, 4096), ' ');
+    std::string text(std::min<std::size_t>(length & ~kGoOnWithout, 4096), ' ');
     FDL_RETURN_IF_ERROR(read_all(socket, std::as_writable_bytes(std::span(text)), timeout()));
-    return Status(refusal, std::move(text));
+    return Status(code, std::move(text));
   }
 
   // Receives so many descriptors, in as many messages as the leader sends.
@@ -426,6 +486,7 @@ class Setup {
   const std::string purpose_;
   std::string key_;
   std::size_t passed_ = 2;  // descriptors that each member passes
+  bool is_sparse_ = false;  // the segment may be done without
   std::shared_ptr<const Doorbell> doorbell_;
   Liveness liveness_;
   SharedLives lives_;
@@ -438,6 +499,10 @@ class Setup {
   std::vector<UniqueFd> sockets_;
   std::vector<std::vector<UniqueFd>> received_fds_;  // doorbells, liveness descriptor
   std::vector<uint64_t> doorbell_ids_;
+  std::vector<bool> arrived_;  // members that are not missing any more
+  Status given_up_;            // why all members go on without the segment
+  Status own_failure_;         // why this member cannot receive the descriptors of another one
+  bool cannot_accept_ = false;
   std::string refused_;  // the error of the last connection whose handshake failed
 };
 
