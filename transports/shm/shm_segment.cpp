@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <charconv>
 #include <cstring>
 #include <list>
@@ -15,6 +14,8 @@
 #include "system/poller.h"
 #include "system/socket.h"
 #include "transports/shm/memory_group/lives_watch.h"
+#include "transports/shm/set_up/shm_caller.h"
+#include "transports/shm/set_up/shm_decision.h"
 #include "transports/shm/shm_mappings.h"
 
 namespace fdl {
@@ -22,14 +23,12 @@ namespace {
 
 constexpr double kHandshakeSeconds = 10;    // limit for one connection's handshake
 constexpr std::size_t kMostCallers = 4096;  // connections in their handshake; the oldest one is closed for a new one
-constexpr std::size_t kFdsAtOnce = 32;
 // Members wait this much longer than the deadline, so that the leader's error with the missing ranks reaches them.
 constexpr double kDecisionSeconds = 1;
 // Sparse segments only. The leader publishes kNone and a reason instead of an address; a member that has mapped the
-// segment answers kMapped. In the length of a refusal this bit says that all members go on without the segment.
+// segment answers kMapped.
 constexpr std::string_view kNone = "none: ";
 constexpr std::byte kMapped{1};
-constexpr uint32_t kGoOnWithout = uint32_t{1} << 31;
 constexpr int kRetryAcceptMs = 20;
 
 class Setup {
@@ -170,20 +169,10 @@ class Setup {
     return {};
   }
 
-  // A connection to the leader. It proves the job's key, and then passes its descriptors.
-  struct Caller {
-    UniqueFd fd;
-    Introduction introduction;
-    Deadline timeout;
-    std::optional<std::size_t> index{};  // once it has proved the key
-    std::array<std::byte, sizeof(uint64_t)> doorbell{};
-    std::size_t received = 0;  // bytes of it
-  };
-
   // All handshakes run at once, so that a silent connection delays no member. If the descriptors of this process do not
   // suffice for a sparse segment, each member is told so when it has proved the key, and disconnected.
   Status gather(int listening_fd) {
-    std::list<Caller> callers;
+    std::list<ShmCaller> callers;
     for (int missing = size() - 1; missing > 0;) {
       if (membership_.deadline.passed()) return missing_members_error();
       // A queue that this process cannot accept from stays readable.
@@ -192,7 +181,7 @@ class Setup {
                                 {membership_.deadline.interrupt_fd(), POLLIN, 0}};
       Deadline until = membership_.deadline;
       if (pauses) until = until.earlier(Deadline::after_ns(int64_t{kRetryAcceptMs} * 1'000'000));
-      for (const Caller& caller : callers) {
+      for (const ShmCaller& caller : callers) {
         const bool sends = !caller.index && caller.introduction.has_output();
         waits.push_back({caller.fd.get(), static_cast<short>(sends ? POLLOUT : POLLIN), 0});
         if (!caller.index) until = until.earlier(caller.timeout);
@@ -233,7 +222,7 @@ class Setup {
     liveness_ = {};
   }
 
-  Status accept_callers(int listening_fd, std::list<Caller>& callers) {
+  Status accept_callers(int listening_fd, std::list<ShmCaller>& callers) {
     while (true) {
       FDL_ASSIGN_OR_RETURN(UniqueFd fd, accept_one(listening_fd));
       if (!fd) return {};
@@ -249,7 +238,7 @@ class Setup {
   // A failed connection is ignored: it may not belong to the job, or its member has died, and then the deadline's error
   // names that member.
   enum class Progress { waits, admitted, refused };
-  Progress advance(Caller& caller) {
+  Progress advance(ShmCaller& caller) {
     if (!caller.index) {
       const auto finished = caller.introduction.advance(caller.fd.get());
       if (!finished.ok()) refused_ = finished.status().text();
@@ -269,23 +258,18 @@ class Setup {
   }
 
   // A member that has proved the key, after give_up().
-  Progress dismiss(const Caller& caller) {
+  Progress dismiss(const ShmCaller& caller) {
     if (arrived_[*caller.index]) return Progress::refused;
     arrived_[*caller.index] = true;
     send_refusal(caller.fd.get(), given_up_);
     return Progress::admitted;
   }
 
-  Progress receive_doorbell(Caller& caller) {
+  Progress receive_doorbell(ShmCaller& caller) {
     const int socket = caller.fd.get();
-    while (caller.received < caller.doorbell.size()) {
-      if (!wait_readable(socket, Deadline::at_ns(0))) return Progress::waits;
-      const ssize_t count =
-          ::recv(socket, &caller.doorbell[caller.received], caller.doorbell.size() - caller.received, MSG_DONTWAIT);
-      if (count <= 0) return Progress::refused;
-      caller.received += static_cast<std::size_t>(count);
-    }
-    if (!wait_readable(socket, Deadline::at_ns(0))) return Progress::waits;
+    const ShmCaller::Id id = caller.receive_id();
+    if (id == ShmCaller::Id::broken) return Progress::refused;
+    if (id == ShmCaller::Id::waits || !wait_readable(socket, Deadline::at_ns(0))) return Progress::waits;
     auto fds = recv_fds(socket, passed_, Deadline::at_ns(0));
     if (!fds.ok() && fds.status().code() == Code::resource) {
       if (is_sparse_) {
@@ -322,21 +306,14 @@ class Setup {
 
   // Write errors are ignored: a member that dies here is found by its liveness descriptor, as later.
   void approve() {
-    const uint32_t fine = 0;
-    for (std::size_t i = 1; i < members_.size(); ++i) {
-      (void)write_all(sockets_[i].get(), std::as_bytes(std::span(&fine, 1)), membership_.deadline);
-    }
+    for (std::size_t i = 1; i < members_.size(); ++i) (void)send_approval(sockets_[i].get(), membership_.deadline);
   }
 
   void send_to_members(std::span<const int> fds, std::span<const uint64_t> ids = {}) {
     approve();
     for (std::size_t i = 1; i < members_.size(); ++i) {
       (void)write_all(sockets_[i].get(), std::as_bytes(ids), membership_.deadline);
-      // The kernel limits the number of descriptors in one message.
-      for (std::size_t first = 0; first < fds.size(); first += kFdsAtOnce) {
-        const std::size_t count = std::min(kFdsAtOnce, fds.size() - first);
-        (void)send_fds(sockets_[i].get(), fds.subspan(first, count), membership_.deadline);
-      }
+      (void)send_fds_in_parts(sockets_[i].get(), fds, membership_.deadline);
     }
   }
 
@@ -348,14 +325,9 @@ class Setup {
     return why;
   }
 
-  void send_refusal(int socket, const Status& why) {
-    const std::string& text = why.text();
+  void send_refusal(int socket, const Status& why) const {
     const bool goes_on = is_sparse_ && why.code() == Code::unsupported;
-    const uint32_t length = static_cast<uint32_t>(text.size()) | (goes_on ? kGoOnWithout : 0);
-    const Deadline deadline = Deadline::after_seconds(kDecisionSeconds);
-    if (write_all(socket, std::as_bytes(std::span(&length, 1)), deadline).ok()) {
-      (void)write_all(socket, bytes_of(text), deadline);
-    }
+    fdl::send_refusal(socket, why, goes_on, Deadline::after_seconds(kDecisionSeconds));
   }
 
   // ---- The other members ----
@@ -455,30 +427,10 @@ class Setup {
 
   // A leader that refuses closes the connection, so that what this member sends then may fail: the refusal is the
   // reason.
-  Status receive_decision() {
-    uint32_t length = 0;
-    const int socket = leader_socket_.get();
-    const Status answered = read_all(socket, std::as_writable_bytes(std::span(&length, 1)), timeout());
-    if (!answered.ok()) return answered.while_doing("waiting for the shared memory of " + leader());
-    if (length == 0) return {};
-    const Code code = (length & kGoOnWithout) != 0 ? Code::unsupported : Code::timeout;
-    // The length comes from another process, so it is bounded.
-    std::string text(std::min<std::size_t>(length & ~kGoOnWithout, 4096), ' ');
-    FDL_RETURN_IF_ERROR(read_all(socket, std::as_writable_bytes(std::span(text)), timeout()));
-    return Status(code, std::move(text));
-  }
+  Status receive_decision() const { return fdl::receive_decision(leader_socket_.get(), leader(), timeout()); }
 
-  // Receives so many descriptors, in as many messages as the leader sends.
-  Result<std::vector<UniqueFd>> receive_fds(std::size_t left) {
-    std::vector<UniqueFd> fds;
-    while (left > 0) {
-      const std::size_t count = std::min(kFdsAtOnce, left);
-      auto received = recv_fds(leader_socket_.get(), count, timeout());
-      if (!received.ok()) return received.status().while_doing("receiving the shared memory of " + leader());
-      for (UniqueFd& fd : *received) fds.push_back(std::move(fd));
-      left -= count;
-    }
-    return fds;
+  Result<std::vector<UniqueFd>> receive_fds(std::size_t count) const {
+    return receive_fds_in_parts(leader_socket_.get(), count, leader(), timeout());
   }
 
   const Membership& membership_;
@@ -506,15 +458,6 @@ class Setup {
   std::string refused_;  // the error of the last connection whose handshake failed
 };
 
-}  // namespace
-
-Status too_much_memory(std::size_t bytes_of_rank, std::size_t ranks) {
-  return Status(Code::resource, "shm: FARANDOLE_SHM_BYTES=" + std::to_string(bytes_of_rank) + " for each of " +
-                                    std::to_string(ranks) + " ranks is more than any host has");
-}
-
-namespace {
-
 Status check_count(const std::vector<int>& members) {
   if (members.size() <= static_cast<std::size_t>(kMaxShmRanks)) return {};
   return Status(Code::unsupported, "shm: " + std::to_string(members.size()) + " ranks on one host, at most " +
@@ -522,6 +465,11 @@ Status check_count(const std::vector<int>& members) {
 }
 
 }  // namespace
+
+Status too_much_memory(std::size_t bytes_of_rank, std::size_t ranks) {
+  return Status(Code::resource, "shm: FARANDOLE_SHM_BYTES=" + std::to_string(bytes_of_rank) + " for each of " +
+                                    std::to_string(ranks) + " ranks is more than any host has");
+}
 
 Result<std::shared_ptr<SharedSegment>> share_sparse(const Membership& membership, const std::vector<int>& members,
                                                     std::string_view purpose, std::size_t bytes) {
