@@ -144,9 +144,9 @@ int run_rank(int thread, int threads, std::size_t count, int lost) {
   std::fflush(stdout);
   if (!run_named_steps(world, number("NAMED_STEPS", 0))) return 1;
   float one = 1;
-  if (lost < 0) return 0;
   try {
-    comm.allreduce(&one, 1);  // all ranks have printed
+    comm.allreduce(&one, 1);  // all ranks have printed: one that leaves earlier ends the locked order of the others
+    if (lost < 0) return 0;
     if (world.rank() == lost) {
       std::printf("KILLED %lld\n", now_ns());
       std::fflush(stdout);

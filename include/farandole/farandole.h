@@ -67,7 +67,7 @@ typedef enum fdl_result {
   FDL_SHUT_DOWN = 6,        /* this world, or a rank that is needed, has been shut down */
   FDL_NOT_INITIALIZED = 7,  /* no world, or a world inherited through fork() */
   FDL_UNSUPPORTED = 8,      /* this build, machine or object cannot do it; the text names what is missing */
-  FDL_RESOURCE = 9,         /* memory, descriptors or files are short */
+  FDL_RESOURCE = 9,         /* memory, descriptors, ports or files are short */
   FDL_TRANSPORT = 10,       /* a connection failed or carried an invalid message */
   FDL_AUTHENTICATION = 11,  /* the job keys differ, or bytes were changed on their way */
   FDL_INTERNAL = 12         /* a bug: please report */

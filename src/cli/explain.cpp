@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "algorithms/choice/choose.h"
@@ -48,6 +49,9 @@ struct Answer {
 };
 
 constexpr int kShownRanks = 8;  // in larger groups only the steps of rank 0 are printed
+// In larger groups the model's formulas predict the times, as in the choice: the time of a simulation grows with the
+// cube of the ranks where each has a message for each other. `farandole simulate` has no such limit.
+constexpr int kSimulatedRanks = 128;
 
 std::optional<Collective> collective_named(const std::string& name) {
   for (int kind = 0; kind < kCollectiveCount; ++kind) {
@@ -56,15 +60,17 @@ std::optional<Collective> collective_named(const std::string& name) {
   return std::nullopt;
 }
 
+Schedule schedule_of(const Algorithm& algorithm, const GroupShape& shape, int rank) {
+  return algorithm.write({.collective = algorithm.collective,
+                          .rank = rank,
+                          .size = shape.ranks,
+                          .ranks_per_host = std::max(1, shape.ranks_per_host)});
+}
+
 // The schedules of all ranks of a group of this shape.
 std::vector<Schedule> schedules_of(const Algorithm& algorithm, const GroupShape& shape) {
   std::vector<Schedule> schedules;
-  for (int rank = 0; rank < shape.ranks; ++rank) {
-    schedules.push_back(algorithm.write({.collective = algorithm.collective,
-                                         .rank = rank,
-                                         .size = shape.ranks,
-                                         .ranks_per_host = std::max(1, shape.ranks_per_host)}));
-  }
+  for (int rank = 0; rank < shape.ranks; ++rank) schedules.push_back(schedule_of(algorithm, shape, rank));
   return schedules;
 }
 
@@ -80,7 +86,13 @@ bool has_whole(Collective collective, const GroupShape& shape, bool deterministi
 
 std::string us_text(std::optional<double> us) { return us ? fmt::format("{:.2f}", *us) : std::string("-"); }
 
-// Every algorithm is simulated, so large groups take a while.
+std::optional<double> predicted_us(const Algorithm& algorithm, const GroupShape& shape, int64_t bytes,
+                                   const CostModel& model) {
+  if (shape.ranks <= kSimulatedRanks) return simulate(schedules_of(algorithm, shape), bytes, model).seconds * 1e6;
+  const double seconds = predicted_s(algorithm, shape, bytes);
+  return std::isfinite(seconds) ? std::optional(seconds * 1e6) : std::nullopt;
+}
+
 std::vector<Candidate> ways_of(const Answer& answer, const GroupShape& shape, int64_t bytes, const CostModel& model) {
   const Collective collective = answer.schedule.algorithm->collective;
   const TuningTable::Sizes* sizes = measured_sizes(collective, shape);
@@ -95,16 +107,17 @@ std::vector<Candidate> ways_of(const Answer& answer, const GroupShape& shape, in
   }
   for (const Algorithm& algorithm : catalog()) {
     if (algorithm.collective != collective || !fits(algorithm, shape.ranks)) continue;
-    const SimulatedRun run = simulate(schedules_of(algorithm, shape), bytes, model);
     const bool chosen = !answer.is_whole && &algorithm == answer.schedule.algorithm;
-    ways.push_back({chosen, algorithm.name, run.seconds * 1e6, took_us(algorithm.name), algorithm.sentence});
+    ways.push_back({chosen, algorithm.name, predicted_us(algorithm, shape, bytes, model), took_us(algorithm.name),
+                    algorithm.sentence});
   }
   return ways;
 }
 
-void print_ways(const std::vector<Candidate>& ways, const CostModel& model) {
-  fmt::print("\n{:<23} {:>14} {:>14}   predicted from {} us a message and {:.3g} GB/s a direction\n", "   way",
-             "predicted us", "measured us", model.alpha_s * 1e6, 1e-9 / model.beta_s);
+void print_ways(const std::vector<Candidate>& ways, const GroupShape& shape, const CostModel& model) {
+  const std::string how = shape.ranks <= kSimulatedRanks ? "" : " by formulas (`farandole simulate` simulates them)";
+  fmt::print("\n{:<23} {:>14} {:>14}   predicted from {} us a message and {:.3g} GB/s a direction{}\n", "   way",
+             "predicted us", "measured us", model.alpha_s * 1e6, 1e-9 / model.beta_s, how);
   for (const Candidate& way : ways) {
     fmt::print("{} {:<20} {:>14} {:>14}   {}\n", way.chosen ? "->" : "  ", way.name, us_text(way.predicted_us),
                us_text(way.took_us), way.sentence);
@@ -166,13 +179,14 @@ void print_answer_as_text(const Answer& answer, const GroupShape& shape, int64_t
                           const Query& query) {
   print_choice(answer, shape, bytes, query);
   fmt::print("{}tuning table: {} ({})\n\n", text_of(numa), tuning.source, tuning.table.fingerprint());
-  const std::vector<Schedule> schedules = schedules_of(*answer.schedule.algorithm, shape);
+  const Algorithm& algorithm = *answer.schedule.algorithm;
   if (query.ranks <= kShownRanks) {
-    fmt::print("{}", describe(schedules));
+    fmt::print("{}", describe(schedules_of(algorithm, shape)));
   } else {
-    fmt::print("{}(the schedules of the other {} ranks are alike)\n", describe(schedules.front()), query.ranks - 1);
+    fmt::print("{}(the schedules of the other {} ranks are alike)\n", describe(schedule_of(algorithm, shape, 0)),
+               query.ranks - 1);
   }
-  print_ways(ways, {.alpha_s = shape.alpha_s, .beta_s = shape.beta_s});
+  print_ways(ways, shape, {.alpha_s = shape.alpha_s, .beta_s = shape.beta_s});
 }
 
 Status explain(const Query& query) {
@@ -180,6 +194,10 @@ Status explain(const Query& query) {
   if (!collective) {
     return Status(Code::invalid_argument,
                   "'" + query.collective + "' is not a collective; try allreduce, broadcast, alltoall ...");
+  }
+  if (query.hosts > query.ranks) {
+    return Status(Code::invalid_argument,
+                  fmt::format("--hosts {}: {} ranks are on at most {} hosts", query.hosts, query.ranks, query.ranks));
   }
   const auto bytes = parse_bytes(query.bytes);
   if (!bytes.ok()) return Status(Code::invalid_argument, "--bytes " + bytes.status().text());

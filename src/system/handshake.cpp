@@ -194,7 +194,8 @@ Status Introduction::check_head() {
   if (word_at(incoming_, 0) != kMagic) return refusal("not a farandole connection");
   // Error texts use this: a refusal by another farandole process is of more interest than an unrelated connection.
   met_farandole_ = true;
-  if (word_at(incoming_, 4) != kVersion) {
+  met_other_version_ = word_at(incoming_, 4) != kVersion;
+  if (met_other_version_) {
     return refusal("the other end uses protocol version " + std::to_string(word_at(incoming_, 4)) +
                    ", this one version " + std::to_string(kVersion) + "; install the same farandole everywhere");
   }

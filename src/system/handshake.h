@@ -46,6 +46,8 @@ class Introduction {
   bool has_proved() const { return client_nonce_ == my_nonce_ && awaits_ != Awaits::greeting; }
   // Returns whether the other end is a farandole process, of any version and key.
   bool met_farandole() const { return met_farandole_; }
+  // Whether it has another version of the handshake, so that no try can succeed.
+  bool met_other_version() const { return met_other_version_; }
   const Introduced& introduced() const { return introduced_; }
 
  private:
@@ -75,6 +77,7 @@ class Introduction {
   std::size_t sent_ = 0;
   bool received_anything_ = false;
   bool met_farandole_ = false;
+  bool met_other_version_ = false;
   Introduced introduced_;
 };
 

@@ -72,7 +72,7 @@ Result<UniqueFd> bind_and_listen(int family, int port) {
   begin_unpaced(fd.get());  // accepted connections inherit it
   if (::bind(fd.get(), any.raw(), any.length) != 0) {
     if (port != 0 || errno != EADDRINUSE) return Status::from_errno("bind to port " + std::to_string(port));
-    return Status(Code::transport,
+    return Status(Code::resource,
                   "bind: no port of this host is free: widen net.ipv4.ip_local_port_range, or end what "
                   "uses its ports");
   }

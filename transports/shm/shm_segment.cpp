@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <charconv>
 #include <cstring>
 #include <list>
@@ -15,6 +14,8 @@
 #include "system/poller.h"
 #include "system/socket.h"
 #include "transports/shm/memory_group/lives_watch.h"
+#include "transports/shm/set_up/shm_caller.h"
+#include "transports/shm/set_up/shm_decision.h"
 #include "transports/shm/shm_mappings.h"
 
 namespace fdl {
@@ -22,13 +23,13 @@ namespace {
 
 constexpr double kHandshakeSeconds = 10;    // limit for one connection's handshake
 constexpr std::size_t kMostCallers = 4096;  // connections in their handshake; the oldest one is closed for a new one
-constexpr std::size_t kFdsAtOnce = 32;
 // Members wait this much longer than the deadline, so that the leader's error with the missing ranks reaches them.
 constexpr double kDecisionSeconds = 1;
 // Sparse segments only. The leader publishes kNone and a reason instead of an address; a member that has mapped the
 // segment answers kMapped.
 constexpr std::string_view kNone = "none: ";
 constexpr std::byte kMapped{1};
+constexpr int kRetryAcceptMs = 20;
 
 class Setup {
  public:
@@ -59,14 +60,14 @@ class Setup {
     return std::move(share_);
   }
 
-  // Shares a sparse segment alone.
+  // Shares a sparse segment alone. The code `unsupported` means that no member has it, and that all know this.
   Result<std::shared_ptr<SharedSegment>> run_sparse(std::size_t bytes) {
     passed_ = 0;
     FDL_RETURN_IF_ERROR(share_.index == 0 ? lead_sparse(bytes) : follow_sparse());
     return std::move(share_.segment);
   }
 
-  // Shares a sparse segment, so many doorbells of each member, and the liveness descriptors.
+  // Shares a sparse segment, so many doorbells of each member, and the liveness descriptors; else as run_sparse().
   Result<GroupMeeting> run_meeting(std::size_t bytes, std::size_t backed_bytes, std::size_t doorbells) {
     backed_bytes_ = backed_bytes;
     passed_ = doorbells + 1;
@@ -122,12 +123,17 @@ class Setup {
     sockets_.resize(members_.size());
     received_fds_.resize(members_.size());
     doorbell_ids_.resize(members_.size());
+    arrived_.resize(members_.size());
     const Status gathered = gather(listening.fd.get());
-    return gathered.ok() ? gathered : refuse(gathered);
+    return gathered.ok() || goes_on_without(gathered) ? gathered : refuse(gathered);
   }
+
+  // Whether all members were told already that they go on without the segment.
+  bool goes_on_without(const Status& gathered) const { return is_sparse_ && gathered.code() == Code::unsupported; }
 
   // A leader that cannot create the segment publishes the reason under the key of its address.
   Status lead_sparse(std::size_t bytes) {
+    is_sparse_ = true;
     auto segment = SharedSegment::create_sparse(bytes);
     if (segment.ok() && backed_bytes_ > 0) {
       if (const Status backed = segment->commit(0, backed_bytes_); !backed.ok()) segment = backed;
@@ -163,24 +169,19 @@ class Setup {
     return {};
   }
 
-  // A connection to the leader. It proves the job's key, and then passes its descriptors.
-  struct Caller {
-    UniqueFd fd;
-    Introduction introduction;
-    Deadline timeout;
-    std::optional<std::size_t> index{};  // once it has proved the key
-    std::array<std::byte, sizeof(uint64_t)> doorbell{};
-    std::size_t received = 0;  // bytes of it
-  };
-
-  // All handshakes run at once, so that a silent connection delays no member.
+  // All handshakes run at once, so that a silent connection delays no member. If the descriptors of this process do not
+  // suffice for a sparse segment, each member is told so when it has proved the key, and disconnected.
   Status gather(int listening_fd) {
-    std::list<Caller> callers;
+    std::list<ShmCaller> callers;
     for (int missing = size() - 1; missing > 0;) {
       if (membership_.deadline.passed()) return missing_members_error();
-      std::vector<pollfd> waits{{listening_fd, POLLIN, 0}, {membership_.deadline.interrupt_fd(), POLLIN, 0}};
+      // A queue that this process cannot accept from stays readable.
+      const bool pauses = std::exchange(cannot_accept_, false);
+      std::vector<pollfd> waits{{pauses ? -1 : listening_fd, POLLIN, 0},
+                                {membership_.deadline.interrupt_fd(), POLLIN, 0}};
       Deadline until = membership_.deadline;
-      for (const Caller& caller : callers) {
+      if (pauses) until = until.earlier(Deadline::after_ns(int64_t{kRetryAcceptMs} * 1'000'000));
+      for (const ShmCaller& caller : callers) {
         const bool sends = !caller.index && caller.introduction.has_output();
         waits.push_back({caller.fd.get(), static_cast<short>(sends ? POLLOUT : POLLIN), 0});
         if (!caller.index) until = until.earlier(caller.timeout);
@@ -195,12 +196,33 @@ class Setup {
         const bool stays = progress == Progress::waits && (caller->index || !caller->timeout.passed());
         caller = stays ? std::next(caller) : callers.erase(caller);
       }
-      if (waits[0].revents != 0) FDL_RETURN_IF_ERROR(accept_callers(listening_fd, callers));
+      FDL_RETURN_IF_ERROR(own_failure_);
+      if (waits[0].revents == 0) continue;
+      const Status accepted = accept_callers(listening_fd, callers);
+      if (accepted.ok()) continue;
+      if (!is_sparse_ || accepted.code() != Code::resource) return accepted;
+      cannot_accept_ = true;
+      give_up(accepted);
     }
-    return {};
+    return given_up_;
   }
 
-  Status accept_callers(int listening_fd, std::list<Caller>& callers) {
+  // All members will go on without the segment. Those that are connected are told at once, which frees descriptors, as
+  // does what this member has for the segment.
+  void give_up(const Status& why) {
+    if (!given_up_.ok()) return;
+    given_up_ = Status(Code::unsupported, leader() + ": " + std::string(why.text()));
+    for (const UniqueFd& socket : sockets_) {
+      if (socket) send_refusal(socket.get(), given_up_);
+    }
+    for (UniqueFd& socket : sockets_) socket.reset();
+    for (auto& fds : received_fds_) fds.clear();
+    share_.segment.reset();
+    doorbells_.clear();
+    liveness_ = {};
+  }
+
+  Status accept_callers(int listening_fd, std::list<ShmCaller>& callers) {
     while (true) {
       FDL_ASSIGN_OR_RETURN(UniqueFd fd, accept_one(listening_fd));
       if (!fd) return {};
@@ -216,7 +238,7 @@ class Setup {
   // A failed connection is ignored: it may not belong to the job, or its member has died, and then the deadline's error
   // names that member.
   enum class Progress { waits, admitted, refused };
-  Progress advance(Caller& caller) {
+  Progress advance(ShmCaller& caller) {
     if (!caller.index) {
       const auto finished = caller.introduction.advance(caller.fd.get());
       if (!finished.ok()) refused_ = finished.status().text();
@@ -224,26 +246,38 @@ class Setup {
       caller.index = index_of(caller.introduction.introduced().peer);
       if (!caller.index) return Progress::refused;
     }
+    if (!given_up_.ok()) return dismiss(caller);
     if (sockets_[*caller.index]) return Progress::refused;  // a second connection of the same member
     if (passed_ > 0) {
       const Progress passed = receive_doorbell(caller);
       if (passed != Progress::admitted) return passed;
     }
+    arrived_[*caller.index] = true;
     sockets_[*caller.index] = std::move(caller.fd);
     return Progress::admitted;
   }
 
-  Progress receive_doorbell(Caller& caller) {
+  // A member that has proved the key, after give_up().
+  Progress dismiss(const ShmCaller& caller) {
+    if (arrived_[*caller.index]) return Progress::refused;
+    arrived_[*caller.index] = true;
+    send_refusal(caller.fd.get(), given_up_);
+    return Progress::admitted;
+  }
+
+  Progress receive_doorbell(ShmCaller& caller) {
     const int socket = caller.fd.get();
-    while (caller.received < caller.doorbell.size()) {
-      if (!wait_readable(socket, Deadline::at_ns(0))) return Progress::waits;
-      const ssize_t count =
-          ::recv(socket, &caller.doorbell[caller.received], caller.doorbell.size() - caller.received, MSG_DONTWAIT);
-      if (count <= 0) return Progress::refused;
-      caller.received += static_cast<std::size_t>(count);
-    }
-    if (!wait_readable(socket, Deadline::at_ns(0))) return Progress::waits;
+    const ShmCaller::Id id = caller.receive_id();
+    if (id == ShmCaller::Id::broken) return Progress::refused;
+    if (id == ShmCaller::Id::waits || !wait_readable(socket, Deadline::at_ns(0))) return Progress::waits;
     auto fds = recv_fds(socket, passed_, Deadline::at_ns(0));
+    if (!fds.ok() && fds.status().code() == Code::resource) {
+      if (is_sparse_) {
+        give_up(fds.status());
+        return dismiss(caller);
+      }
+      own_failure_ = fds.status();
+    }
     if (!fds.ok()) return Progress::refused;
     received_fds_[*caller.index] = fds.take();
     std::memcpy(&doorbell_ids_[*caller.index], caller.doorbell.data(), caller.doorbell.size());
@@ -261,7 +295,7 @@ class Setup {
   Status missing_members_error() const {
     std::string names;
     for (std::size_t i = 1; i < members_.size(); ++i) {
-      if (sockets_[i]) continue;
+      if (arrived_[i]) continue;
       if (!names.empty()) names += ", ";
       names += membership_.name_of(members_[i]);
     }
@@ -272,44 +306,37 @@ class Setup {
 
   // Write errors are ignored: a member that dies here is found by its liveness descriptor, as later.
   void approve() {
-    const uint32_t fine = 0;
-    for (std::size_t i = 1; i < members_.size(); ++i) {
-      (void)write_all(sockets_[i].get(), std::as_bytes(std::span(&fine, 1)), membership_.deadline);
-    }
+    for (std::size_t i = 1; i < members_.size(); ++i) (void)send_approval(sockets_[i].get(), membership_.deadline);
   }
 
   void send_to_members(std::span<const int> fds, std::span<const uint64_t> ids = {}) {
     approve();
     for (std::size_t i = 1; i < members_.size(); ++i) {
       (void)write_all(sockets_[i].get(), std::as_bytes(ids), membership_.deadline);
-      // The kernel limits the number of descriptors in one message.
-      for (std::size_t first = 0; first < fds.size(); first += kFdsAtOnce) {
-        const std::size_t count = std::min(kFdsAtOnce, fds.size() - first);
-        (void)send_fds(sockets_[i].get(), fds.subspan(first, count), membership_.deadline);
-      }
+      (void)send_fds_in_parts(sockets_[i].get(), fds, membership_.deadline);
     }
   }
 
   // Sends the error to all connected members and returns it.
   Status refuse(const Status& why) {
-    const std::string& text = why.text();
-    const auto length = static_cast<uint32_t>(text.size());
-    const Deadline deadline = Deadline::after_seconds(kDecisionSeconds);
     for (const UniqueFd& socket : sockets_) {
-      if (!socket) continue;
-      if (write_all(socket.get(), std::as_bytes(std::span(&length, 1)), deadline).ok()) {
-        (void)write_all(socket.get(), bytes_of(text), deadline);
-      }
+      if (socket) send_refusal(socket.get(), why);
     }
     return why;
+  }
+
+  void send_refusal(int socket, const Status& why) const {
+    const bool goes_on = is_sparse_ && why.code() == Code::unsupported;
+    fdl::send_refusal(socket, why, goes_on, Deadline::after_seconds(kDecisionSeconds));
   }
 
   // ---- The other members ----
   Status follow() {
     FDL_RETURN_IF_ERROR(join_leader());
     const int socket = leader_socket_.get();
-    FDL_RETURN_IF_ERROR(pass(doorbell_->id, {doorbell_->event.fd(), liveness_.watched.get()}));
-    FDL_RETURN_IF_ERROR(receive_decision(Code::timeout));
+    const Status sent = pass(doorbell_->id, {doorbell_->event.fd(), liveness_.watched.get()});
+    FDL_RETURN_IF_ERROR(receive_decision());
+    FDL_RETURN_IF_ERROR(sent);
     std::vector<uint64_t> ids(members_.size());
     const Status passed = read_all(socket, std::as_writable_bytes(std::span(ids)), timeout());
     if (!passed.ok()) return passed.while_doing("receiving the shared memory of " + leader());
@@ -325,12 +352,14 @@ class Setup {
 
   Status follow_sparse() {
     FDL_RETURN_IF_ERROR(join_leader());
-    if (passed_ > 0) FDL_RETURN_IF_ERROR(pass(0, passed_by_me()));
-    FDL_RETURN_IF_ERROR(receive_decision(Code::timeout));
-    Status taken = take_segment();
+    const Status sent = passed_ > 0 ? pass(0, passed_by_me()) : Status();
+    FDL_RETURN_IF_ERROR(receive_decision());
+    FDL_RETURN_IF_ERROR(sent);
+    const Status taken = take_segment();
     const std::byte answer = taken.ok() ? kMapped : std::byte{0};
-    FDL_RETURN_IF_ERROR(write_all(leader_socket_.get(), std::span(&answer, 1), membership_.deadline));
-    FDL_RETURN_IF_ERROR(receive_decision(Code::unsupported));
+    const Status answered = write_all(leader_socket_.get(), std::span(&answer, 1), membership_.deadline);
+    FDL_RETURN_IF_ERROR(receive_decision());
+    FDL_RETURN_IF_ERROR(answered);
     return taken;
   }
 
@@ -396,29 +425,12 @@ class Setup {
   // The membership's deadline plus the time that the leader's error may need.
   Deadline timeout() const { return membership_.deadline.shifted_by_ns(seconds_to_ns(kDecisionSeconds)); }
 
-  Status receive_decision(Code refusal) {
-    uint32_t length = 0;
-    const int socket = leader_socket_.get();
-    const Status answered = read_all(socket, std::as_writable_bytes(std::span(&length, 1)), timeout());
-    if (!answered.ok()) return answered.while_doing("waiting for the shared memory of " + leader());
-    if (length == 0) return {};
-    // The length comes from another process, so it is bounded.
-    std::string text(std::min<std::size_t>(length, 4096), ' ');
-    FDL_RETURN_IF_ERROR(read_all(socket, std::as_writable_bytes(std::span(text)), timeout()));
-    return Status(refusal, std::move(text));
-  }
+  // A leader that refuses closes the connection, so that what this member sends then may fail: the refusal is the
+  // reason.
+  Status receive_decision() const { return fdl::receive_decision(leader_socket_.get(), leader(), timeout()); }
 
-  // Receives so many descriptors, in as many messages as the leader sends.
-  Result<std::vector<UniqueFd>> receive_fds(std::size_t left) {
-    std::vector<UniqueFd> fds;
-    while (left > 0) {
-      const std::size_t count = std::min(kFdsAtOnce, left);
-      auto received = recv_fds(leader_socket_.get(), count, timeout());
-      if (!received.ok()) return received.status().while_doing("receiving the shared memory of " + leader());
-      for (UniqueFd& fd : *received) fds.push_back(std::move(fd));
-      left -= count;
-    }
-    return fds;
+  Result<std::vector<UniqueFd>> receive_fds(std::size_t count) const {
+    return receive_fds_in_parts(leader_socket_.get(), count, leader(), timeout());
   }
 
   const Membership& membership_;
@@ -426,6 +438,7 @@ class Setup {
   const std::string purpose_;
   std::string key_;
   std::size_t passed_ = 2;  // descriptors that each member passes
+  bool is_sparse_ = false;  // the segment may be done without
   std::shared_ptr<const Doorbell> doorbell_;
   Liveness liveness_;
   SharedLives lives_;
@@ -438,17 +451,12 @@ class Setup {
   std::vector<UniqueFd> sockets_;
   std::vector<std::vector<UniqueFd>> received_fds_;  // doorbells, liveness descriptor
   std::vector<uint64_t> doorbell_ids_;
+  std::vector<bool> arrived_;  // members that are not missing any more
+  Status given_up_;            // why all members go on without the segment
+  Status own_failure_;         // why this member cannot receive the descriptors of another one
+  bool cannot_accept_ = false;
   std::string refused_;  // the error of the last connection whose handshake failed
 };
-
-}  // namespace
-
-Status too_much_memory(std::size_t bytes_of_rank, std::size_t ranks) {
-  return Status(Code::resource, "shm: FARANDOLE_SHM_BYTES=" + std::to_string(bytes_of_rank) + " for each of " +
-                                    std::to_string(ranks) + " ranks is more than any host has");
-}
-
-namespace {
 
 Status check_count(const std::vector<int>& members) {
   if (members.size() <= static_cast<std::size_t>(kMaxShmRanks)) return {};
@@ -457,6 +465,11 @@ Status check_count(const std::vector<int>& members) {
 }
 
 }  // namespace
+
+Status too_much_memory(std::size_t bytes_of_rank, std::size_t ranks) {
+  return Status(Code::resource, "shm: FARANDOLE_SHM_BYTES=" + std::to_string(bytes_of_rank) + " for each of " +
+                                    std::to_string(ranks) + " ranks is more than any host has");
+}
 
 Result<std::shared_ptr<SharedSegment>> share_sparse(const Membership& membership, const std::vector<int>& members,
                                                     std::string_view purpose, std::size_t bytes) {

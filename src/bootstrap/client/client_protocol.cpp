@@ -75,7 +75,7 @@ void ClientProtocol::handle(CoordinatorMessage message, int64_t now_ns) {
         leave_confirmed_ = true;
         break;
       }
-      note_gone(CoordinatorEvent::Kind::left, message, now_ns);
+      note_left(message.rank, message.why, now_ns);
       break;
     case Kind::departed:
       note_departed(message.hosts, now_ns);
@@ -171,11 +171,13 @@ void ClientProtocol::note_lost_together(const CoordinatorMessage& message, int64
 }
 
 void ClientProtocol::note_departed(const std::vector<HostRanks>& hosts, int64_t now_ns) {
-  for_each_rank(hosts, [&](int rank, const std::string& host) {
-    CoordinatorMessage event{.kind = Kind::left, .rank = rank};
-    event.why = departure_of(rank, host);
-    note_gone(CoordinatorEvent::Kind::left, event, now_ns);
-  });
+  for_each_rank(hosts, [&](int rank, const std::string& host) { note_left(rank, departure_of(rank, host), now_ns); });
+}
+
+void ClientProtocol::note_left(int rank, const Status& why, int64_t now_ns) {
+  CoordinatorMessage event{.kind = Kind::left, .rank = rank};
+  event.why = with_last_decision(rank, why, now_ns);
+  note_gone(CoordinatorEvent::Kind::left, event, now_ns);
 }
 
 void ClientProtocol::note_gone(CoordinatorEvent::Kind kind, const CoordinatorMessage& message, int64_t now_ns) {
@@ -204,8 +206,8 @@ void ClientProtocol::note_decision(const CoordinatorMessage& message, int64_t no
   has_changed_ = true;
 }
 
-// A program may end all its processes because a communicator has failed. A rank that waits in another communicator
-// finds the loss of such a process, whose cause is the failure.
+// A program may end, or end all its processes, because a communicator has failed. A rank that waits in another
+// communicator or group finds the departure or loss of such a process, whose cause is the failure.
 Status ClientProtocol::with_last_decision(int rank, const Status& why, int64_t now_ns) const {
   const Decision& last = last_decision_;
   if (last.why.ok() || last.why.error().culprit_rank == rank || now_ns - last.moment_ns > kShortlyAfter_ns) return why;

@@ -107,6 +107,7 @@ class ClientProtocol {
   void note_lost(CoordinatorMessage message, int64_t now_ns);
   void note_lost_together(const CoordinatorMessage& message, int64_t now_ns);
   void note_departed(const std::vector<HostRanks>& hosts, int64_t now_ns);
+  void note_left(int rank, const Status& why, int64_t now_ns);
   void note_gone(CoordinatorEvent::Kind kind, const CoordinatorMessage& message, int64_t now_ns);
   Status with_last_decision(int rank, const Status& why, int64_t now_ns) const;
   Status with_last_loss(int rank, const Status& why, int64_t now_ns) const;

@@ -38,6 +38,7 @@ class Attempt {
   // Returns whether the other end sent data and then refused, or is not a coordinator. A retry will not help. An end
   // that does not answer in time has not refused: it may have more ranks to answer than it can.
   bool refused() const { return failed() && failure_.code() != Code::timeout && introduction_.received_anything(); }
+  bool met_other_version() const { return introduction_.met_other_version(); }
   // Returns whether the host has answered that no process listens at this address.
   bool found_nothing() const { return nothing_listens_; }
   std::string failure_text() const { return fmt::format("{}: {}", address_.text, failure_.text()); }
@@ -84,7 +85,8 @@ struct Round {
   std::string_view purpose;
   std::string failures;  // the failure of each attempt
   int refusals = 0;      // attempts that were refused
-  bool single = false;   // the rendezvous identifies exactly one server
+  bool met_other_version = false;
+  bool single = false;  // the rendezvous identifies exactly one server
   int attempts = 0;
   int found_nothing = 0;  // attempts that found no process listening
 };
@@ -117,6 +119,7 @@ std::unique_ptr<FoundCoordinator> try_at_once(const std::vector<Address>& addres
   for (const auto& attempt : attempts) {
     round.failures += (round.failures.empty() ? "" : "; ") + attempt->failure_text();
     round.refusals += attempt->refused() ? 1 : 0;
+    round.met_other_version = round.met_other_version || attempt->met_other_version();
     ++round.attempts;
     round.found_nothing += attempt->found_nothing() ? 1 : 0;
   }
@@ -198,6 +201,11 @@ Result<FoundCoordinator> find_coordinator(const std::string& rendezvous, const s
     Round round{.purpose = purpose, .failures = {}};
     if (auto found = try_once(parsed, job_key, mine, Deadline::after_ns(timeout).earlier(deadline), round)) {
       return std::move(*found);
+    }
+    if (round.single && round.met_other_version) {
+      return Status(Code::mismatch,
+                    fmt::format("{} and the coordinator at {} have different versions of farandole ({})", mine,
+                                rendezvous, round.failures));
     }
     // An overloaded coordinator may drop this connection during the handshake, which is reported as a refusal. Three
     // refusals in a row count as real.

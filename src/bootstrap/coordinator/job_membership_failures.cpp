@@ -348,9 +348,11 @@ void JobMembership::end_circle(FailureReport& failure, const std::set<int>& rank
   }
 }
 
-// Sends the failure decision of a communicator to all present ranks.
+// Sends the failure decision of a communicator to all present ranks. Before all have arrived it concerns the start,
+// which then fails for this reason on those that wait or arrive later.
 void JobMembership::decide(const std::string& comm, const Status& why) {
   decisions_[comm] = why;
+  if (arrived_ < options_.size && start_failed_.ok()) answer_waiting(start_failed_ = why);
   send_to_all(decision_on(comm, why));
   // Last, and by a copy of the name: the arguments may be parts of the report.
   std::erase_if(reports_, [name = comm](const FailureReport& one) { return one.comm == name; });

@@ -16,6 +16,7 @@
 // themselves, until all have a host. Rank 0 collects the outcomes of all kernels and publishes them as hosts/all, so
 // that each rank fetches one fact, however many hosts there are.
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -77,6 +78,9 @@ uint64_t& word(const SharedSegment& segment, int index) {
   return reinterpret_cast<uint64_t*>(segment.bytes().data())[index];
 }
 
+// A process without descriptors or memory would seem to be another container. It cannot start anyway.
+Status of_this_process(const Status& failure) { return failure.code() == Code::resource ? failure : Status(); }
+
 std::string name_of(int rank) { return fmt::format("rank {}", rank); }
 
 std::optional<int> rank_of(std::string_view name) {
@@ -96,9 +100,8 @@ struct Offer {
   uint64_t secret;
 };
 
-// Creates the socket and the memory of a trial, with a random secret in word 0.
-Result<Offer> make_offer(int world_size) {
-  FDL_ASSIGN_OR_RETURN(Listening listening, listen_unix());
+// Creates the memory of a trial, with a random secret in word 0.
+Result<Offer> make_offer(Listening listening, int world_size) {
   FDL_ASSIGN_OR_RETURN(SharedSegment memory,
                        SharedSegment::create(sizeof(uint64_t) * static_cast<std::size_t>(world_size + 1)));
   const std::string text = random_hex(8);
@@ -157,10 +160,12 @@ Result<std::vector<int>> accept_candidates(const Trial& trial, const Offer& offe
   // All connections are in the socket's queue already, so this loop never waits for a missing candidate.
   for (std::size_t tried = 0; tried < expected;) {
     auto fd = accept_one(offer.listening.fd.get());
+    FDL_RETURN_IF_ERROR(of_this_process(fd.status()));
     if (!fd.ok() || !*fd) break;
     if (is_of_another_user(fd->get())) continue;
     const auto member = try_one(trial, offer, fd->get());
     if (member.ok()) members.push_back(*member);
+    FDL_RETURN_IF_ERROR(of_this_process(member.status()));
     // Connections of strangers do not count.
     if (member.ok() || member.status().code() != Code::authentication) ++tried;
   }
@@ -171,7 +176,9 @@ Result<std::vector<int>> accept_candidates(const Trial& trial, const Offer& offe
 }
 
 Status lead(const Trial& trial, int world_size) {
-  auto offer = make_offer(world_size);
+  FDL_ASSIGN_OR_RETURN(Listening listening, listen_unix());
+  if (const UniqueFd spare(::dup(listening.fd.get())); !spare) return Status::from_errno("dup");
+  auto offer = make_offer(std::move(listening), world_size);
   // If no memory can be offered, that is no error: then every rank is a host of its own.
   const std::string address = offer.ok() ? offer->listening.addresses.front().text : "";
   FDL_RETURN_IF_ERROR(trial.exchange.publish(trial.key("socket"), address));
@@ -210,6 +217,7 @@ Status follow(const Trial& trial, int rank) {
   FDL_RETURN_IF_ERROR(trial.exchange.publish(trial.key(fmt::format("knock/{}", rank)), fd.ok() ? "connected" : "no"));
   const Status why = fd.ok() ? map_and_answer(trial, rank, fd->get()) : fd.status();
   if (why.ok()) return {};
+  FDL_RETURN_IF_ERROR(of_this_process(why));
   log_info("rank {} and rank {} have one kernel but share no memory (another container?): {}", rank, trial.leader,
            why.text());
   return fd.ok() ? trial.exchange.publish(trial.key(fmt::format("why/{}", rank)), why.text()) : Status();

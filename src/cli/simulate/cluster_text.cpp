@@ -130,12 +130,14 @@ Status parse_stragglers(const std::string& text, Cluster& cluster) {
   return {};
 }
 
-Result<std::vector<int64_t>> parse_sizes(const std::string& text, int64_t factor, int64_t least) {
+Result<std::vector<int64_t>> parse_sizes(const std::string& text, int64_t factor, int64_t least, int64_t most) {
   std::vector<int64_t> sizes;
   const auto one = [&](std::string_view word) -> Result<int64_t> {
     FDL_ASSIGN_OR_RETURN(const std::size_t size, parse_bytes(word));
-    if (static_cast<int64_t>(size) < least || size > std::size_t{1} << 44)
-      return refuse(word, fmt::format("between {} and 16384G", least));
+    if (static_cast<int64_t>(size) < least || size > static_cast<std::size_t>(most)) {
+      return refuse(word,
+                    fmt::format("between {} and {}", least, most == kMostBytes ? "16384G" : std::to_string(most)));
+    }
     return static_cast<int64_t>(size);
   };
   for (const std::string& word : split_list(text)) {

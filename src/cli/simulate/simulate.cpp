@@ -21,6 +21,8 @@
 namespace fdl {
 namespace {
 
+constexpr int64_t kMostHosts = 65536;  // as many as ranks
+
 // The command line, not yet checked.
 struct SimulateArguments {
   std::string hosts = "4";
@@ -128,11 +130,9 @@ Result<Experiment> parse(const SimulateArguments& arguments) {
                     fmt::format("--bytes: {} is not a multiple of the 4 bytes of a float32 element", size));
   }
   std::vector<int64_t> hosts;
-  FDL_RETURN_IF_ERROR(assign(hosts, parse_sizes(arguments.hosts, 2, 1), "--hosts"));
+  FDL_RETURN_IF_ERROR(assign(hosts, parse_sizes(arguments.hosts, 2, 1, kMostHosts), "--hosts"));
   FDL_ASSIGN_OR_RETURN(Cluster cluster, parse_cluster(arguments));
   for (const int64_t count : hosts) {
-    if (count > 65536)
-      return Status(Code::invalid_argument, fmt::format("--hosts: {} is more than the 65536 that are possible", count));
     cluster.hosts = static_cast<int>(count);
     FDL_RETURN_IF_ERROR(check(cluster));
     experiment.clusters.push_back(cluster);
@@ -290,11 +290,25 @@ Status simulate_all(const SimulateArguments& arguments) {
   return write_file(arguments.svg, picture_of(points, title, over_ranks));
 }
 
+// A simulated start or loss can end by its limit of time, as one of real ranks.
+int exit_code_of_simulation(const Status& failure) {
+  switch (failure.code()) {
+    case Code::invalid_argument:
+      return kExitUsage;
+    case Code::timeout:
+      return kExitRendezvous;
+    case Code::internal:
+      return kExitBug;
+    default:
+      return kExitCannotWrite;
+  }
+}
+
 int simulate_or_fail(const SimulateArguments& arguments) {
   const Status outcome = simulate_all(arguments);
   if (outcome.ok()) return kExitOk;
   fmt::print(stderr, "farandole simulate: {}\n", outcome.text());
-  return outcome.code() == Code::invalid_argument ? kExitUsage : kExitCannotWrite;
+  return exit_code_of_simulation(outcome);
 }
 
 void add_cluster_options(CLI::App* command, SimulateArguments& arguments) {

@@ -236,6 +236,8 @@ class Runtime {
   Status report_departure(const SetUp& set_up, const Status& gone);
   Status interrupted() const;
   Status report_own(const std::string& comm, const Status& failure);
+  Status as_of_this_rank(const Status& failure) const;
+  Status named_if_own(const Status& failure) const;
   // A communicator that is connected on this rank. commit() completes its set-up.
   struct Connected {
     std::unique_ptr<Communicator> comm;

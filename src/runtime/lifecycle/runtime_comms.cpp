@@ -157,7 +157,7 @@ void Runtime::on_failure_report(const std::string& id, const Status& why) {
   MutexLock lock(mutex_);
   OrderedComm* comm = comm_of(id);
   if (comm != nullptr) return report(*comm, why);
-  coordinator_client_->report(id, why);
+  coordinator_client_->report(id, named_if_own(why));
   progress_thread_->watch();
 }
 
@@ -308,8 +308,14 @@ std::optional<Communicator::DeviceWork> Runtime::check_device_work(OrderedComm& 
 // probes the coordinator.
 void Runtime::report(OrderedComm& comm, const Status& failure) {
   if (comm.failure_reported.exchange(true)) return;
-  coordinator_client_->report(comm.comm->id(), failure);
+  coordinator_client_->report(comm.comm->id(), named_if_own(failure));
   progress_thread_->watch();
+}
+
+// What the system refuses this process is a failure of this rank. Its text says so on the other ranks too.
+Status Runtime::named_if_own(const Status& failure) const {
+  const bool is_own = failure.code() == Code::resource && failure.error().culprit_rank < 0;
+  return is_own ? as_of_this_rank(failure) : failure;
 }
 
 OrderedComm* Runtime::comm_of(const std::string& id) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "bootstrap/topology/topology.h"
 #include "runtime/lifecycle/assemble.h"
 #include "runtime/lifecycle/runtime.h"
 #include "runtime/lifecycle/store_exchange.h"
@@ -23,7 +24,7 @@ Status in_time(const Status& wait, const std::string& who) {
 Result<Runtime::Connected> Runtime::connect(const std::string& id, const Members& members, int rank,
                                             std::function<void()> watch) {
   auto begun = begin_set_up(others(members), id);
-  if (!begun.ok()) return report_own(id, begun.status()).while_doing("connecting " + id);
+  if (!begun.ok()) return begun.status().while_doing("connecting " + id);
   SetUp set_up = begun.take();
   StoreExchange exchange(*coordinator_client_, "comm");
   const Membership membership{.id = id,
@@ -82,23 +83,33 @@ Status Runtime::commit(const SetUp& set_up, Communicator& comm, const Status& ow
 
 // While a set-up is watched, the progress thread probes its ranks, so that one that is stopped is found too.
 Result<Runtime::SetUp> Runtime::begin_set_up(const std::vector<int>& others, const std::string& comm) {
-  FDL_ASSIGN_OR_RETURN(auto watch, coordinator_client_->watch(others, comm));
+  auto watched = coordinator_client_->watch(others, comm);
+  if (!watched.ok()) return comm.empty() ? watched.status() : report_own(comm, watched.status());
+  const std::shared_ptr<SetupWatch> watch = watched.take();
   if (options_.interrupted) watch->end_when(options_.interrupted, interrupted());
   const Deadline deadline = Deadline::after_seconds(config_.start_timeout_s).interrupted_by(watch->interrupt());
   progress_thread_->watch();
-  return SetUp{std::move(watch), deadline, comm};
+  return SetUp{watch, deadline, comm};
 }
 
 Status Runtime::interrupted() const {
   return Status(Code::aborted, "its program was interrupted while it waited for the other ranks");
 }
 
-// The other ranks, which wait for this one in the set-up, get its error as the failure decision.
-Status Runtime::report_own(const std::string& comm, const Status& failure) {
-  const Member& me = members_[static_cast<std::size_t>(identity_.rank)];
+// The failure with this rank's name, for the other ranks. In the start the members may not be known yet.
+Status Runtime::as_of_this_rank(const Status& failure) const {
+  const auto rank = static_cast<std::size_t>(identity_.rank);
+  const Member me = rank < members_.size()
+                        ? members_[rank]
+                        : Member{.world_rank = identity_.rank, .host_id = {}, .host_name = host_facts().host_name};
   std::string text(failure.text());
   if (text.find(name_of(me)) == std::string::npos) text = name_of(me) + ": " + text;
-  coordinator_client_->report(comm, Status::blame(me.world_rank, me.host_name, failure.code(), text));
+  return Status::blame(me.world_rank, me.host_name, failure.code(), text);
+}
+
+// The other ranks, which wait for this one in the set-up, get its error as the failure decision.
+Status Runtime::report_own(const std::string& comm, const Status& failure) {
+  coordinator_client_->report(comm, as_of_this_rank(failure));
   return failure;
 }
 

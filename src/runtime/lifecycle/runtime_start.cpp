@@ -87,6 +87,13 @@ double arrival_timeout_s(const RuntimeOptions& options, const Config& config) {
 constexpr std::size_t kLongestShared = 800;
 constexpr uint64_t kOtherDescriptors = 512;
 constexpr std::string_view kFailed = "failed#";
+// The group of all ranks, and its communicator: the last thing that a start makes. A failure anywhere in the start is
+// reported as its own, so that all ranks return it with the name of the rank that failed.
+constexpr std::string_view kAllRanks = "all";
+const std::string& comm_of_all() {
+  static const auto& name = *new std::string("group " + std::string(kAllRanks));
+  return name;
+}
 
 // A word that carries the beginning of a text, two digits for each byte, and the text of such a word.
 std::string failure_word(const std::string& text) {
@@ -134,7 +141,7 @@ Status Runtime::start(const RuntimeOptions& options) {
   start_history(environment);
   std::vector<int> everyone(members_.size());
   for (std::size_t rank = 0; rank < everyone.size(); ++rank) everyone[rank] = static_cast<int>(rank);
-  FDL_ASSIGN_OR_RETURN(all_, open_group("all", everyone));
+  FDL_ASSIGN_OR_RETURN(all_, open_group(std::string(kAllRanks), everyone));
   if (history_) history_->sample();
   const LogLevel level = identity_.rank == 0 ? LogLevel::info : LogLevel::debug;
   if (log_enabled(level)) {  // to describe the machine takes milliseconds
@@ -330,18 +337,18 @@ Status Runtime::connect_ranks() {
   auto client = connect_to_coordinator(Deadline::after_seconds(arrival_s).interrupted_by(own));
   if (!client.ok()) return is_interrupted() ? interrupted() : client.status();
   coordinator_client_ = client.take();
-  FDL_ASSIGN_OR_RETURN(
-      progress_thread_,
-      ProgressThread::start(
-          *coordinator_client_, config_,
-          {.on_event = [this](const CoordinatorEvent& event) { on_event(event); },
-           .on_stuck = [this](Communicator& comm, int64_t waited_ns) { on_suspect(comm, waited_ns); },
-           .on_failure_report = [this](Communicator& comm, const Status& why) { on_failure_report(comm.id(), why); },
-           .on_watch =
-               [this](int64_t now) {
-                 return std::min({watch_devices(now), watch_set_ups(now), answer_states(now)});
-               }}));
-  FDL_ASSIGN_OR_RETURN(SetUp set_up, begin_set_up({}));
+  auto progress_thread = ProgressThread::start(
+      *coordinator_client_, config_,
+      {.on_event = [this](const CoordinatorEvent& event) { on_event(event); },
+       .on_stuck = [this](Communicator& comm, int64_t waited_ns) { on_suspect(comm, waited_ns); },
+       .on_failure_report = [this](Communicator& comm, const Status& why) { on_failure_report(comm.id(), why); },
+       .on_watch =
+           [this](int64_t now) {
+             return std::min({watch_devices(now), watch_set_ups(now), answer_states(now)});
+           }});
+  if (!progress_thread.ok()) return report_own(comm_of_all(), progress_thread.status());
+  progress_thread_ = progress_thread.take();
+  FDL_ASSIGN_OR_RETURN(SetUp set_up, begin_set_up({}, comm_of_all()));
   // The coordinator fails after arrival_s with a text that names the missing ranks. This deadline is 2 s later,
   // so that its text arrives first.
   const auto all = coordinator_client_->wait_for_all(Deadline::after_seconds(arrival_s + 2).interrupted_by(own));
@@ -358,7 +365,7 @@ Status Runtime::connect_ranks() {
   for (const auto& hello : everyone) {
     if (hello.rank != identity_.rank) others.push_back(hello.rank);
   }
-  FDL_ASSIGN_OR_RETURN(set_up, begin_set_up(others));
+  FDL_ASSIGN_OR_RETURN(set_up, begin_set_up(others, comm_of_all()));
   auto members = find_hosts(identity_.rank, facts, identity_.job_key, exchange, set_up.deadline);
   if (!members.ok()) return outcome(set_up, members.status());
   members_ = members.take();
@@ -414,7 +421,7 @@ Status Runtime::compute_facts() {
 
 Status Runtime::share_memory() {
   StoreExchange exchange(*coordinator_client_, "memory");
-  FDL_ASSIGN_OR_RETURN(const SetUp set_up, begin_set_up(others(members_)));
+  FDL_ASSIGN_OR_RETURN(const SetUp set_up, begin_set_up(others(members_), comm_of_all()));
   const Membership world{.id = "the world's memory",
                          .rank = identity_.rank,
                          .members = members_,
@@ -432,15 +439,16 @@ Status Runtime::share_memory() {
 }
 
 Status Runtime::start_connector() {
-  FDL_ASSIGN_OR_RETURN(tcp_connector_,
-                       assemble_connector({.id = "the world's connections",
-                                           .rank = identity_.rank,
-                                           .members = members_,
-                                           .job_key = identity_.job_key,
-                                           .session_key = session_key_,
-                                           .key_is_secret = !identity_.job_key_is_derived,
-                                           .config = &config_},
-                                          std::make_unique<StoreExchange>(*coordinator_client_, "connections")));
+  auto connector = assemble_connector({.id = "the world's connections",
+                                       .rank = identity_.rank,
+                                       .members = members_,
+                                       .job_key = identity_.job_key,
+                                       .session_key = session_key_,
+                                       .key_is_secret = !identity_.job_key_is_derived,
+                                       .config = &config_},
+                                      std::make_unique<StoreExchange>(*coordinator_client_, "connections"));
+  if (!connector.ok()) return report_own(comm_of_all(), connector.status());
+  tcp_connector_ = connector.take();
   return {};
 }
 

@@ -1,6 +1,7 @@
 // Tests of large worlds over TCP, whose communicators connect two ranks at their first use: every collective, named
 // operations, groups, messages, and ranks that leave or die before they were connected.
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <barrier>
@@ -175,6 +176,37 @@ TEST(OnDemand, ARankThatDiesBeforeItWasConnectedIsNamed) {
     }
     for (std::thread& each : ranks) each.join();
   }
+}
+
+// Its connector cannot accept the others' connections either. All ranks return the reason with its name.
+TEST(OnDemand, ARankWithoutDescriptorsForAConnectionIsNamed) {
+  const Knobs with = knobs("1", "ring");
+  const KilledRank without(with, [](const std::string& place, const Knobs& set, int started) {
+    World me;
+    if (open_world(place, 1, 4, set, me) != FDL_OK) return;
+    const int next = ::dup(started);
+    ::close(next);
+    const rlimit none{static_cast<rlim_t>(next), static_cast<rlim_t>(next)};
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    [[maybe_unused]] const auto told = ::write(started, "", 1);
+    float value = 1;
+    fdl_allreduce(me.comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM);
+    ::pause();
+  });
+  std::vector<std::thread> ranks;
+  for (const int rank : {0, 2, 3}) {
+    ranks.emplace_back([&, rank] {
+      World me;
+      FDL_EXPECT_OK(open_world(without.place(), rank, 4, with, me));
+      if (rank == 0) without.wait_until_started();
+      float value = 1;
+      EXPECT_EQ(fdl_allreduce(me.comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM), FDL_RESOURCE);
+      EXPECT_EQ(fdl_last_error()->culprit_rank, 1) << fdl_last_error()->text;
+      EXPECT_THAT(fdl_last_error()->text, testing::StartsWith("rank 1 ("));
+      EXPECT_THAT(fdl_last_error()->text, HasSubstr("ulimit -n"));
+    });
+  }
+  for (std::thread& each : ranks) each.join();
 }
 
 }  // namespace

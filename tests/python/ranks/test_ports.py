@@ -1,11 +1,13 @@
 """Hosts whose ephemeral ports are all in use. Each check runs in a network of its own."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
 
 import farandole
+from launch import FARANDOLE, SUPPORT
 
 PORTS = range(40000, 40004)
 RENDEZVOUS = 29500
@@ -44,6 +46,7 @@ def _output_of(check, rank):
         "FARANDOLE_RENDEZVOUS": f"tcp://127.0.0.1:{RENDEZVOUS}",
         "FARANDOLE_JOB_KEY": "a key of sixteen characters",
         "FARANDOLE_START_TIMEOUT_S": "2",
+        "PYTHONPATH": SUPPORT,
     }
     command = ["unshare", "--net", *as_root, sys.executable, __file__, check]
     done = subprocess.run(
@@ -66,6 +69,32 @@ def test_a_rank_that_has_no_port_to_connect_from_says_so():
 def test_a_rank_that_has_no_port_to_listen_at_says_so():
     text = _output_of("listen", rank=0)
     assert "no port of this host is free: widen net.ipv4.ip_local_port_range" in text, text
+
+
+def start():
+    try:
+        farandole.init()
+    except farandole.Error as error:
+        print("FAILED", error.code, error.culprit_rank, error.text)
+
+
+def job():
+    holders = _use_all_ports()
+    variables = {**os.environ, "FARANDOLE_TRANSPORT": "tcp"}
+    for name in ("RANK", "SIZE", "RENDEZVOUS"):
+        del variables[f"FARANDOLE_{name}"]
+    subprocess.run([FARANDOLE, "run", "-np", "4", "--", sys.executable, __file__, "start"], env=variables, check=True)
+    del holders
+
+
+# The launcher and its ranks need no port to find each other.
+def test_ranks_that_have_no_port_to_listen_at_lack_a_resource():
+    text = _output_of("job", rank=0)
+    failures = re.findall(r"^\[(\d)\] FAILED RESOURCE (-?\d) (.*)", text, re.MULTILINE)
+    assert len(failures) == 4, text
+    for rank, culprit, sentence in failures:
+        assert "no port of this host is free: widen net.ipv4.ip_local_port_range" in sentence, text
+        assert culprit != rank and (culprit == "-1" or sentence.startswith(f"rank {culprit} (")), text
 
 
 if __name__ == "__main__":

@@ -602,6 +602,23 @@ def test_explain_shows_choice_steps_and_rivals():
         assert word in done.stdout, done.stdout
 
 
+# A simulation of 4096 ranks would take hours.
+def test_explain_takes_large_groups():
+    done = farandole("explain", "--ranks", "4096", "--hosts", "512", "--bytes", "1G")
+    assert done.returncode == 0, done.stderr
+    (header,) = (line for line in done.stdout.splitlines() if "predicted from" in line)
+    assert "by formulas (`farandole simulate`" in header
+    (ring,) = (line for line in done.stdout.splitlines() if re.match("(->)? +ring ", line))
+    assert float(ring.removeprefix("->").split()[1]) > 0
+    assert "(the schedules of the other 4095 ranks are alike)" in done.stdout
+
+
+def test_explain_refuses_more_hosts_than_ranks():
+    done = farandole("explain", "--ranks", "8", "--hosts", "9")
+    assert done.returncode == 64
+    assert "--hosts 9: 8 ranks are on at most 8 hosts" in done.stderr
+
+
 # ---- NUMA nodes ------------------------------------------------------------------------------------------------------
 
 

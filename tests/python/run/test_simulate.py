@@ -236,3 +236,16 @@ def test_starts_and_losses_that_are_refused(arguments, text):
     done = simulate("--hosts", "4", *arguments) if "--hosts" not in arguments else simulate(*arguments)
     assert done.returncode != 0
     assert text in done.stderr + done.stdout
+
+
+def test_a_simulated_start_that_fails_ends_with_the_code_of_late_ranks():
+    done = simulate("--hosts", "4", "--start", "--stragglers", "1:40s")
+    assert done.returncode == 200, done.stderr
+    assert "of 4 has not arrived after 30 s" in done.stderr
+
+
+@pytest.mark.parametrize("hosts", ["0", "65537", "2:65537", "100000000"])
+def test_a_number_of_hosts_that_is_refused_names_the_limit(hosts):
+    done = simulate("--hosts", hosts)
+    assert done.returncode == 64
+    assert "is not between 1 and 65536" in done.stderr, done.stderr

@@ -1,6 +1,7 @@
 // Tests of ClientProtocol, message by message: with what a set-up fails that begins after losses and decisions.
 #include "bootstrap/client/client_protocol.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace fdl {
@@ -157,6 +158,23 @@ class LossAfterADecision : public LateSetUp {
 
 TEST_F(LossAfterADecision, NamesIt) {
   EXPECT_EQ(text_of(0), "rank 0 was lost; shortly before, communicator 'all comm 1' had failed: rank 2 is cut off");
+}
+
+// A program that has got the failure ends in good order; one that waits in another communicator has not got it.
+TEST_F(LossAfterADecision, IsNamedByADepartureToo) {
+  CoordinatorMessage decision = decided("all comm 1");
+  decision.why = Status::blame(2, "host", Code::peer_lost, "rank 2 is cut off");
+  CoordinatorMessage departed{.kind = Kind::departed};
+  departed.hosts = {{.host_name = "h"}};
+  append_rank(departed.hosts.front().ranges, 0);
+  protocol_.receive({decision, left(3), departed}, kNow);
+  std::vector<std::string> texts;
+  for (const CoordinatorEvent& event : protocol_.take_events()) texts.emplace_back(event.why.text());
+  EXPECT_THAT(
+      texts, ::testing::ElementsAre(
+                 "rank 2 is cut off",
+                 "rank 3 (host) has shut down; shortly before, communicator 'all comm 1' had failed: rank 2 is cut off",
+                 "rank 0 (h) has shut down; shortly before, communicator 'all comm 1' had failed: rank 2 is cut off"));
 }
 
 TEST_F(LossAfterADecision, IsTheSameFailureIfTheDecisionNamesThatRank) { EXPECT_EQ(text_of(2), "rank 2 was lost"); }

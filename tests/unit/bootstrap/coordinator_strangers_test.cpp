@@ -62,6 +62,28 @@ void write_text(int fd, const std::string& text) {
   [[maybe_unused]] const Status status = write_all(fd, bytes_of(text), Deadline::after_seconds(10));
 }
 
+// The rank names the versions at once. It would otherwise seem to have another key.
+TEST(Strangers, ACoordinatorOfAnotherVersionIsNamedAtOnce) {
+  const Listening listening = listen_unix().take();
+  std::thread server([&] {
+    ASSERT_TRUE(wait_readable(listening.fd.get(), Deadline::after_seconds(20)));
+    const UniqueFd fd = accept_one(listening.fd.get()).take();
+    const uint32_t head[] = {0x4c444146, 1000};
+    std::string greeting(reinterpret_cast<const char*>(head), sizeof head);
+    write_text(fd.get(), greeting + std::string(32, 'n'));
+    read_to_end(fd.get());
+  });
+  const auto client =
+      CoordinatorClient::connect(listening.addresses.front().text, kKey, hello_of(1, 2), Deadline::after_seconds(20));
+  server.join();
+  ASSERT_FALSE(client.ok());
+  EXPECT_EQ(client.status().code(), Code::mismatch);
+  EXPECT_THAT(client.status().text(), HasSubstr("rank 1 on host-b (process 101) and the coordinator at unix:@"));
+  EXPECT_THAT(client.status().text(), HasSubstr("have different versions of farandole"));
+  EXPECT_THAT(client.status().text(), HasSubstr("the other end uses protocol version 1000, this one version"));
+  EXPECT_THAT(client.status().text(), HasSubstr("install the same farandole everywhere"));
+}
+
 TEST(Strangers, AreRejectedAndCountedWhileTheJobContinues) {
   RunningCoordinator coordinator(options_for(2, "tcp://127.0.0.1:0"));
   auto ranks = join_all(coordinator->address(), 2);

@@ -10,6 +10,7 @@ namespace fdl {
 namespace {
 
 using ::testing::_;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::IsEmpty;
@@ -364,6 +365,23 @@ TEST_F(JobMembershipTest, LimitOfTheStartCountsFromTheFirstArrival) {
   EXPECT_THAT(sent(), IsEmpty());
   membership_.tick(130 * kSecond);
   EXPECT_EQ(sent().size(), 1u);
+}
+
+// Without the report the others could only say that rank 1 has shut down.
+TEST_F(JobMembershipTest, ReportBeforeAllHaveArrivedIsTheReasonOfTheFailedStart) {
+  arrive(0);
+  wait_for_all(0);
+  arrive(1);
+  sent();
+  CoordinatorMessage report{.kind = Kind::report};
+  report.key = "group all";
+  report.why = Status::blame(1, "h1", Code::resource, "rank 1 (h1): no descriptor is left");
+  EXPECT_TRUE(receive(1, report).ok());
+  EXPECT_THAT(sent(), Contains("0:reply rank 1 (h1): no descriptor is left"));
+  EXPECT_TRUE(receive(1, {.kind = Kind::leave}).ok());
+  sent();
+  EXPECT_FALSE(membership_.greet(peer(2), {2, 3, "h2", "boot", 102}, 0));
+  EXPECT_THAT(sent(), ElementsAre("2:something else the job did not start: rank 1 (h1): no descriptor is left"));
 }
 
 // A launcher knows when the process of a rank ends that never came.

@@ -162,9 +162,8 @@ Result<std::shared_ptr<HostMemory>> share_memory(const Membership& membership) {
   if (requested == 0) return none;
   auto segment = share_sparse(membership, members, "memory", requested * members.size());
   if (!segment.ok()) {
-    const Code code = segment.status().code();
-    // Other errors, such as a missing member, fail the start.
-    if (code != Code::unsupported && code != Code::resource) return segment.status();
+    // Other errors, such as a missing member, fail the start: the other members do not know of them.
+    if (segment.status().code() != Code::unsupported) return segment.status();
     log_at(membership.rank == members.front() ? LogLevel::warning : LogLevel::debug,
            "fdl_alloc returns ordinary memory, which collectives copy once more: {}", segment.status().text());
     return none;

@@ -54,9 +54,8 @@ Result<std::shared_ptr<MemoryGroup>> MemoryGroup::meet(const Membership& world, 
   auto met = meet_group(world, members, Arena::bytes_for(ranks, ranges), Arena::control_bytes(ranks, ranges),
                         doorbells_of(ranks));
   if (!met.ok()) {
-    const Code code = met.status().code();
-    // Other errors, such as a missing member, fail the start.
-    if (code != Code::unsupported && code != Code::resource) return met.status();
+    // Other errors, such as a missing member, fail the start: the other members do not know of them.
+    if (met.status().code() != Code::unsupported) return met.status();
     log_at(world.rank == members.front() ? LogLevel::warning : LogLevel::debug,
            "each communicator of this host exchanges descriptors of its own, which takes longer: {}",
            met.status().text());
