@@ -85,7 +85,7 @@ bool has_too_many_lanes(const GroupProgram& group, const Cluster& cluster) {
 Status too_large(const SimulatedWay& way, const Cluster& cluster, int64_t count, const char* unit,
                  const std::string& remedy) {
   return Status(Code::invalid_argument, way.name + " of " + std::to_string(cluster.ranks()) + " ranks has " +
-                                    std::to_string(count) + " " + unit + ", too many to simulate: " + remedy);
+                                            std::to_string(count) + " " + unit + ", too many to simulate: " + remedy);
 }
 
 }  // namespace

@@ -222,6 +222,7 @@ class JobMembership {
   void decide(const std::string& comm, const Status& why);
   void decide_against_alive(int64_t now_ns);
   void decide_reports_of(int rank, const Status& why);
+  Status end_with_reason(const Member& member) const;
 
   static constexpr int64_t kNoPause_ns = std::numeric_limits<int64_t>::min() / 2;
 
@@ -257,7 +258,9 @@ class JobMembership {
   Store store_;
   std::map<RequestOfPeer, ManyFetch> many_fetches_;
   std::vector<FailureReport> reports_;
-  std::map<std::string, Status> decisions_;                // by communicator; OK while its first report is in reports_
+  std::map<std::string, Status> decisions_;  // by communicator; OK while its first report is in reports_
+  std::string last_decided_;                 // of these
+  int64_t last_decided_ns_ = 0;
   std::unordered_map<std::string, Query> queries_;         // by communicator
   std::unordered_map<std::string, StallReporter> stalls_;  // by communicator
   std::vector<JobQuery> job_queries_;

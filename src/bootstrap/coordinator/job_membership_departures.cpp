@@ -125,7 +125,7 @@ void JobMembership::vacate(Member& member, Member::State state, News news) {
     send_to_all(std::move(event));
   }
   answer_job_queries_for(member);
-  decide_reports_of(member.hello.rank, member.end);
+  decide_reports_of(member.hello.rank, end_with_reason(member));
   if (arrived_ < options_.size && start_failed_.ok()) answer_waiting(start_failed_ = member.end);
 }
 

@@ -18,6 +18,7 @@ using Kind = CoordinatorMessage::Kind;
 
 // Limits of the queries that the coordinator keeps.
 constexpr std::size_t kMostQueries = 1024;
+constexpr int64_t kShortlyAfter_ns = 10'000'000'000;  // as on the ranks: ClientProtocol
 constexpr int64_t kLongestClaim_ns = 3'600'000'000'000;
 // A delay of a tick by less is no pause of the coordinator. It is also how long a pong may be on its way.
 constexpr int64_t kCoordinatorPause_ns = 200'000'000;
@@ -324,7 +325,7 @@ void JobMembership::examine(FailureReport& failure, int64_t now_ns) {
     }
     Member* member = member_at(named);
     if (member == nullptr || member->state == Member::State::absent) return decide(failure.comm, why);
-    if (member->state != Member::State::present) return decide(failure.comm, member->end);
+    if (member->state != Member::State::present) return decide(failure.comm, end_with_reason(*member));
     if (failure.culprit == named) return;  // its pong is awaited already
     ping(*member, now_ns);
     failure.culprit = named;
@@ -352,10 +353,27 @@ void JobMembership::end_circle(FailureReport& failure, const std::set<int>& rank
 // which then fails for this reason on those that wait or arrive later.
 void JobMembership::decide(const std::string& comm, const Status& why) {
   decisions_[comm] = why;
+  // A departure is the consequence of another failure, whose text goes on counting.
+  if (why.code() != Code::shut_down) {
+    last_decided_ = comm;
+    last_decided_ns_ = ticked_ns_;
+  }
   if (arrived_ < options_.size && start_failed_.ok()) answer_waiting(start_failed_ = why);
   send_to_all(decision_on(comm, why));
   // Last, and by a copy of the name: the arguments may be parts of the report.
   std::erase_if(reports_, [name = comm](const FailureReport& one) { return one.comm == name; });
+}
+
+// A rank that left in good order may have done so because a communicator had failed. Those that wait for it in another
+// one have not got that failure.
+Status JobMembership::end_with_reason(const Member& member) const {
+  const auto last = decisions_.find(last_decided_);
+  const bool is_shortly_before = last != decisions_.end() && ticked_ns_ - last_decided_ns_ <= kShortlyAfter_ns;
+  if (member.state != Member::State::left || !is_shortly_before) return member.end;
+  if (last->second.error().culprit_rank == member.hello.rank) return member.end;
+  Error error = member.end.error();
+  error.text += fmt::format("; shortly before, communicator '{}' had failed: {}", last->first, last->second.text());
+  return Status(std::move(error));
 }
 
 void JobMembership::decide_reports_of(int rank, const Status& why) {

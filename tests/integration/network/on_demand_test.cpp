@@ -194,11 +194,13 @@ TEST(OnDemand, ARankWithoutDescriptorsForAConnectionIsNamed) {
     ::pause();
   });
   std::vector<std::thread> ranks;
+  std::latch opened(3);  // no rank calls another one before rank 1 has reached its limit
   for (const int rank : {0, 2, 3}) {
     ranks.emplace_back([&, rank] {
       World me;
       FDL_EXPECT_OK(open_world(without.place(), rank, 4, with, me));
       if (rank == 0) without.wait_until_started();
+      opened.arrive_and_wait();
       float value = 1;
       EXPECT_EQ(fdl_allreduce(me.comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM), FDL_RESOURCE);
       EXPECT_EQ(fdl_last_error()->culprit_rank, 1) << fdl_last_error()->text;

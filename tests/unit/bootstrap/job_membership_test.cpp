@@ -367,6 +367,20 @@ TEST_F(JobMembershipTest, LimitOfTheStartCountsFromTheFirstArrival) {
   EXPECT_EQ(sent().size(), 1u);
 }
 
+// Rank 1 got the failure of 'a' and left. Rank 2 waits for it in 'b', and knows of it only as the rank that has left.
+TEST_F(JobMembershipTest, DepartureAfterAFailureNamesIt) {
+  for (int rank = 0; rank < 3; ++rank) arrive(rank);
+  CoordinatorMessage report{.kind = Kind::report};
+  report.key = "a";
+  report.why = Status::blame(0, "h0", Code::resource, "rank 0 (h0): no descriptor is left");
+  EXPECT_TRUE(receive(0, report).ok());
+  EXPECT_TRUE(receive(1, {.kind = Kind::leave}).ok());
+  sent();
+  this->report(2, "b", 1, 0);
+  EXPECT_THAT(sent(), Contains(EndsWith("rank 1 (h1) has shut down; shortly before, communicator 'a' had failed: "
+                                        "rank 0 (h0): no descriptor is left")));
+}
+
 // Without the report the others could only say that rank 1 has shut down.
 TEST_F(JobMembershipTest, ReportBeforeAllHaveArrivedIsTheReasonOfTheFailedStart) {
   arrive(0);
