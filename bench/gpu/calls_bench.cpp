@@ -47,7 +47,7 @@ struct Rendezvous {
 
 // end() leaves the process by std::exit, which runs no destructor of main().
 void remove_at_exit(const char* folder) {
-  static std::string removed;
+  static auto& removed = *new std::string();
   removed = folder;
   std::atexit([] {
     std::error_code ignored;

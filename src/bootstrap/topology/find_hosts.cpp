@@ -263,7 +263,7 @@ Result<Hosts> find_own_hosts(int rank, std::vector<int> left, int world_size, co
 
 // Rank 0 fetches the outcomes of all trials of these kernels. All first trials are one request, all second ones
 // another.
-Status collect_hosts(Kernels left, Exchange& exchange, Deadline deadline, Hosts& hosts) {
+Status collect_hosts(Kernels&& left, Exchange& exchange, Deadline deadline, Hosts& hosts) {
   while (true) {
     std::vector<int> leaders;
     std::vector<std::vector<int>*> of_leader;
