@@ -2,8 +2,8 @@
 //
 // What lies between two hosts may end connections itself, as a relay or a proxy does: it acknowledges data to the
 // sender also if it never passes it on, so that the kernels of both hosts see nothing wrong. Therefore a rank that has
-// received nothing for a while asks the peer, by the coordinator, how many slices it has sent. Of a slice that was sent
-// some bytes arrive again and again, until it is complete.
+// received nothing for a while asks the peer, by the coordinator, how many slices it has sent. Bytes of a slice that
+// was sent keep arriving until it is complete; if none do for long, they are withheld.
 #pragma once
 
 #include <cstdint>
