@@ -82,7 +82,7 @@ CONTROL_PLANE = [
     (
         "the loss of a reported rank decides nothing",
         DEPARTURES,
-        "  decide_reports_of(member.hello.rank, member.end);\n",
+        "  decide_reports_of(member.hello.rank, end_with_reason(member));\n",
         "",
     ),
     (
