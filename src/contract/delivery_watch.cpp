@@ -9,7 +9,6 @@
 namespace fdl {
 namespace {
 
-constexpr int64_t kLongestStep_ns = 1'000'000'000;
 // A thread that waits in a transport drives it more often than this.
 constexpr int64_t kUndriven_ns = 2'000'000'000;
 constexpr int64_t kByte_ns = 1000;  // of a long slice: a network is not slower than 1 MB/s
@@ -72,17 +71,11 @@ bool DeliveryWatch::is_overdue(Channel channel, int64_t now_ns) {
   const SliceLedger::Counts& in = ledger_[SliceLedger::stream_of(channel, false)];
   Wait& wait = waits_[index(channel)];
   if (in.is_idle() || !ledger_.error_of(channel).ok() || !has_sent(channel, in.finished)) {
-    wait.checked_ns = 0;
+    wait.slice.end();
     return false;
   }
-  if (wait.checked_ns == 0 || wait.position != in.finished) {
-    wait.position = in.finished;
-    wait.waited_ns = 0;
-    wait.checked_ns = now_ns;
-  }
-  wait.waited_ns += std::min(now_ns - wait.checked_ns, kLongestStep_ns);
-  wait.checked_ns = now_ns;
-  return wait.waited_ns >= seconds_to_ns(limit_s_) + static_cast<int64_t>(wait.longest) * kByte_ns;
+  const int64_t limit_ns = seconds_to_ns(limit_s_) + static_cast<int64_t>(wait.longest) * kByte_ns;
+  return wait.slice.measure(in.finished, now_ns) >= limit_ns;
 }
 
 std::optional<DeliveryWatch::Overdue> DeliveryWatch::find_overdue(int64_t now_ns) {

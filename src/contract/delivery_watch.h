@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "contract/slice_ledger.h"
+#include "contract/slice_wait.h"
 
 namespace fdl {
 
@@ -50,9 +51,7 @@ class DeliveryWatch {
 
  private:
   struct Wait {
-    uint64_t position = 0;
-    int64_t waited_ns = 0;
-    int64_t checked_ns = 0;   // 0: nothing is awaited that was sent
+    SliceWait slice;
     std::size_t longest = 0;  // bytes of the longest slice so far
   };
 

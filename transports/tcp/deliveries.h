@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "base/mutex.h"
+#include "contract/slice_wait.h"
 #include "contract/transport.h"
 
 namespace fdl {
@@ -34,9 +35,7 @@ class Deliveries {
  private:
   struct Wait {
     uint64_t sent = 0;  // by the peer, as far as it has told
-    uint64_t received = 0;
-    int64_t waited_ns = 0;
-    int64_t checked_ns = 0;  // 0: nothing is awaited that was sent
+    SliceWait slice;
   };
 
   const double lost_after_s_;
