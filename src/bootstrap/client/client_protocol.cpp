@@ -211,9 +211,7 @@ void ClientProtocol::note_decision(const CoordinatorMessage& message, int64_t no
 Status ClientProtocol::with_last_decision(int rank, const Status& why, int64_t now_ns) const {
   const Decision& last = last_decision_;
   if (last.why.ok() || last.why.error().culprit_rank == rank || now_ns - last.moment_ns > kShortlyAfter_ns) return why;
-  Error error = why.error();
-  error.text += fmt::format("; shortly before, communicator '{}' had failed: {}", last.comm, last.why.text());
-  return Status(std::move(error));
+  return with_failure_before(why, last.comm, last.why);
 }
 
 // The same where the rank served the coordinator, which may have ended before it had sent that decision to all ranks. A

@@ -123,8 +123,6 @@ class ClientProtocol {
 
   // The most decisions in decided_.
   static constexpr std::size_t kMostDecided = 1024;
-  // A rank that is lost within this time after a decision or another loss may have ended because of it.
-  static constexpr int64_t kShortlyAfter_ns = 10'000'000'000;
   // The longest time between two queries that counts in full as silence.
   static constexpr int64_t kLeastStep_ns = 1'000'000'000;
 

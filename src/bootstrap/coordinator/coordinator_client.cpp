@@ -20,6 +20,12 @@ Status departure_of(int rank, const std::string& host_name) {
   return Status::blame(rank, host_name, Code::shut_down, fmt::format("rank {} ({}) has shut down", rank, host_name));
 }
 
+Status with_failure_before(const Status& why, const std::string& comm, const Status& failure) {
+  Error error = why.error();
+  error.text += fmt::format("; shortly before, communicator '{}' had failed: {}", comm, failure.text());
+  return Status(std::move(error));
+}
+
 Status silence_warning(const std::string& name, bool are_several, double silence_warning_s, double lost_after_s) {
   return Status(Code::transport,
                 fmt::format("{} {} not answered for {:g} s (stopped, swapped out or cut off); after {:g} s {} lost "

@@ -151,6 +151,10 @@ class CoordinatorClient {
 
 // Why a rank is gone that has left in good order: the same text on all ranks.
 Status departure_of(int rank, const std::string& host_name);
+// The end of a rank within this time after a failure may be its consequence.
+inline constexpr int64_t kShortlyAfter_ns = 10'000'000'000;
+// Why a rank is gone, with the failure of a communicator that came shortly before.
+Status with_failure_before(const Status& why, const std::string& comm, const Status& failure);
 
 // "rank 3 on host-b (process 4711)".
 std::string process_name(const CoordinatorClient::Hello& hello);

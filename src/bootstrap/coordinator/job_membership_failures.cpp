@@ -18,7 +18,6 @@ using Kind = CoordinatorMessage::Kind;
 
 // Limits of the queries that the coordinator keeps.
 constexpr std::size_t kMostQueries = 1024;
-constexpr int64_t kShortlyAfter_ns = 10'000'000'000;  // as on the ranks: ClientProtocol
 constexpr int64_t kLongestClaim_ns = 3'600'000'000'000;
 // A delay of a tick by less is no pause of the coordinator. It is also how long a pong may be on its way.
 constexpr int64_t kCoordinatorPause_ns = 200'000'000;
@@ -371,9 +370,7 @@ Status JobMembership::end_with_reason(const Member& member) const {
   const bool is_shortly_before = last != decisions_.end() && ticked_ns_ - last_decided_ns_ <= kShortlyAfter_ns;
   if (member.state != Member::State::left || !is_shortly_before) return member.end;
   if (last->second.error().culprit_rank == member.hello.rank) return member.end;
-  Error error = member.end.error();
-  error.text += fmt::format("; shortly before, communicator '{}' had failed: {}", last->first, last->second.text());
-  return Status(std::move(error));
+  return with_failure_before(member.end, last->first, last->second);
 }
 
 void JobMembership::decide_reports_of(int rank, const Status& why) {
