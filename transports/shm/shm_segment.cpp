@@ -169,8 +169,8 @@ class Setup {
     return {};
   }
 
-  // All handshakes run at once, so that a silent connection delays no member. If the descriptors of this process do not
-  // suffice for a sparse segment, each member is told so when it has proved the key, and disconnected.
+  // All handshakes run at once, so that a silent connection delays no member. If this process has too few descriptors
+  // for a sparse segment, it sends each member a refusal once that member has proved the key, and disconnects it.
   Status gather(int listening_fd) {
     std::list<ShmCaller> callers;
     for (int missing = size() - 1; missing > 0;) {
@@ -207,8 +207,8 @@ class Setup {
     return given_up_;
   }
 
-  // All members will go on without the segment. Those that are connected are told at once, which frees descriptors, as
-  // does what this member has for the segment.
+  // All members go on without the segment. The connected members get the refusal at once. Their connections, and what
+  // this member has made for the segment, are closed, which frees descriptors.
   void give_up(const Status& why) {
     if (!given_up_.ok()) return;
     given_up_ = Status(Code::unsupported, leader() + ": " + std::string(why.text()));

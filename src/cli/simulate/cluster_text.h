@@ -21,8 +21,8 @@ Status parse_link(const std::string& text, ClusterLink& link);
 Status parse_topology(const std::string& text, Cluster& cluster);
 // "3:10ms": three ranks begin 10 ms late.
 Status parse_stragglers(const std::string& text, Cluster& cluster);
-// "4,64K,1M", or "4:1G": from the first to the last in steps of a factor. Each is at least `least`.
 inline constexpr int64_t kMostBytes = int64_t{1} << 44;
+// "4,64K,1M", or "4:1G": from the first to the last in steps of a factor. Each is between `least` and `most`.
 Result<std::vector<int64_t>> parse_sizes(const std::string& text, int64_t factor, int64_t least,
                                          int64_t most = kMostBytes);
 

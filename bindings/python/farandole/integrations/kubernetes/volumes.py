@@ -52,20 +52,20 @@ def volumes(o):
         mounts.append(Item(name="tmp", mountPath="/tmp"))
     existing = [_split_mount(word, "--pvc", (2, 3)) for word in o.pvc]
     new = [_split_mount(word, "--new-pvc", (3, 3))[:2] for word in o.new_pvc]
-    claimed, mapped = {}, {}  # names of volumes, and of what they are
+    claim_of, config_of = {}, {}  # by the name of a volume
     for claim, path, *read_only in existing + new:
         name = _volume(claim)
-        if claimed.get(name) != claim:
+        if claim_of.get(name) != claim:
             made.append(Item(name=name, persistentVolumeClaim=Map(claimName=claim)))
-        claimed[name] = claim
+        claim_of[name] = claim
         mounts.append(Item(name=name, mountPath=path, **({"readOnly": True} if read_only else {})))
     for word in o.config_map:
         config, path = _split_mount(word, "--config-map", (2, 2))
         name = _volume(config)
-        if name in claimed:
+        if name in claim_of:
             raise WrongCombination(f"--config-map {word}: a claim is mounted as '{name}' already; rename one of them")
-        if mapped.get(name) != config:
+        if config_of.get(name) != config:
             made.append(Item(name=name, configMap=Map(name=config)))
-        mapped[name] = config
+        config_of[name] = config
         mounts.append(Item(name=name, mountPath=path, readOnly=True))
     return made, mounts
