@@ -30,6 +30,7 @@ struct Member {
   int process_id = 0;
   int numa_node = -1;    // the node of its host to which it was bound at start; -1 if not bound to one node
   int memory_group = 0;  // of its host: a host with more than kRanksPerMemoryGroup ranks has several, of equal size
+  int location = -1;     // of its host in the network, an index in Membership::locations; -1: not known
 };
 
 // The members of a communicator, by rank. Copies share one list, so that a process of a large world has it once.
@@ -108,6 +109,9 @@ struct Membership {
   std::string session_key = {};
   bool key_is_secret = false;  // false: the job's key is derived from facts that others can know
   const Config* config = nullptr;
+  // The distinct locations of the world's hosts: names of groups of hosts, widest first, such as "zone-a/rack-3". Null
+  // if none is known.
+  std::shared_ptr<const std::vector<std::string>> locations = {};
   std::shared_ptr<HostMemory> memory;  // shared by the ranks of this host in this job; null if they have none
   std::shared_ptr<MemoryGroup> memory_group = {};    // communicators of one host are made in it; null: over sockets
   std::shared_ptr<TcpConnector> tcp_connector = {};  // makes connections at first use; null: all when it is made
