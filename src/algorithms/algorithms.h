@@ -23,8 +23,11 @@ Schedule binomial_tree_scatter(const ScheduleRequest& request);
 Schedule binomial_tree_barrier(const ScheduleRequest& request);
 
 Schedule double_binary_tree_allreduce(const ScheduleRequest& request);
-Schedule two_level_allreduce(const ScheduleRequest& request);  // reads ranks_per_host
-Schedule two_level_alltoall(const ScheduleRequest& request);   // reads ranks_per_host; chunks of one size
+Schedule multi_level_allreduce(const ScheduleRequest& request);       // reads levels
+Schedule multi_level_reduce_scatter(const ScheduleRequest& request);  // reads levels
+Schedule multi_level_allgather(const ScheduleRequest& request);       // reads levels
+Schedule two_level_allreduce(const ScheduleRequest& request);         // reads ranks_per_host
+Schedule two_level_alltoall(const ScheduleRequest& request);          // reads ranks_per_host; chunks of one size
 
 Schedule direct_allreduce(const ScheduleRequest& request);
 Schedule direct_reduce(const ScheduleRequest& request);

@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "schedule/schedule.h"
@@ -17,6 +18,8 @@ struct ScheduleRequest {
   int size = 1;
   int root = 0;
   int ranks_per_host = 1;  // for two_level: consecutive ranks form hosts of this many ranks
+  // For multi_level: consecutive ranks form groups of levels[0] ranks, these form groups of levels[1], and so on.
+  std::vector<int> levels = {};
 };
 
 struct Algorithm {
@@ -31,6 +34,9 @@ struct Algorithm {
   bool even_chunks_only = false;  // Bruck: all chunks of one size
   // Rank r's schedule is that of rank 0 with r added to every rank and chunk. One rank then stands for all of them.
   bool rotates = false;
+  // Written for positions in the group's order of ranks, and renumbered. False: for ranks, because it folds in their
+  // order or sends runs of their chunks, or because the order makes no difference.
+  bool follows_order = false;
   Schedule (*write)(const ScheduleRequest&) = nullptr;
 };
 

@@ -267,8 +267,7 @@ size_t fdl_explain(const char* collective, int ranks, size_t bytes, const char* 
     if (!choice.ok()) return copy_text("error: " + choice.status().text() + "\n", text, capacity);
     std::vector<Schedule> schedules;
     for (int rank = 0; rank < ranks; ++rank) {
-      schedules.push_back(
-          choice->algorithm->write({.collective = candidate, .rank = rank, .size = ranks, .ranks_per_host = ranks}));
+      schedules.push_back(write_schedule(*choice->algorithm, shape, rank));
     }
     return copy_text(std::string(choice->algorithm->name) + ": " + choice->why + "\ntuning table: " + tuning->source +
                          " (" + tuning->table.fingerprint() + ")\n" + describe(schedules),

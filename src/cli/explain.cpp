@@ -60,17 +60,10 @@ std::optional<Collective> collective_named(const std::string& name) {
   return std::nullopt;
 }
 
-Schedule schedule_of(const Algorithm& algorithm, const GroupShape& shape, int rank) {
-  return algorithm.write({.collective = algorithm.collective,
-                          .rank = rank,
-                          .size = shape.ranks,
-                          .ranks_per_host = std::max(1, shape.ranks_per_host)});
-}
-
 // The schedules of all ranks of a group of this shape.
 std::vector<Schedule> schedules_of(const Algorithm& algorithm, const GroupShape& shape) {
   std::vector<Schedule> schedules;
-  for (int rank = 0; rank < shape.ranks; ++rank) schedules.push_back(schedule_of(algorithm, shape, rank));
+  for (int rank = 0; rank < shape.ranks; ++rank) schedules.push_back(write_schedule(algorithm, shape, rank));
   return schedules;
 }
 
@@ -183,7 +176,7 @@ void print_answer_as_text(const Answer& answer, const GroupShape& shape, int64_t
   if (query.ranks <= kShownRanks) {
     fmt::print("{}", describe(schedules_of(algorithm, shape)));
   } else {
-    fmt::print("{}(the schedules of the other {} ranks are alike)\n", describe(schedule_of(algorithm, shape, 0)),
+    fmt::print("{}(the schedules of the other {} ranks are alike)\n", describe(write_schedule(algorithm, shape, 0)),
                query.ranks - 1);
   }
   print_ways(ways, shape, {.alpha_s = shape.alpha_s, .beta_s = shape.beta_s});

@@ -53,7 +53,7 @@ Status Communicator::State::prepare_device(Device& device) {
   needed.library = parts.device_library;
   needed.choose_host = [this](const CollectiveSpec& spec) -> Collectives& { return *choose_runner(spec); };
   // Hierarchical backends need several hosts with several ranks each.
-  if (parts.shape.hosts > 1 && parts.shape.ranks_per_host > 1) {
+  if (parts.shape.hosts > 1 && parts.shape.ranks_per_host > 1 && has_hosts_in_blocks(parts.shape)) {
     needed.side_of_hosts = [this](bool between) { return make_side_of_hosts(between); };
   }
   FDL_ASSIGN_OR_RETURN(devices, DeviceCollectives::make(std::move(needed), device));
@@ -117,15 +117,11 @@ std::unique_ptr<Collectives> Communicator::State::make_side_of_hosts(bool betwee
   const int locals = parts.shape.ranks_per_host;
   const int host = parts.rank / locals;
   std::vector<int> side;
-  GroupShape shape = parts.shape;
+  const GroupShape shape = between ? shape_between_blocks(parts.shape) : shape_inside_host(parts.shape);
   if (between) {
     for (int i = 0; i < parts.shape.hosts; ++i) side.push_back(i * locals + parts.rank % locals);
-    shape.ranks = shape.hosts;
-    shape.ranks_per_host = 1;
   } else {
     for (int i = 0; i < locals; ++i) side.push_back(host * locals + i);
-    shape.ranks = locals;
-    shape.hosts = 1;
   }
   return std::make_unique<ScheduledCollectives>(std::make_unique<PartTransport>(*parts.transport, std::move(side)),
                                                 between ? host : parts.rank % locals, shape, *parts.config);

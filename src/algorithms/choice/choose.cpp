@@ -5,12 +5,15 @@
 // hides its reductions behind its transfers; one that runs in rounds does not. Messages sent at once share the latency.
 // Between more than two hosts, patterns other than neighbour exchanges share links: their bytes cost kContention times
 // as much. In these patterns all ranks of a host also use its link at once, where a neighbour exchange has one of them
-// cross. Links inside a host count as kLocalSpeed times faster than links between hosts.
+// cross. Links inside a host count as kLocalSpeed times faster than links between hosts. Where the latency of each
+// level of the network was measured, a message counts with that of the level that it crosses.
 #include "algorithms/choice/choose.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <span>
+#include <vector>
 
 #include "algorithms/choice/measured_choice.h"
 
@@ -34,6 +37,14 @@ struct Terms {
   double local;  // ranks per host; 0 if unequal
   double log2p;  // rounded up
   double core;   // the largest power of two <= p
+  // Sums of alpha over the messages of a chain: between all neighbours in the order; between neighbouring hosts;
+  // between positions whose distance doubles, in log2p rounds and in those of the core.
+  double along_ring;
+  double along_hosts;
+  double rounds;
+  double core_rounds;
+  std::span<const int> levels;            // from the innermost outwards; empty: one
+  std::span<const double> level_alpha_s;  // by level
   double share() const { return (p - 1) / p * n; }
   // The cost of folding extra ranks into and out of a butterfly (see fold.h).
   double extra() const { return core == p ? 0 : 2 * (alpha + n * cross) + n * kGamma_s; }
@@ -45,12 +56,12 @@ struct Rule {
   double (*seconds)(const Terms&);
 };
 
-double ring_s(const Terms& t) { return (t.p - 1) * t.alpha + t.share() * t.beta; }
+double ring_s(const Terms& t) { return t.along_ring + t.share() * t.beta; }
 double direct_s(const Terms& t) { return t.alpha - t.each + (t.p - 1) * t.each + t.share() * t.cross; }
-double tree_s(const Terms& t) { return t.log2p * (t.alpha + t.n * t.beta); }
+double tree_s(const Terms& t) { return t.rounds + t.log2p * t.n * t.beta; }
 double chain_s(const Terms& t) {
   const double slices = std::max(1.0, t.n / kSliceBytes);
-  return (t.p - 1) * (t.alpha + t.n / slices * t.beta) + (slices - 1) * (t.each + t.n / slices * t.beta);
+  return t.along_ring + (t.p - 1) * t.n / slices * t.beta + (slices - 1) * (t.each + t.n / slices * t.beta);
 }
 double deal_s(const Terms& t) { return t.log2p * t.alpha + t.share() * t.cross + t.n * kGamma_s; }
 
@@ -58,8 +69,40 @@ double deal_s(const Terms& t) { return t.log2p * t.alpha + t.share() * t.cross +
 double two_level_s(const Terms& t) {
   if (t.local < 2 || t.hosts < 2) return INFINITY;
   const double inside = 2 * (t.local - 1) * t.hosts * t.alpha / kLocalSpeed + 2 * t.n * t.beta / kLocalSpeed;
-  return inside + 2 * (t.hosts - 1) * t.alpha + 2 * (t.hosts - 1) / t.hosts * t.n * t.beta;
+  return inside + 2 * t.along_hosts + 2 * (t.hosts - 1) / t.hosts * t.n * t.beta;
 }
+
+// One pass over the levels, outwards or inwards. In each round a rank sends `pieces` messages, of which it waits for
+// the first. The ranks of a host share its link. `shrinks`: each level has the part of the bytes that the level inside
+// has left (allreduce); otherwise all levels between hosts together move the vector once.
+double over_levels_s(const Terms& t, bool shrinks) {
+  const bool has_hosts = t.local >= 2;
+  double seconds = 0;
+  double outside = t.p;  // groups of this level
+  double bytes = t.n;    // of a group of the level inside
+  for (std::size_t i = 0; i < t.levels.size(); ++i) {
+    const double size = t.levels[i];
+    outside /= size;
+    const double speed = has_hosts && i == 0 ? kLocalSpeed : 1;
+    const double next = i + 1 < t.levels.size() ? t.levels[i + 1] : 1;
+    const double pieces = shrinks ? next : outside;
+    seconds += (size - 1) * (t.level_alpha_s[i] + (pieces - 1) * t.each) / speed;
+    if (speed > 1) {
+      seconds += t.n * t.beta / speed;
+    } else if (shrinks) {
+      seconds += (size - 1) / size * bytes * t.beta;
+      bytes /= size;
+    }
+  }
+  return shrinks ? seconds : seconds + (t.hosts - 1) / t.hosts * t.n * t.beta;
+}
+
+// With the ranks of hosts and the hosts alone, it is two_level.
+double multi_level_allreduce_s(const Terms& t) {
+  const std::size_t least = t.local >= 2 ? 3 : 2;
+  return t.levels.size() < least ? INFINITY : 2 * over_levels_s(t, true);
+}
+double multi_level_half_s(const Terms& t) { return t.levels.size() < 2 ? INFINITY : over_levels_s(t, false); }
 
 // Inside hosts each chunk is a message of its own. All bytes but those of the first host are exchanged inside while
 // others cross.
@@ -72,39 +115,40 @@ double two_level_alltoall_s(const Terms& t) {
 constexpr Rule kRules[] = {
     {Collective::allreduce, "ring", [](const Terms& t) { return 2 * ring_s(t); }},
     {Collective::allreduce, "recursive_doubling",
-     [](const Terms& t) { return std::log2(t.core) * (t.alpha + t.n * (t.cross + kGamma_s)) + t.extra(); }},
+     [](const Terms& t) { return t.core_rounds + std::log2(t.core) * t.n * (t.cross + kGamma_s) + t.extra(); }},
     {Collective::allreduce, "halving_doubling",
      [](const Terms& t) {
        const double share = (t.core - 1) / t.core * t.n;
-       return 2 * std::log2(t.core) * t.alpha + share * (2 * t.cross + kGamma_s) + t.extra();
+       return 2 * t.core_rounds + share * (2 * t.cross + kGamma_s) + t.extra();
      }},
     {Collective::allreduce, "bruck",
      [](const Terms& t) { return 2 * t.log2p * t.alpha + t.share() * (2 * t.cross + kGamma_s) + 2 * t.n * kGamma_s; }},
     {Collective::allreduce, "binomial_tree", [](const Terms& t) { return 2 * tree_s(t); }},
     {Collective::allreduce, "double_binary_tree",
      [](const Terms& t) {
-       return 2 * (t.log2p + 1) * (t.alpha + std::min(t.n / 2, kSliceBytes) * t.cross) + 2 * t.n * t.cross;
+       return 2 * (t.rounds + t.alpha + (t.log2p + 1) * std::min(t.n / 2, kSliceBytes) * t.cross) + 2 * t.n * t.cross;
      }},
     {Collective::allreduce, "two_level", two_level_s},
+    {Collective::allreduce, "multi_level", multi_level_allreduce_s},
     {Collective::allreduce, "direct", [](const Terms& t) { return 2 * direct_s(t) + t.share() * kGamma_s; }},
     {Collective::reduce, "binomial_tree", tree_s},
     {Collective::reduce, "direct", [](const Terms& t) { return 2 * direct_s(t) + t.share() * kGamma_s; }},
     {Collective::broadcast, "binomial_tree", tree_s},
     {Collective::broadcast, "chain", chain_s},
     {Collective::broadcast, "scatter_allgather",
-     [](const Terms& t) { return (t.log2p + t.p - 1) * t.alpha + t.share() * (t.cross + t.beta); }},
+     [](const Terms& t) { return t.rounds + t.along_ring + t.share() * (t.cross + t.beta); }},
     {Collective::allgather, "ring", ring_s},
     {Collective::allgather, "recursive_doubling",
      [](const Terms& t) { return t.log2p * t.alpha + t.share() * t.cross; }},
     {Collective::allgather, "bruck", deal_s},
+    {Collective::allgather, "multi_level", multi_level_half_s},
     {Collective::allgather, "direct", direct_s},
     {Collective::reduce_scatter, "ring", ring_s},
     {Collective::reduce_scatter, "halving",
-     [](const Terms& t) {
-       return std::log2(t.core) * t.alpha + (t.core - 1) / t.core * t.n * (t.cross + kGamma_s) + t.extra();
-     }},
+     [](const Terms& t) { return t.core_rounds + (t.core - 1) / t.core * t.n * (t.cross + kGamma_s) + t.extra(); }},
     {Collective::reduce_scatter, "bruck",
      [](const Terms& t) { return t.log2p * t.alpha + t.share() * (t.cross + kGamma_s) + t.n * kGamma_s; }},
+    {Collective::reduce_scatter, "multi_level", multi_level_half_s},
     {Collective::reduce_scatter, "direct", [](const Terms& t) { return direct_s(t) + t.share() * kGamma_s; }},
     {Collective::alltoall, "pairwise", direct_s},
     {Collective::alltoall, "bruck",
@@ -115,7 +159,7 @@ constexpr Rule kRules[] = {
     {Collective::scatter, "binomial_tree", deal_s},
     {Collective::scatter, "direct", direct_s},
     {Collective::barrier, "dissemination", [](const Terms& t) { return t.log2p * t.alpha; }},
-    {Collective::barrier, "binomial_tree", [](const Terms& t) { return 2 * t.log2p * t.alpha; }},
+    {Collective::barrier, "binomial_tree", [](const Terms& t) { return 2 * t.rounds; }},
 };
 
 std::string duration_text(double seconds) {
@@ -142,18 +186,61 @@ double sharing(const GroupShape& shape) {
   return std::max(1.0, local * (shape.ranks - local) / (shape.ranks - 1));
 }
 
-Terms terms_of(const GroupShape& shape, int64_t bytes) {
+// Alpha by level: the same for all levels if their latencies are not known.
+std::vector<double> level_alphas(const GroupShape& shape) {
+  std::vector<double> alphas(shape.levels.size(), shape.alpha_s + shape.latency_s);
+  if (shape.level_latency_s.size() != alphas.size()) return alphas;
+  for (std::size_t i = 0; i < alphas.size(); ++i) alphas[i] = shape.alpha_s + shape.level_latency_s[i];
+  return alphas;
+}
+
+// Alpha of a message between two positions that are so far apart: of the innermost level whose groups are larger.
+double alpha_at(double distance, std::span<const int> levels, std::span<const double> alphas) {
+  double group = 1;
+  for (std::size_t i = 0; i < levels.size(); ++i) {
+    group *= levels[i];
+    if (distance < group) return alphas[i];
+  }
+  return alphas.back();
+}
+
+Terms terms_of(const GroupShape& shape, int64_t bytes, std::span<const double> alphas) {
   const double core = std::exp2(std::floor(std::log2(shape.ranks)));
+  const double log2p = std::ceil(std::log2(shape.ranks));
+  const double alpha = shape.alpha_s + shape.latency_s;
+  double along_ring = alphas.empty() ? (shape.ranks - 1) * alpha : 0;
+  double along_hosts = alphas.empty() ? (shape.hosts - 1) * alpha : 0;
+  double groups = shape.ranks;
+  for (std::size_t i = 0; i < alphas.size(); ++i) {
+    const double outside = groups / shape.levels[i];
+    along_ring += (groups - outside) * alphas[i];
+    if (groups <= shape.hosts) along_hosts += (groups - outside) * alphas[i];
+    groups = outside;
+  }
+  const auto doubling = [&](double rounds) {
+    if (alphas.empty()) return rounds * alpha;
+    double sum = 0;
+    for (int round = 0; round < static_cast<int>(rounds); ++round) {
+      sum += alpha_at(std::exp2(round), shape.levels, alphas);
+    }
+    return sum;
+  };
   return {.p = static_cast<double>(shape.ranks),
           .n = static_cast<double>(bytes),
-          .alpha = shape.alpha_s + shape.latency_s,
+          .alpha = alpha,
           .each = shape.alpha_s,
           .beta = shape.beta_s,
           .cross = shape.beta_s * sharing(shape) * (shape.hosts > 2 ? kContention : 1.0),
           .hosts = static_cast<double>(shape.hosts),
           .local = static_cast<double>(shape.ranks_per_host),
-          .log2p = std::ceil(std::log2(shape.ranks)),
-          .core = core};
+          .log2p = log2p,
+          .core = core,
+          .along_ring = along_ring,
+          .along_hosts = along_hosts,
+          .rounds = doubling(log2p),
+          .core_rounds = doubling(std::log2(core)),
+          .levels = shape.levels,
+          .level_alpha_s = alphas};
 }
 
 std::string group_text(const GroupShape& shape, int64_t bytes) {
@@ -191,7 +278,8 @@ std::optional<Choice> choose_measured(Collective collective, const GroupShape& s
 }  // namespace
 
 double predicted_s(const Algorithm& algorithm, const GroupShape& shape, int64_t bytes) {
-  return cost_of(algorithm, terms_of(shape, bytes));
+  const std::vector<double> alphas = level_alphas(shape);
+  return cost_of(algorithm, terms_of(shape, bytes, alphas));
 }
 
 Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t bytes, std::string_view requested,
@@ -199,7 +287,8 @@ Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t by
   const Need need{.rank_order = deterministic || !commutative, .uneven = !even_chunks};
   if (requested != "auto") return choose_named(collective, shape, bytes, requested, need);
   if (auto measured = choose_measured(collective, shape, bytes, need)) return *measured;
-  const Terms terms = terms_of(shape, bytes);
+  const std::vector<double> alphas = level_alphas(shape);
+  const Terms terms = terms_of(shape, bytes, alphas);
   const Algorithm* best = nullptr;
   const Algorithm* next = nullptr;
   double best_s = INFINITY;

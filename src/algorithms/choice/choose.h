@@ -5,22 +5,9 @@
 #include <cstdint>
 #include <string>
 
-#include "algorithms/catalog.h"
-#include "algorithms/choice/tuning_table.h"
+#include "algorithms/choice/group_shape.h"
 
 namespace fdl {
-
-// The shape of a group and the cost of its messages, as bootstrap/topology found them.
-struct GroupShape {
-  int ranks = 1;
-  int hosts = 1;
-  int ranks_per_host = 1;      // 0 if hosts have different numbers of ranks, or a host's ranks are not consecutive
-  double alpha_s = 5e-6;       // per message between the slowest pair
-  double latency_s = 0;        // until a message's first byte arrives; messages that are sent at once share it
-  double beta_s = 1.0 / 2e9;   // per byte
-  std::string transport = {};  // that connects the ranks: "tcp"
-  const TuningTable* table = nullptr;  // measured times; null if there are none; outlives the shape
-};
 
 struct Choice {
   const Algorithm* algorithm = nullptr;

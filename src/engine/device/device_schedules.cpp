@@ -72,11 +72,7 @@ Result<const DeviceSchedules::Lowered*> DeviceSchedules::lowered_for(const Algor
   if (known != nullptr) return known.get();
   std::vector<Schedule> all;
   for (int rank = 0; rank < shape_.ranks; ++rank) {
-    all.push_back(algorithm.write({.collective = algorithm.collective,
-                                   .rank = rank,
-                                   .size = shape_.ranks,
-                                   .root = root,
-                                   .ranks_per_host = std::max(shape_.ranks_per_host, 1)}));
+    all.push_back(write_schedule(algorithm, shape_, rank, root));
   }
   FDL_ASSIGN_OR_RETURN(auto rounds, lower_to_rounds(all, in_place));
   if (proves_schedules(config_, shape_.ranks)) {

@@ -45,14 +45,16 @@ Result<std::unique_ptr<Collectives>> HierarchicalCollectives::make(std::unique_p
                                                                    Transport& transport, int rank,
                                                                    const GroupShape& shape, const Config& config) {
   const int locals = shape.ranks_per_host;
-  const Place place{.local_rank = rank % locals, .local_size = locals, .host = rank / locals, .hosts = shape.hosts};
+  const int position = shape.order.position(rank);
+  const Place place{.local_rank = position % locals,
+                    .local_size = locals,
+                    .host = position / locals,
+                    .hosts = shape.hosts,
+                    .order = shape.order};
   std::vector<int> across;
-  for (int i = 0; i < place.hosts; ++i) across.push_back(i * locals + place.local_rank);
-  GroupShape shape_across = shape;
-  shape_across.ranks = shape.hosts;
-  shape_across.ranks_per_host = 1;
+  for (int i = 0; i < place.hosts; ++i) across.push_back(shape.order.rank(i * locals + place.local_rank));
   auto between = std::make_unique<ScheduledCollectives>(std::make_unique<PartTransport>(transport, std::move(across)),
-                                                        place.host, shape_across, config);
+                                                        place.host, shape_between_hosts(shape), config);
   return make(std::move(inside), std::move(between), place);
 }
 
@@ -122,7 +124,7 @@ void HierarchicalCollectives::start(const CollectiveSpec& spec, Buffers buffers,
   } else if (spec.collective == Collective::broadcast) {
     // Between hosts only the ranks with the root's local rank take part, each on behalf of its host.
     memory_.stages = 1;
-    network_.stages = place_.local_rank == spec.root % place_.local_size ? 1 : 0;
+    network_.stages = place_.local_rank == place_.order.position(spec.root) % place_.local_size ? 1 : 0;
   } else {
     memory_.stages = 2;
     network_.stages = 1;
@@ -134,7 +136,7 @@ HierarchicalCollectives::Stage HierarchicalCollectives::stage_inside(std::size_t
   if (spec_.collective == Collective::allreduce) return allreduce_inside(index);
   if (spec_.collective == Collective::barrier) return {spec_, {}, index};
   CollectiveSpec part = spec_;
-  part.root = spec_.root % place_.local_size;
+  part.root = place_.order.position(spec_.root) % place_.local_size;
   return {part, {buffers_.output, buffers_.output}, network_.stages};
 }
 
@@ -142,7 +144,7 @@ HierarchicalCollectives::Stage HierarchicalCollectives::stage_between(std::size_
   if (spec_.collective == Collective::allreduce) return allreduce_between(index);
   if (spec_.collective == Collective::barrier) return {spec_, {}, 1};
   CollectiveSpec part = spec_;
-  part.root = spec_.root / place_.local_size;
+  part.root = place_.order.position(spec_.root) / place_.local_size;
   return {part, buffers_, 0};
 }
 

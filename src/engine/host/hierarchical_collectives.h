@@ -13,8 +13,9 @@
 
 namespace fdl {
 
-// It supports allreduce, broadcast and barrier where all hosts have equally many ranks in contiguous blocks: rank =
-// host * local_size + local rank. In an allreduce each local rank carries its share between the hosts:
+// It supports allreduce, broadcast and barrier where all hosts have equally many ranks. In the order of the ranks,
+// hosts are blocks: position = host * local_size + local rank. In an allreduce each local rank carries its share
+// between the hosts:
 //   host 0   a b     inside: reduce_scatter     between: allreduce of equal shares     inside: allgather
 //   host 1   c d     0: a0+b0  1: a1+b1         0 with 2, 1 with 3                      all have both
 //
@@ -26,13 +27,14 @@ class HierarchicalCollectives final : public Collectives {
     int local_size = 1;
     int host = 0;
     int hosts = 1;
+    RankOrder order = {};
   };
   // `inside` connects this host's ranks, by local rank; `between` connects the ranks with this local rank, by host.
   static Result<std::unique_ptr<Collectives>> make(std::unique_ptr<Collectives> inside,
                                                    std::unique_ptr<Collectives> between, const Place& place);
 
   // `between` are schedules over `transport`, which connects all ranks; rank is one of them. The shape is that of all
-  // ranks, with the transport between the hosts.
+  // ranks, with the transport between the hosts. Local ranks are in the order of the ranks.
   static Result<std::unique_ptr<Collectives>> make(std::unique_ptr<Collectives> inside, Transport& transport, int rank,
                                                    const GroupShape& shape, const Config& config);
 

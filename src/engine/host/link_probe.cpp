@@ -42,13 +42,14 @@ Status wait_for(Transport& transport, const Membership& membership, int peer, co
 }  // namespace
 
 // Seconds per byte, measured by one burst around the ring.
-Result<double> LinkProbe::burst(Transport& transport, const Membership& membership, Deadline deadline) {
-  const int rank = membership.rank;
+Result<double> LinkProbe::burst(Transport& transport, const Membership& membership, const GroupShape& shape,
+                                Deadline deadline) {
+  const int position = shape.order.position(membership.rank);
   const int size = membership.size();
   const std::span<const std::byte> out(out_);
   const std::span<std::byte> in(in_);
-  const Channel next{(rank + 1) % size, 0};
-  const Channel prev{(rank + size - 1) % size, 0};
+  const Channel next{shape.order.rank((position + 1) % size), 0};
+  const Channel prev{shape.order.rank((position + size - 1) % size), 0};
   const auto head = transport.recv(prev, kTag, in.first(kHeadBytes));
   const auto tail = transport.recv(prev, kTag, in.last(kTailBytes));
   transport.send(next, kTag, out.first(kHeadBytes));
@@ -66,13 +67,14 @@ Result<double> LinkProbe::burst(Transport& transport, const Membership& membersh
 // many ranks for these few bytes, and a choice would depend on what is being measured.
 Status LinkProbe::agree(Transport& transport, const Membership& membership, const GroupShape& shape,
                         Deadline deadline) {
-  const GroupShape known{.ranks = shape.ranks, .hosts = shape.hosts, .ranks_per_host = shape.ranks_per_host};
+  const GroupShape known{
+      .ranks = shape.ranks, .hosts = shape.hosts, .ranks_per_host = shape.ranks_per_host, .order = shape.order};
   in_any_order_ = *membership.config;  // a maximum has the same bits in any order
   in_any_order_.deterministic = false;
   collectives_.emplace(&transport, membership.rank, known, in_any_order_);
   const CollectiveSpec spec{
-      .dtype = Dtype::float64, .reduction = {.op = Op::max}, .count = worst_.size(), .algorithm = "binomial_tree"};
-  collectives_->start(spec, {worst_.data(), worst_.data()}, completion_);
+      .dtype = Dtype::float64, .reduction = {.op = Op::max}, .count = 2 + kMostLevels, .algorithm = "binomial_tree"};
+  collectives_->start(spec, {&worst_, &worst_}, completion_);
   while (!completion_.done) {
     if (collectives_->progress()) continue;
     if (deadline.passed()) {
@@ -85,24 +87,46 @@ Status LinkProbe::agree(Transport& transport, const Membership& membership, cons
   return completion_.status;
 }
 
+// After the bursts: connections that are made at their first use have a round trip only now. A pair without one (in
+// shared memory, or not connected) tells nothing of its level.
+void LinkProbe::take_round_trips(Transport& transport, const Membership& membership, const GroupShape& shape) {
+  worst_.latency_s = shape.latency_s;
+  worst_.level_latency_s.fill(-1);
+  const int position = shape.order.position(membership.rank);
+  for (int peer = 0; peer < shape.ranks; ++peer) {
+    if (peer == membership.rank) continue;
+    const double round_trip_s = transport.round_trip_s(peer);
+    const double latency_s = round_trip_s / 2 - shape.alpha_s;
+    worst_.latency_s = std::max(worst_.latency_s, latency_s);
+    if (shape.levels.empty() || round_trip_s <= 0) continue;
+    const int level = level_between(shape.levels, position, shape.order.position(peer));
+    double& worst_s = worst_.level_latency_s[std::min(static_cast<std::size_t>(level), kMostLevels - 1)];
+    worst_s = std::max({worst_s, latency_s, 0.0});
+  }
+}
+
 Result<GroupShape> LinkProbe::run(Transport& transport, const Membership& membership, GroupShape shape) {
-  auto& [latency_s, beta_s] = worst_;
   // A rank that was not scheduled in time measures too long, so the best of a few bursts counts.
   for (int i = 0; i < kBursts && shape.hosts > 1; ++i) {
     const Deadline deadline = membership.deadline.shifted_by_ns(i * kLaterReport_ns);
-    FDL_ASSIGN_OR_RETURN(const double seen_s, burst(transport, membership, deadline));
-    beta_s = i == 0 ? seen_s : std::min(beta_s, seen_s);
+    FDL_ASSIGN_OR_RETURN(const double seen_s, burst(transport, membership, shape, deadline));
+    worst_.beta_s = i == 0 ? seen_s : std::min(worst_.beta_s, seen_s);
   }
-  // After the bursts: connections that are made at their first use have a round trip only now.
-  for (int peer = 0; peer < shape.ranks; ++peer) {
-    if (peer != membership.rank) latency_s = std::max(latency_s, transport.round_trip_s(peer) / 2 - shape.alpha_s);
-  }
-  latency_s = std::max(latency_s, shape.latency_s);
+  take_round_trips(transport, membership, shape);
   const Deadline last = membership.deadline.shifted_by_ns(kBursts * kLaterReport_ns);
   FDL_RETURN_IF_ERROR(agree(transport, membership, shape, last));
-  shape.latency_s = latency_s;
+  shape.latency_s = worst_.latency_s;
+  // Of two levels the outer one is at least as far as the inner one. A level without a measured pair is as near as the
+  // level inside, which errs towards more messages there; the outermost one always has one.
+  if (shape.levels.size() > 1 && shape.levels.size() <= kMostLevels) {
+    double so_far_s = 0;
+    for (std::size_t i = 0; i < shape.levels.size(); ++i) {
+      so_far_s = std::max(so_far_s, worst_.level_latency_s[i]);
+      shape.level_latency_s.push_back(so_far_s);
+    }
+  }
   // If head and tail arrive together, the measurement only shows that the link is fast: keep the shape's value.
-  shape.beta_s = std::max(shape.beta_s, beta_s);
+  shape.beta_s = std::max(shape.beta_s, worst_.beta_s);
   return shape;
 }
 

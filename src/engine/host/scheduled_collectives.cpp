@@ -270,23 +270,18 @@ Result<const OrderedSchedule*> ScheduledCollectives::schedule_for(const Algorith
                                                                   const Choice& choice) {
   auto& known = schedules_[{&algorithm, root, in_place}];
   if (known == nullptr) {
-    const ScheduleRequest request{.collective = algorithm.collective,
-                                  .rank = rank_,
-                                  .size = shape_.ranks,
-                                  .root = root,
-                                  .ranks_per_host = std::max(shape_.ranks_per_host, 1)};
-    FDL_RETURN_IF_ERROR(prove(algorithm, request, in_place));
-    known = std::make_unique<OrderedSchedule>(algorithm.write(request), in_place);
+    FDL_RETURN_IF_ERROR(prove(algorithm, root, in_place));
+    known = std::make_unique<OrderedSchedule>(write_schedule(algorithm, shape_, rank_, root), in_place);
     log_debug("{} of {} ranks by {}: {}", name_of(algorithm.collective), shape_.ranks, algorithm.name, choice.why);
   }
   return known.get();
 }
 
 // Writes the schedules of all ranks and verifies that together they compute the collective.
-Status ScheduledCollectives::prove(const Algorithm& algorithm, ScheduleRequest request, bool in_place) const {
+Status ScheduledCollectives::prove(const Algorithm& algorithm, int root, bool in_place) const {
   if (!proves_schedules(config_, shape_.ranks)) return {};
   std::vector<Schedule> all;
-  for (request.rank = 0; request.rank < request.size; ++request.rank) all.push_back(algorithm.write(request));
+  for (int rank = 0; rank < shape_.ranks; ++rank) all.push_back(write_schedule(algorithm, shape_, rank, root));
   const auto proof = verify(all, in_place);
   if (proof.ok()) return {};
   return proof.status().while_doing("proving " + std::string(algorithm.name));

@@ -90,7 +90,7 @@ class ScheduledCollectives final : public Collectives {
   Result<Choice> choose_for(const CollectiveSpec& spec) const;
   Result<const OrderedSchedule*> schedule_for(const Algorithm& algorithm, int root, bool in_place,
                                               const Choice& choice);
-  Status prove(const Algorithm& algorithm, ScheduleRequest request, bool in_place) const;
+  Status prove(const Algorithm& algorithm, int root, bool in_place) const;
   Status launch(const CollectiveSpec& spec, Buffers buffers);
   void finish(Status outcome);
 

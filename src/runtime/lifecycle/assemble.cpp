@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <unordered_map>
 
 #include "base/split_list.h"
 #include "bootstrap/topology/topology.h"
@@ -277,21 +278,27 @@ std::string transports_between(const std::vector<Member>& members, int rank, con
   return line.empty() ? "none" : line;
 }
 
-// A host of the shape is a memory group: two groups of one host exchange messages as two hosts do.
-GroupShape shape_of(const std::vector<Member>& members) {
-  std::map<std::pair<std::string, int>, int> per_host;
-  for (const Member& member : members) ++per_host[{member.host_id, member.memory_group}];
-  GroupShape shape{.ranks = static_cast<int>(members.size()), .hosts = static_cast<int>(per_host.size())};
-  shape.ranks_per_host = per_host.begin()->second;
-  for (const auto& [host, count] : per_host) {
-    if (count != shape.ranks_per_host) shape.ranks_per_host = 0;
+// A host of the shape is a memory group: two groups of one host exchange messages as two hosts do, and are neighbours.
+GroupShape shape_of(const std::vector<Member>& members, const std::vector<std::string>* locations) {
+  std::vector<int> location_of;
+  for (const Member& member : members) location_of.push_back(member.location);
+  std::vector<std::vector<int>> depths;
+  if (locations != nullptr) depths = groups_of_locations(*locations, location_of);
+  std::unordered_map<std::string_view, int> hosts;
+  std::vector<int> host_of;
+  std::vector<int> memory_group_of;
+  for (const Member& member : members) {
+    host_of.push_back(hosts.try_emplace(member.host_id, static_cast<int>(hosts.size())).first->second);
+    memory_group_of.push_back(member.memory_group);
   }
-  for (std::size_t i = 0; shape.ranks_per_host > 0 && i < members.size(); ++i) {
-    const std::size_t first = i - i % static_cast<std::size_t>(shape.ranks_per_host);
-    // Ranks of a host must be neighbours; otherwise the shape counts as uneven.
-    if (!in_one_memory_group(members[i], members[first])) shape.ranks_per_host = 0;
-  }
-  return shape;
+  depths.push_back(std::move(host_of));
+  depths.push_back(std::move(memory_group_of));
+  RankLevels found = order_ranks(depths);
+  return {.ranks = static_cast<int>(members.size()),
+          .hosts = found.hosts,
+          .ranks_per_host = found.ranks_per_host,
+          .order = std::move(found.order),
+          .levels = std::move(found.levels)};
 }
 
 Result<std::shared_ptr<HostMemory>> assemble_memory(const Membership& membership) {
@@ -388,7 +395,8 @@ Status prefer_shared_memory(const Membership& membership, const std::vector<cons
     parts.confirm = std::move(host.confirm);
     return {};
   }
-  const Member& of_second_host = membership.members[static_cast<std::size_t>(parts.shape.ranks_per_host)];
+  const int second = parts.shape.order.rank(parts.shape.ranks_per_host);
+  const Member& of_second_host = membership.members[static_cast<std::size_t>(second)];
   GroupShape between = parts.shape;
   between.transport = joining(chosen, membership.members.front(), of_second_host)->name;
   FDL_ASSIGN_OR_RETURN(auto hierarchy, HierarchicalCollectives::make(std::move(host.collectives), *parts.transport,
@@ -406,7 +414,7 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, Sus
   Communicator::Parts parts{.id = membership.id,
                             .rank = membership.rank,
                             .members = membership.members,
-                            .shape = shape_of(membership.members),
+                            .shape = shape_of(membership.members, membership.locations.get()),
                             .config = membership.config,
                             .session_key = membership.session_key,
                             .device_library = std::move(find_library),

@@ -82,7 +82,7 @@ std::string built_transports();
 LevelAnswer levels_between(std::span<const int> node_of_rank, Collective collective, std::size_t bytes,
                            const Config& config);
 
-// The members in the form in which choose() takes them.
-GroupShape shape_of(const std::vector<Member>& members);
+// The members in the form in which choose() takes them. `locations`: see Membership; null if none is known.
+GroupShape shape_of(const std::vector<Member>& members, const std::vector<std::string>* locations);
 
 }  // namespace fdl

@@ -22,14 +22,18 @@ namespace {
 
 using testing::HasSubstr;
 
-std::vector<Schedule> write_all(const Algorithm& algorithm, int size, int root = 0, int ranks_per_host = 1) {
+// The levels of a group, from the innermost outwards: their product is the number of ranks. Empty: one level.
+using Levels = std::vector<int>;
+
+std::vector<Schedule> write_all(const Algorithm& algorithm, int size, int root = 0, const Levels& levels = {}) {
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < size; ++rank) {
     schedules.push_back(algorithm.write({.collective = algorithm.collective,
                                          .rank = rank,
                                          .size = size,
                                          .root = root,
-                                         .ranks_per_host = ranks_per_host}));
+                                         .ranks_per_host = levels.empty() ? 1 : levels.front(),
+                                         .levels = levels}));
   }
   return schedules;
 }
@@ -55,16 +59,31 @@ std::vector<int> roots_of(const Algorithm& algorithm, int size) {
   return roots;
 }
 
-std::vector<int> host_sizes_of(const Algorithm& algorithm, int size) {
-  std::vector<int> host_sizes{1};
-  for (int per_host = 2; algorithm.name == "two_level" && per_host <= size; ++per_host) {
-    if (size % per_host == 0) host_sizes.push_back(per_host);
+// Adds every way to write `size` as a product of factors above 1, in every order, behind `inside`.
+void add_products(int size, Levels& inside, std::vector<Levels>& all) {
+  if (size == 1) all.push_back(inside);
+  for (int factor = 2; factor <= size; ++factor) {
+    if (size % factor != 0) continue;
+    inside.push_back(factor);
+    add_products(size / factor, inside, all);
+    inside.pop_back();
   }
-  return host_sizes;
 }
 
-void prove(const Algorithm& algorithm, int size, int root, int ranks_per_host, bool in_place) {
-  const auto schedules = write_all(algorithm, size, root, ranks_per_host);
+std::vector<Levels> levels_of(const Algorithm& algorithm, int size) {
+  std::vector<Levels> all{{}};
+  if (algorithm.name == "multi_level" && size > 1) {
+    Levels inside;
+    add_products(size, inside, all);
+  }
+  for (int per_host = 2; algorithm.name == "two_level" && per_host <= size; ++per_host) {
+    if (size % per_host == 0) all.push_back({per_host, size / per_host});
+  }
+  return all;
+}
+
+void prove(const Algorithm& algorithm, int size, int root, const Levels& levels, bool in_place) {
+  const auto schedules = write_all(algorithm, size, root, levels);
   const auto report = verify(schedules, in_place);
   ASSERT_TRUE(report.ok()) << label(algorithm, size) << ", root " << root << ", in place " << in_place << ": "
                            << report.status().text();
@@ -90,10 +109,10 @@ TEST(Catalog, EveryRowComputesWhatItsCollectivePromises) {
       if (!fits(algorithm, size)) continue;
       ++pairs;
       for (const int root : roots_of(algorithm, size)) {
-        for (const int per_host : host_sizes_of(algorithm, size)) {
+        for (const Levels& levels : levels_of(algorithm, size)) {
           for (const bool in_place : {false, true}) {
             if (in_place && !algorithm.in_place) continue;
-            ASSERT_NO_FATAL_FAILURE(prove(algorithm, size, root, per_host, in_place));
+            ASSERT_NO_FATAL_FAILURE(prove(algorithm, size, root, levels, in_place));
             ++runs;
           }
         }
@@ -111,10 +130,10 @@ TEST(Catalog, EveryRowComputesTheRightNumbersInMemory) {
     for (int size = 1; size <= 9; ++size) {
       if (!fits(algorithm, size)) continue;
       for (const int root : roots_of(algorithm, size)) {
-        for (const int per_host : host_sizes_of(algorithm, size)) {
+        for (const Levels& levels : levels_of(algorithm, size)) {
           for (const bool in_place : {false, true}) {
             if (in_place && !algorithm.in_place) continue;
-            test::Interpreter interpreter(write_all(algorithm, size, root, per_host), in_place, 1);
+            test::Interpreter interpreter(write_all(algorithm, size, root, levels), in_place, 1);
             EXPECT_TRUE(interpreter.leaves_the_right_result()) << label(algorithm, size) << ", root " << root;
           }
         }
@@ -133,7 +152,8 @@ struct MutationCount {
 };
 
 void mutate_row(const Algorithm& algorithm, int size, bool in_place, std::mt19937_64& random, MutationCount& count) {
-  const auto correct = write_all(algorithm, size, size / 2, 2);
+  const Levels levels = size == 8 ? Levels{2, 2, 2} : size % 2 == 0 ? Levels{2, size / 2} : Levels{};
+  const auto correct = write_all(algorithm, size, size / 2, levels);
   for (int i = 0; i < 150; ++i) {
     auto mutant = correct;
     const std::string what = test::mutate(mutant, random);
@@ -198,7 +218,7 @@ TEST(Catalog, HasTwoRowsForEachCollectiveWithDistinctNames) {
 
 // Each peer is a connection. The pairwise exchange has p-1 of them.
 TEST(Catalog, TwoLevelAlltoallHasOnePeerOnEachOtherHost) {
-  const auto schedules = write_all(row(Collective::alltoall, "two_level"), 32, 0, 4);
+  const auto schedules = write_all(row(Collective::alltoall, "two_level"), 32, 0, {4, 8});
   for (const Schedule& schedule : schedules) {
     std::vector<int> expected;
     for (int peer = 0; peer < 32; ++peer) {
@@ -287,7 +307,7 @@ TEST(DoubleBinaryTree, NoRankIsAnInnerNodeOfBothTrees) {
 TEST(TwoLevel, SendsTwoTimesHostsMinusOneMessagesAcrossHosts) {
   constexpr int kHosts = 3;
   constexpr int kLocals = 4;
-  const auto schedules = write_all(row(Collective::allreduce, "two_level"), kHosts * kLocals, 0, kLocals);
+  const auto schedules = write_all(row(Collective::allreduce, "two_level"), kHosts * kLocals, 0, {kLocals, kHosts});
   for (const Schedule& schedule : schedules) {
     int across = 0;
     for (const Step& step : schedule.steps) {
@@ -361,11 +381,11 @@ TEST(Simulate, EveryRowFinishesWithOneStagedSlicePerLane) {
   for (const Algorithm& algorithm : catalog()) {
     for (int size = 1; size <= 17; ++size) {
       if (!fits(algorithm, size)) continue;
-      for (const int per_host : host_sizes_of(algorithm, size)) {
+      for (const Levels& levels : levels_of(algorithm, size)) {
         for (const bool in_place : {false, true}) {
           if (in_place && !algorithm.in_place) continue;
           const CostModel model{.slice_bytes = 1000, .staging_slices = 1};
-          const auto run = simulate(write_all(algorithm, size, size / 2, per_host), 3500 * size, model, in_place);
+          const auto run = simulate(write_all(algorithm, size, size / 2, levels), 3500 * size, model, in_place);
           EXPECT_LT(run.seconds, 1) << label(algorithm, size) << ", in place " << in_place;
         }
       }
@@ -449,7 +469,7 @@ TEST(Choose, UsesAGivenNameOrListsTheRowsThatCanRun) {
   EXPECT_THAT(choose(Collective::allreduce, hosts_of_one(8), 8, "magic").status().text(),
               HasSubstr("it has: ring, recursive_doubling"));
   EXPECT_THAT(choose(Collective::allgather, hosts_of_one(6), 8, "recursive_doubling").status().text(),
-              HasSubstr("it needs a power of two; these can: ring, bruck, direct"));
+              HasSubstr("it needs a power of two; these can: ring, bruck, multi_level, direct"));
   EXPECT_THAT(choose(Collective::alltoall, hosts_of_one(6), 8, "bruck").status().text(),
               HasSubstr("it needs chunks of one size; these can: pairwise"));
 }
