@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Measures allreduce between hosts: network namespaces joined by links of 1 Gbit/s, then by links with 1 ms of delay.
 #
-#   bash bench/network.sh [--program build/bin/farandole] [--hosts 4] [--ranks 1] [--only speed|delay|hosts|flows|compression]
+#   bash bench/network.sh [--program build/bin/farandole] [--hosts 4] [--ranks 1] [--only speed|delay|hosts|flows|compression|racks]
 #
 # speed   each link shaped to 1 Gbit/s both ways (tbf): time beside the bound 2(p-1)/p * bytes / bandwidth
 # delay   a switch in user space holds each frame for 1 ms: time of small messages in one-way delays
 # hosts   two hosts with two ranks each, 1 Gbit/s: the ranks of a host share the bytes between hosts
 # compression  the links of speed: allreduces compressed to int8, float8_e4m3, int4 and bfloat16 beside float32
+# racks   eight hosts in two racks, every other host in the same one, joined by 1 Gbit/s: ranks that know their location
+#         beside ranks that do not
 # flows   two hosts, 1 Gbit/s, of which each connection gets a quarter (htb): four connections a channel beside one
 #
 # Needs root, iproute2, python3 and a compiler. All namespaces are removed at every exit. Prints one line for each
@@ -18,7 +20,7 @@ source bench/network/namespaces.sh
 program=build/bin/farandole
 hosts=4
 ranks=1
-only="speed delay hosts flows compression"
+only="speed delay hosts flows compression racks"
 while [ $# -gt 0 ]; do
   case "$1" in
     --program) program=$2 && shift 2 ;;
@@ -83,12 +85,34 @@ slow_links() {
   done
 }
 
+# racked_links COUNT: shaped hosts, of which those with odd numbers are on a second bridge. The link between the bridges
+# has the bandwidth of one host.
+racked_links() {
+  local host end
+  shaped_links "$1"
+  ip -n "$tag-sw" link add br1 type bridge
+  ip -n "$tag-sw" link set br1 up
+  for host in $(seq 1 2 $(($1 - 1))); do ip -n "$tag-sw" link set "port$host" master br1; done
+  ip -n "$tag-sw" link add trunk0 type veth peer name trunk1
+  for end in 0 1; do
+    ip -n "$tag-sw" link set "trunk$end" master "br$end" up
+    ip netns exec "$tag-sw" tc qdisc add dev "trunk$end" root tbf rate 1gbit burst 128kb latency 50ms
+  done
+}
+
+# racks_bench HOSTS SIZES: without locations, then with them.
+racks_bench() {
+  bench "$1" 1 "$2"
+  knows_racks=1 bench "$1" 1 "$2"
+}
+
 # bench HOSTS RANKS_PER_HOST SIZES [COMPRESSION]: JSON lines of rank 0.
 bench() {
-  local pids=() host failed=0
+  local pids=() host failed=0 location
   export FARANDOLE_JOB_KEY="network bench $tag $RANDOM"
   for host in $(seq 0 $(($1 - 1))); do
-    ip netns exec "$tag-$host" timeout 100 "$program" run --nnodes "$1" --node-rank "$host" -np "$2" --no-prefix \
+    location=${knows_racks:+rack-$((host % 2))}
+    FARANDOLE_LOCATION=$location ip netns exec "$tag-$host" timeout 100 "$program" run --nnodes "$1" --node-rank "$host" -np "$2" --no-prefix \
       --rendezvous 10.77.0.1:29400 -- "$program" bench --launched --json --sizes "$3" --compression "${4:-none}" >"$work/out$host" 2>"$work/err$host" &
     pids+=($!)
   done
@@ -130,6 +154,12 @@ for line in os.fdopen(3):
         good = faster >= 2
         text = f"{'4 connections' if size in alone else '1 connection '}, {faster:5.2f} times as fast, at least 2"
         alone.setdefault(size, median)
+    elif what == "racks":
+        # Unordered, each byte crosses between the racks between every two neighbours: eight times instead of twice.
+        checked, faster = size >= 1 << 20 and size in alone, alone.get(size, median) / median
+        good = faster >= 2
+        text = f"{'by location' if size in alone else 'by rank    '}, {faster:5.2f} times as fast, at least 2"
+        alone.setdefault(size, median)
     elif what == "compression":
         alone.setdefault(size, median)
         faster, form = alone[size] / median, row.get("compression", "none")
@@ -154,8 +184,9 @@ for part in $only; do
     delay) slow_links "$hosts" 1000 && bench "$hosts" 1 4,1K,4K,64K,256K >"$work/rows" && table delay "$hosts" <"$work/rows" || missed=1 ;;
     flows) limited_flows && flows_bench 4,64K,1M,8M,64M >"$work/rows" && table flows 2 <"$work/rows" || missed=1 ;;
     compression) shaped_links "$hosts" && compression_bench "$hosts" "$ranks" 64K,1M,8M,64M >"$work/rows" && table compression "$hosts" <"$work/rows" || missed=1 ;;
+    racks) racked_links 8 && racks_bench 8 4,64K,1M,8M,32M >"$work/rows" && table racks 8 <"$work/rows" || missed=1 ;;
     hosts) shaped_links 2 && bench 2 2 4,64K,1M,8M,16M,64M >"$work/rows" && table hosts 2 <"$work/rows" || missed=1 ;;
-    *) echo "network.sh: --only $part is none of speed, delay, hosts, flows, compression" >&2 && exit 64 ;;
+    *) echo "network.sh: --only $part is none of speed, delay, hosts, flows, compression, racks" >&2 && exit 64 ;;
   esac
   tear_down
 done
