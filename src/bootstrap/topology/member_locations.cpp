@@ -8,6 +8,17 @@
 #include <string_view>
 
 namespace fdl {
+namespace {
+
+// "a, b, c and 2 more"
+template <typename Text>
+std::string first_of(const std::vector<Text>& names, std::size_t most) {
+  const std::size_t named = std::min(names.size(), most);
+  const std::string more = names.size() > named ? fmt::format(" and {} more", names.size() - named) : "";
+  return fmt::format("{}{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(named), ", "), more);
+}
+
+}  // namespace
 
 std::shared_ptr<const std::vector<std::string>> assign_locations(std::vector<Member>& world,
                                                                  const std::vector<std::string>& of_rank) {
@@ -27,6 +38,11 @@ std::shared_ptr<const std::vector<std::string>> assign_locations(std::vector<Mem
   return all;
 }
 
+std::string line_of_locations(const std::vector<std::string>& locations) {
+  constexpr std::size_t kNamed = 8;
+  return "locations of hosts in the network: " + first_of(locations, kNamed);
+}
+
 std::string warning_of_unknown_locations(std::span<const Member> world) {
   constexpr std::size_t kNamed = 3;
   std::map<std::string_view, bool> hosts;  // whether each has no location
@@ -36,15 +52,11 @@ std::string warning_of_unknown_locations(std::span<const Member> world) {
     if (is_new && member.location < 0) unknown.push_back(member.host_name);
   }
   if (unknown.empty() || unknown.size() == hosts.size()) return {};
-  const std::size_t named = std::min(unknown.size(), kNamed);
-  const std::string names = fmt::format("{}", fmt::join(unknown.begin(), unknown.begin() + named, ", "));
-  const std::string more = unknown.size() > named ? fmt::format(" and {} more", unknown.size() - named) : "";
   return fmt::format(
-      "{} of {} hosts have no location in the network: {}{}. They count as one group of hosts, so data crosses the "
-      "links "
-      "between groups more often than it must; set FARANDOLE_LOCATION there, or list them in the file of "
+      "{} of {} hosts have no location in the network: {}. They count as one group of hosts, and data may cross "
+      "slow links more often than it must; set FARANDOLE_LOCATION there, or list them in the file of "
       "FARANDOLE_TOPOLOGY (docs/topology.md)",
-      unknown.size(), hosts.size(), names, more);
+      unknown.size(), hosts.size(), first_of(unknown, kNamed));
 }
 
 }  // namespace fdl

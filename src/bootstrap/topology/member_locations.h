@@ -16,6 +16,9 @@ namespace fdl {
 std::shared_ptr<const std::vector<std::string>> assign_locations(std::vector<Member>& world,
                                                                  const std::vector<std::string>& of_rank);
 
+// The line of the log with the first of the locations.
+std::string line_of_locations(const std::vector<std::string>& locations);
+
 // The warning if some hosts have a location and others have none; empty otherwise.
 std::string warning_of_unknown_locations(std::span<const Member> world);
 

@@ -67,7 +67,8 @@ Status Runtime::choose_network(const std::vector<EfaAnswer>& answers) {
 
 void Runtime::report_network() {
   efa_traffic_ = std::make_unique<EfaTraffic>(config_);
-  if (facts_.rank == 0) {
+  if (facts_.rank == 0 && locations_) {
+    log_info("{}", line_of_locations(*locations_));
     if (const std::string warning = warning_of_unknown_locations(members_); !warning.empty())
       log_warning("{}", warning);
   }
