@@ -33,7 +33,7 @@ CONTENTS = (
                  "docs/kubernetes/first-hour",
                  "docs/keras", "docs/jax", "docs/ray", "docs/spark", "docs/dask", "docs/elastic", "docs/checkpoints",
                  "docs/metrics", "docs/gpu"]),
-    ("Speed", ["docs/performance", "docs/tuning", "docs/simulate", "docs/compression"]),
+    ("Speed", ["docs/performance", "docs/tuning", "docs/topology", "docs/simulate", "docs/compression"]),
     ("When something goes wrong", ["docs/troubleshooting", "docs/faq"]),
     ("Reference", ["docs/api/c", "docs/api/cpp", "docs/api/farandole*"]),
     ("How it works", ["docs/architecture", "docs/bindings", "docs/protocols", "docs/glossary", "docs/adr/*", "docs/*"]),

@@ -71,6 +71,12 @@
   KNOB(interfaces,             Text,    "", "FARANDOLE_IFACE,HOROVOD_GLOO_IFACE",                                      \
        "Network interfaces to listen on, comma-separated (eth0,eth1), or ^lo,docker0 to exclude some; empty: all "     \
        "that lead to other hosts (no docker0, veth, link-local ...).")                                                 \
+  KNOB(location,               Text,    "", "",                                                                        \
+       "Location of this host in the network: the groups of hosts that contain it, widest first, separated by /: "     \
+       "zone-a/rack-3. Wins over FARANDOLE_TOPOLOGY.")                                                                 \
+  KNOB(topology,               Text,    "auto", "",                                                                    \
+       "File that lists hosts with their locations, or EC2's DescribeInstanceTopology as JSON; auto: what Slurm sets; " \
+       "off: the location is not known, whatever is set.")                                                             \
   KNOB(rendezvous,             Text,    "", "",                                                                        \
        "Rendezvous address: tcp://host:port, file:///shared/path or memory://name; launcher://pmix, launcher://pmi: "  \
        "the launcher's own service passes it on; empty: as the launcher needs.")                                        \

@@ -11,6 +11,7 @@
 
 #include "bootstrap/topology/binding.h"
 #include "bootstrap/topology/efa.h"
+#include "bootstrap/topology/location.h"
 #include "bootstrap/topology/topology.h"
 #include "cli/json_line.h"
 #include "cli/numa_report.h"
@@ -63,6 +64,8 @@ int print_config(bool json) {
   fmt::print("\nlibfabric: {}", fabric.library);
   if (fabric.is_there) fmt::print("; {}", fabric.providers.empty() ? "no provider that fits" : fabric.providers);
   fmt::print("\nEFA: {}", fabric.has_efa ? "its devices can be used" : why_no_efa(efa_facts(*config), fabric.efa));
+  const auto location = find_location(Environment::of_process(), *config, host_facts().host_name);
+  fmt::print("\nlocation: {}", describe_location(location));
   fmt::print("\nports: {}", describe_ports(*config, Environment::of_process()));
   fmt::print("\nbuilt with: {}\nthis machine: {}, {} usable\n", built_transports(), describe_machine(), usable_cores());
   fmt::print("binding: {}\nNUMA nodes: {}\n", describe_binding(usable_processors()), numa_nodes_line());

@@ -7,6 +7,8 @@
 
 #include "base/config.h"
 #include "bootstrap/launchers/launchers.h"
+#include "bootstrap/topology/location.h"
+#include "bootstrap/topology/topology.h"
 #include "cli/json_line.h"
 #include "cli/subcommands.h"
 
@@ -46,7 +48,7 @@ int print_identity(const Environment& environment, const Config& config, bool js
   return kExitOk;
 }
 
-void print_json(const Explanation& explanation) {
+void print_json(const Explanation& explanation, const std::string& location) {
   JsonLine line;
   if (explanation.identity.ok()) {
     put(line, *explanation.identity);
@@ -62,17 +64,19 @@ void print_json(const Explanation& explanation) {
     rows.push_back(std::move(object));
   }
   line.text("node", explanation.node).list("rows", rows).list("notes", explanation.notes);
+  line.text("location", location);
   fmt::print("{}\n", line.str());
 }
 
 // Rows whose variables are absent share one line; every other row has its own.
-void print_text(const Explanation& explanation) {
+void print_text(const Explanation& explanation, const std::string& location) {
   if (explanation.identity.ok()) {
     fmt::print("{}\n", explanation.identity->line());
   } else {
     fmt::print("no rank: {}\n", explanation.identity.status().text());
   }
   if (!explanation.node.empty()) fmt::print("for `farandole run`: {}\n", explanation.node);
+  fmt::print("location: {}\n", location);
   fmt::print("\nRows that were tried, first match first:\n");
   std::string absent;
   for (const Explanation::Row& row : explanation.rows) {
@@ -88,7 +92,8 @@ void print_text(const Explanation& explanation) {
 
 int print_explanation(const Environment& environment, const Config& config, bool json) {
   const Explanation explanation = explain_identity(environment, config);
-  json ? print_json(explanation) : print_text(explanation);
+  const std::string location = describe_location(find_location(environment, config, host_facts().host_name));
+  json ? print_json(explanation, location) : print_text(explanation, location);
   return explanation.identity.ok() ? kExitOk : kExitBadEnvironment;
 }
 

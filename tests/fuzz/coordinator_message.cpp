@@ -23,7 +23,7 @@ bool run(ConstBytes input) {
   }
   std::size_t bytes = message->key.size() + message->value.size() + 4 * message->ranks.size();
   for (const CoordinatorClient::Hello& member : message->members) {
-    bytes += member.host_name.size() + member.boot_id.size();
+    bytes += member.host_name.size() + member.boot_id.size() + member.location.size();
     for (const CompatibilitySetting& setting : member.settings) {
       bytes += setting.name.size() + setting.value.size() + setting.remedy.size();
     }
@@ -46,10 +46,10 @@ bool run(ConstBytes input) {
   if (message->table) {
     const MemberTable& table = *message->table;
     bytes += bytes_of(table.hosts) + 4 * (table.process_ids.size() + table.numa_nodes.size()) + table.efa.size();
-    for (const auto* texts : {&table.recovery, &table.addresses}) {
+    for (const auto* texts : {&table.recovery, &table.addresses, &table.locations}) {
       for (const std::string& text : *texts) bytes += text.size();
     }
-    bytes += 2 * table.ports.size();
+    bytes += 2 * (table.ports.size() + table.host_locations.size());
     for (const int size : {0, 1, 3}) static_cast<void>(members_of(table, size));
   }
   FDL_CHECK(bytes <= 3 * input.size());          // tables that share strings must not multiply them
@@ -74,6 +74,9 @@ std::vector<std::string> seeds() {
   const std::string boot = "3f0e4a5c-7d21-4b10-8abc-0123456789ab";
   reply.table = table_of({{0, 2, "host-a", boot, 100, {}, -1, 0, "10.0.0.7:4242"},
                           {1, 2, "host-a", boot, 101, {}, -1, 0, "10.0.0.7:4243"}});
+  all.push_back(encode(reply));
+  reply.table = table_of({{.rank = 0, .size = 2, .host_name = "host-a", .boot_id = boot, .location = "zone-a/rack-3"},
+                          {.rank = 1, .size = 2, .host_name = "host-b", .boot_id = boot, .location = "zone-a/rack-4"}});
   all.push_back(encode(reply));
   CoordinatorMessage departed{.kind = CoordinatorMessage::Kind::departed};
   departed.hosts = {{.host_name = "host-a", .ranges = {{0, 1}, {2, 1}}}};

@@ -29,6 +29,7 @@ constexpr const Target* kTargets[] = {
     &json,
     &launchers,
     &host_files,
+    &topology_file,
     &config,
     &tuning_table,
     &tcp_stream,

@@ -33,6 +33,7 @@ extern const Target slurm_lists;          // bootstrap: Slurm's lists of hosts a
 extern const Target json;                 // bootstrap: JSON of a launcher
 extern const Target launchers;            // bootstrap: variables and files of all launchers
 extern const Target host_files;           // bootstrap: /etc/hosts and a hostfile
+extern const Target topology_file;        // bootstrap: hosts and their locations in the network
 extern const Target config;               // base: the library's variables
 extern const Target tuning_table;         // algorithms: a tuning file
 extern const Target tcp_stream;           // tcp: slices and their headers

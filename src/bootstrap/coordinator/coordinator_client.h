@@ -59,6 +59,7 @@ class CoordinatorClient {
     std::string recovery{};  // the addresses of its recovery listener; see bootstrap/recovery/recovery_point.h
     // Of rank 0: random bytes for the session key of this world. The coordinator passes them on to all ranks.
     std::string salt{};
+    std::string location{};  // of its host in the network, see bootstrap/topology/location.h; empty: not known
   };
 
   // When a coordinator that does not answer is reported, and lost; and how often a waiting rank queries it.

@@ -2,6 +2,8 @@
 // client that only asks what the ranks do stays a stranger.
 #include "bootstrap/coordinator/coordinator_rounds.h"
 
+#include "bootstrap/topology/location.h"
+
 namespace fdl {
 namespace {
 
@@ -73,6 +75,7 @@ bool CoordinatorRounds::handle(Peer peer, Connection& connection, CoordinatorMes
   const CoordinatorClient::Hello& hello = message.members.front();
   if (hello.host_name.size() > kMostName || hello.boot_id.size() > kMostName) return false;
   if (hello.recovery.size() > kMostKey || hello.salt.size() > kMostName) return false;
+  if (hello.location.size() > kMostLocation) return false;
   // greet() queues the welcome or a refusal; a refused rank stays a stranger until its deadline or its own close.
   connection.is_member = membership_.greet(peer, hello, now_ns, message.number);
   if (connection.is_member) strangers_.erase(peer);

@@ -198,9 +198,11 @@ std::string encode(const CoordinatorMessage& message) {
     const auto boot = builder.CreateString(member.boot_id);
     const auto settings = encode_settings(builder, member.settings);
     const auto recovery = builder.CreateString(member.recovery);
+    const auto salt = builder.CreateString(member.salt);
+    Offset<flatbuffers::String> location;
+    if (!member.location.empty()) location = builder.CreateString(member.location);
     members.push_back(coordinator_wire::CreateMember(builder, member.rank, member.size, host, boot, member.process_id,
-                                                     settings, member.numa_node, member.efa, recovery,
-                                                     builder.CreateString(member.salt)));
+                                                     settings, member.numa_node, member.efa, recovery, salt, location));
   }
   // Most messages are short: what they do not use takes no bytes.
   Offset<flatbuffers::Vector<Offset<coordinator_wire::Member>>> all_members;
@@ -256,10 +258,10 @@ Result<CoordinatorMessage> decode(std::string_view payload) {
   if (wire.members() != nullptr) {
     for (const coordinator_wire::Member* member : *wire.members()) {
       if (!budget.spend()) break;
-      message.members.push_back({member->rank(), member->size(), budget.text_of(member->host_name()),
-                                 budget.text_of(member->boot_id()), member->process_id(),
-                                 decode_settings(*member, budget), member->numa_node(), member->efa(),
-                                 budget.text_of(member->recovery()), budget.text_of(member->salt())});
+      message.members.push_back(
+          {member->rank(), member->size(), budget.text_of(member->host_name()), budget.text_of(member->boot_id()),
+           member->process_id(), decode_settings(*member, budget), member->numa_node(), member->efa(),
+           budget.text_of(member->recovery()), budget.text_of(member->salt()), budget.text_of(member->location())});
     }
   }
   if (const coordinator_wire::RankState* state = wire.state(); state != nullptr) {

@@ -19,11 +19,6 @@ bool is_torchrun(const Variables& variables) {
 // Guards against values that were exported once and inherited by later processes.
 bool is_pmi(const Variables& variables) { return variables.has("PMI_FD") || variables.has("PMI_PORT"); }
 
-// A batch script has SLURM_PROCID too, but is not a task of a step. The step id of `salloc`'s shell exceeds int.
-bool is_slurm_task(const Variables& variables) {
-  return variables.is_number("SLURM_STEP_ID") && variables.has("SLURM_STEP_NUM_TASKS");
-}
-
 bool is_flux_task(const Variables& variables) { return variables.has("FLUX_JOB_SIZE"); }
 
 // Slurm sets no local size; the entry of this node in the list of tasks per node is it.
@@ -48,6 +43,11 @@ Status check_local(const ProcessRow& row, const Variables& variables, const Iden
 }
 
 }  // namespace
+
+// The step id of `salloc`'s shell exceeds int.
+bool is_slurm_task(const Variables& variables) {
+  return variables.is_number("SLURM_STEP_ID") && variables.has("SLURM_STEP_NUM_TASKS");
+}
 
 Result<std::optional<Identity>> read_row(const ProcessRow& row, const Variables& variables) {
   using Found = std::optional<Identity>;

@@ -33,6 +33,10 @@ const std::vector<ProcessRow>& process_rows();
 // Returns nothing if this launcher did not start the process.
 Result<std::optional<Identity>> read_row(const ProcessRow& row, const Variables& variables);
 
+// Returns whether the process was started by a task of a step of Slurm, or is one. A batch script has SLURM_PROCID too,
+// but is not a task of a step.
+bool is_slurm_task(const Variables& variables);
+
 // A variable that shows that the process is probably one of several. If it is set and no row gives a rank, the process
 // must not run alone, unless the size variable is 1.
 struct LauncherTrace {

@@ -5,17 +5,21 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string_view>
 
 #include "base/split_list.h"
 #include "bootstrap/coordinator/coordinator_wire.h"
+#include "bootstrap/topology/location.h"
 
 namespace fdl {
 namespace {
 
 using Hello = CoordinatorClient::Hello;
+
+constexpr std::size_t kMostLocations = std::numeric_limits<uint16_t>::max();
 
 // Drops a list whose entries all have the default value.
 template <typename T>
@@ -58,6 +62,33 @@ std::string joined_with_port(std::string_view address, uint16_t port) {
     text += fmt::format("{}{}:{}", text.empty() ? "" : ",", part, port);
   }
   return text;
+}
+
+// Lists the locations of the hosts, whose ranks are in ascending order. Hosts beyond the limit of the index have none.
+void add_locations(MemberTable& table, const std::vector<Hello>& members) {
+  std::map<std::string_view, uint16_t> known;
+  std::vector<uint16_t> indices;
+  for (const HostRanks& host : table.hosts) {
+    const std::string& location = members[static_cast<std::size_t>(host.ranges.front().first)].location;
+    uint16_t index = 0;
+    if (const auto found = known.find(location); found != known.end()) {
+      index = found->second;
+    } else if (!location.empty() && table.locations.size() < kMostLocations) {
+      table.locations.push_back(location);
+      index = static_cast<uint16_t>(table.locations.size());
+      known.emplace(location, index);
+    }
+    indices.push_back(index);
+  }
+  if (!table.locations.empty()) table.host_locations = std::move(indices);
+}
+
+// Returns whether each index has a location, and each location fits.
+bool are_valid_locations(const MemberTable& table) {
+  return fits(table.host_locations, table.hosts.size()) &&
+         std::ranges::all_of(table.host_locations, [&](std::size_t one) { return one <= table.locations.size(); }) &&
+         std::ranges::all_of(table.locations,
+                             [](const std::string& one) { return !one.empty() && one.size() <= kMostLocation; });
 }
 
 // Moves the ports out of the recovery addresses, if the ranks of each host have one address otherwise.
@@ -105,6 +136,7 @@ MemberTable table_of(const std::vector<Hello>& members) {
   drop_if_all(table.efa, usual.efa);
   drop_if_all(table.recovery, usual.recovery);
   if (!table.recovery.empty()) take_out_ports(table);
+  add_locations(table, members);
   if (!members.empty()) table.salt = members.front().salt;
   return table;
 }
@@ -115,7 +147,8 @@ Result<std::vector<Hello>> members_of(const MemberTable& table, int size) {
   };
   const auto count = static_cast<std::size_t>(size);
   if (!fits(table.process_ids, count) || !fits(table.numa_nodes, count) || !fits(table.efa, count) ||
-      !fits(table.recovery, count) || !fits(table.ports, count) || !fits(table.addresses, table.hosts.size())) {
+      !fits(table.recovery, count) || !fits(table.ports, count) || !fits(table.addresses, table.hosts.size()) ||
+      !are_valid_locations(table)) {
     return broken();
   }
   std::vector<Hello> members(count);
@@ -123,6 +156,7 @@ Result<std::vector<Hello>> members_of(const MemberTable& table, int size) {
   int listed = 0;
   for (std::size_t i = 0; i < table.hosts.size(); ++i) {
     const HostRanks& host = table.hosts[i];
+    const uint16_t location = table.host_locations.empty() ? uint16_t{0} : table.host_locations[i];
     for (const RankRange& range : host.ranges) {
       if (range.first < 0 || range.count < 1 || range.first >= size || range.count > size - range.first)
         return broken();
@@ -136,6 +170,7 @@ Result<std::vector<Hello>> members_of(const MemberTable& table, int size) {
         member.size = size;
         member.host_name = host.host_name;
         member.boot_id = host.boot_id;
+        if (location > 0) member.location = table.locations[location - 1u];
         if (!table.process_ids.empty()) member.process_id = table.process_ids[at];
         if (!table.numa_nodes.empty()) member.numa_node = table.numa_nodes[at];
         if (!table.efa.empty()) member.efa = table.efa[at];

@@ -45,6 +45,10 @@ struct MemberTable {
   std::vector<uint16_t> ports{};
   std::vector<std::string> recovery{};
   std::string salt{};  // of rank 0
+  // The distinct locations, and of each host 1 + the index of its own, which is that of its lowest rank; 0: not known.
+  // Both lists are empty if no location is known.
+  std::vector<std::string> locations{};
+  std::vector<uint16_t> host_locations{};
 };
 
 // `members`: in the order of their ranks, without gaps.

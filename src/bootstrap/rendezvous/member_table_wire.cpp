@@ -175,17 +175,23 @@ Offset<coordinator_wire::MemberTable> encode_table(FlatBufferBuilder& builder,
   const auto recovery = encode_texts(builder, table->recovery);
   const auto addresses = encode_column(builder, table->addresses);
   const auto ports = builder.CreateVector(table->ports);
+  const auto locations = encode_column(builder, table->locations);
+  Offset<flatbuffers::Vector<uint16_t>> host_locations;
+  if (!table->host_locations.empty()) host_locations = builder.CreateVector(table->host_locations);
   return coordinator_wire::CreateMemberTable(builder, hosts, processes, nodes, efa, recovery,
-                                             builder.CreateString(table->salt), packed, addresses, ports);
+                                             builder.CreateString(table->salt), packed, addresses, ports, locations,
+                                             host_locations);
 }
 
 bool decode_table(const coordinator_wire::MemberTable* table, Budget& budget, std::optional<MemberTable>& decoded) {
   if (table == nullptr) return true;
   MemberTable& one = decoded.emplace();
   if (!decode_hosts(table->hosts(), budget, one.hosts) || !decode_packed(table->packed(), budget, one.hosts) ||
-      !decode_column(table->addresses(), budget, one.addresses)) {
+      !decode_column(table->addresses(), budget, one.addresses) ||
+      !decode_column(table->locations(), budget, one.locations)) {
     return false;
   }
+  one.host_locations = budget.numbers_of(table->host_locations());
   one.process_ids = budget.numbers_of(table->process_ids());
   one.numa_nodes = budget.numbers_of(table->numa_nodes());
   one.efa = budget.numbers_of(table->efa());

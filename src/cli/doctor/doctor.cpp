@@ -80,6 +80,7 @@ int examine(const DoctorOptions& options) {
       add(findings, check_pod(environment, *config));
       add(findings, check_packages(environment));
       add(findings, check_variables(environment, *config, identity.ok() ? identity->local_size : 1, usable_cores()));
+      findings.push_back(check_location(environment, *config, platform.host_name));
     }
     if (identity.ok() && identity->size > 1 && is_started_as_rank(*identity)) add(findings, check_pairs(code));
   }

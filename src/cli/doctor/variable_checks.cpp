@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "bootstrap/topology/location.h"
+
 namespace fdl {
 namespace {
 
@@ -28,6 +30,13 @@ std::vector<Finding> check_variables(const Environment& environment, const Confi
   }
   if (local_ranks > 1) findings.push_back(check_threads(environment, local_ranks, cores));
   return findings;
+}
+
+Finding check_location(const Environment& environment, const Config& config, std::string_view host_name) {
+  const auto location = find_location(environment, config, host_name);
+  const std::string text = describe_location(location);
+  if (!location.ok()) return {Severity::bad, "location", text, "without it no rank of this host starts"};
+  return {location->path.empty() ? Severity::note : Severity::good, "location", text, ""};
 }
 
 }  // namespace fdl

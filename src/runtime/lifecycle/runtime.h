@@ -58,6 +58,7 @@ struct RuntimeOptions {
     std::string source;           // WorldFacts::source of the first world
     bool key_is_derived = false;  // the job's key was
     bool on_one_host = false;     // the ranks meet at a name of the host
+    std::string location;         // of this host in the network
     uint64_t round = 0;
     double arrival_timeout_s = 0;
     std::function<bool()> server_is_there;  // whether rank 0 still listens
@@ -195,6 +196,7 @@ class Runtime {
   Status blame_self(Code code, const std::string& deed) const;
   Status start(const RuntimeOptions& options);
   Status prepare(const RuntimeOptions& options, const Environment& environment);
+  Status locate(const Environment& environment);
   Status meet_through_launcher(const Environment& environment);
   Status meet_through(const std::function<Result<std::string>(const std::string&)>& share, const std::string& service,
                       const Status& prepared);
@@ -307,8 +309,10 @@ class Runtime {
   Tuning tuning_;
   Identity identity_;
   WorldFacts facts_;
+  std::string location_;  // of this host in the network; empty: not known
   Members members_;
-  std::string session_key_;  // see Membership
+  std::shared_ptr<const std::vector<std::string>> locations_;  // see Membership
+  std::string session_key_;                                    // see Membership
   EfaFacts efa_;
   std::string why_no_efa_;                       // unless a prerequisite is missing on this host
   std::unique_ptr<EfaTraffic> efa_traffic_;      // since the start; null before

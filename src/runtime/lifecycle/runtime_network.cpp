@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "base/log.h"
+#include "bootstrap/topology/member_locations.h"
 #include "runtime/lifecycle/assemble.h"
 #include "runtime/lifecycle/runtime.h"
 
@@ -66,6 +67,11 @@ Status Runtime::choose_network(const std::vector<EfaAnswer>& answers) {
 
 void Runtime::report_network() {
   efa_traffic_ = std::make_unique<EfaTraffic>(config_);
+  if (facts_.rank == 0 && locations_) {
+    log_info("{}", line_of_locations(*locations_));
+    if (const std::string warning = warning_of_unknown_locations(members_); !warning.empty())
+      log_warning("{}", warning);
+  }
   if (facts_.local_rank != 0) return;
   log_efa(efa_, facts_.transports, why_no_efa_);
   if (!has_nvidia_driver(config_) || efa_.devices.efa.empty() || facts_.cross_size < 2) return;

@@ -34,6 +34,7 @@ Result<Runtime::Connected> Runtime::connect(const std::string& id, const Members
                               .session_key = session_key_,
                               .key_is_secret = !identity_.job_key_is_derived,
                               .config = &config_,
+                              .locations = locations_,
                               .memory = memory_,
                               .memory_group = memory_group_,
                               .tcp_connector = tcp_connector_,

@@ -98,6 +98,7 @@ RuntimeOptions Runtime::successor_options(const RecoveryPoint& point, double tim
   options.succession = std::make_shared<RuntimeOptions::Succession>();
   options.succession->source = facts_.source;
   options.succession->key_is_derived = identity_.job_key_is_derived;
+  options.succession->location = location_;
   options.succession->on_one_host = point.address.starts_with("unix:");
   options.succession->round = point.round;
   options.succession->arrival_timeout_s = timeout_s;

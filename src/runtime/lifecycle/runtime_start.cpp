@@ -9,6 +9,8 @@
 #include "bootstrap/launcher_service/launcher_service.h"
 #include "bootstrap/rendezvous/job_key.h"
 #include "bootstrap/rendezvous/rendezvous.h"
+#include "bootstrap/topology/location.h"
+#include "bootstrap/topology/member_locations.h"
 #include "bootstrap/topology/topology.h"
 #include "contract/security.h"
 #include "runtime/lifecycle/assemble.h"
@@ -170,9 +172,21 @@ Status Runtime::prepare(const RuntimeOptions& options, const Environment& enviro
   } else {
     FDL_ASSIGN_OR_RETURN(identity_, who_am_i(environment, config_));
   }
+  FDL_RETURN_IF_ERROR(locate(environment));
   if (identity_.rank == 0) {
     for (const std::string& line : config_.without_meaning) log_warning("{}", line);
   }
+  return {};
+}
+
+// The survivors of a loss keep their locations: the file may be gone by now.
+Status Runtime::locate(const Environment& environment) {
+  if (options_.succession) {
+    location_ = options_.succession->location;
+    return {};
+  }
+  FDL_ASSIGN_OR_RETURN(HostLocation found, find_location(environment, config_, host_facts().host_name));
+  location_ = std::move(found.path);
   return {};
 }
 
@@ -308,7 +322,8 @@ Result<std::unique_ptr<CoordinatorClient>> Runtime::connect_to_coordinator(Deadl
                                        .numa_node = numa_node(),
                                        .efa = static_cast<int8_t>(answer_for_efa()),
                                        .recovery = recovery_.address,
-                                       .salt = identity_.rank == 0 ? random_hex(32) : std::string()};
+                                       .salt = identity_.rank == 0 ? random_hex(32) : std::string(),
+                                       .location = location_};
   const CoordinatorClient::Limits limits{.silence_warning_s = config_.silence_warning_s,
                                          .lost_after_s = config_.lost_after_s,
                                          .suspect_after_s = config_.suspect_after_s};
@@ -356,7 +371,9 @@ Status Runtime::connect_ranks() {
   const auto& everyone = *all;
   std::vector<HostFacts> facts;
   std::vector<EfaAnswer> answers;
+  std::vector<std::string> locations;
   for (const auto& hello : everyone) {
+    locations.push_back(hello.location);
     facts.push_back({hello.host_name, hello.boot_id, hello.process_id, hello.numa_node});
     answers.push_back(static_cast<EfaAnswer>(hello.efa));
   }
@@ -368,6 +385,7 @@ Status Runtime::connect_ranks() {
   FDL_ASSIGN_OR_RETURN(set_up, begin_set_up(others, comm_of_all()));
   auto members = find_hosts(identity_.rank, facts, identity_.job_key, exchange, set_up.deadline);
   if (!members.ok()) return outcome(set_up, members.status());
+  locations_ = assign_locations(*members, locations);
   members_ = members.take();
   const Status agreed = agree_on_session_key(everyone.front().salt, exchange, set_up.deadline);
   if (!agreed.ok()) return outcome(set_up, agreed);
@@ -427,6 +445,7 @@ Status Runtime::share_memory() {
                          .members = members_,
                          .job_key = identity_.job_key,
                          .config = &config_,
+                         .locations = locations_,
                          .exchange = &exchange,
                          .deadline = set_up.deadline};
   auto memory = assemble_memory(world);
@@ -445,7 +464,8 @@ Status Runtime::start_connector() {
                                        .job_key = identity_.job_key,
                                        .session_key = session_key_,
                                        .key_is_secret = !identity_.job_key_is_derived,
-                                       .config = &config_},
+                                       .config = &config_,
+                                       .locations = locations_},
                                       std::make_unique<StoreExchange>(*coordinator_client_, "connections"));
   if (!connector.ok()) return report_own(comm_of_all(), connector.status());
   tcp_connector_ = connector.take();

@@ -145,6 +145,20 @@ def test_killed_ranks_are_left_out(kind, victims):
         job.finish(left)
 
 
+# Rank 0 of each world lists the locations.
+def test_survivors_keep_their_locations_where_the_topology_file_is_gone(tmp_path):
+    topology = tmp_path / "topology"
+    topology.write_text("* zone-a/rack-3\n")
+    line = "locations of hosts in the network: zone-a/rack-3\n"
+    with Shrinking(3, 2, FARANDOLE_TOPOLOGY=str(topology)) as job:
+        job.until("READY", range(3))
+        topology.unlink()
+        job.send(signal.SIGKILL, 0)
+        job.until("WORLD", [1, 2])
+        job.finish([1, 2])
+        assert [job.ranks[rank].output.count(line) for rank in range(3)] == [1, 1, 0], job.report()
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("transport, unix", [("shm", True), ("tcp", False)])
 def test_a_stopped_rank_is_left_out_and_disturbs_nobody_when_it_wakes(transport, unix, victim):

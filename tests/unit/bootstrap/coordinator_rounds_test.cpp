@@ -7,6 +7,8 @@
 
 #include <set>
 
+#include "bootstrap/topology/location.h"
+
 namespace fdl {
 namespace {
 
@@ -123,13 +125,14 @@ TEST_F(CoordinatorRoundsTest, ASecondHelloIsRefused) {
 }
 
 TEST_F(CoordinatorRoundsTest, AHelloWithTooLongNamesIsRefused) {
-  for (int field = 0; field < 4; ++field) {
+  for (int field = 0; field < 5; ++field) {
     CoordinatorMessage hello = hello_of(0);
     CoordinatorClient::Hello& member = hello.members.front();
     if (field == 0) member.host_name.assign(kMostName + 1, 'h');
     if (field == 1) member.boot_id.assign(kMostName + 1, 'b');
     if (field == 2) member.recovery.assign(kMostKey + 1, 'r');
     if (field == 3) member.salt.assign(kMostName + 1, 's');
+    if (field == 4) member.location.assign(kMostLocation + 1, 'l');
     const Peer peer = add();
     receive(peer, {hello});
     EXPECT_THAT(open_, IsEmpty()) << field;

@@ -302,6 +302,7 @@ CoordinatorMessage full_message() {
   message.members = {hello_of(0, 2), hello_of(1, 2)};
   message.members[1].recovery = "unix:@recovery";
   message.members[0].salt = "salt";
+  message.members[1].location = "zone-a/rack-3";
   message.table = table_of(message.members);
   message.hosts = {{.host_name = "host-a", .ranges = {{3, 2}, {7, 1}}}, {.host_name = "host-b"}};
   message.values = {"first", "", std::string("v\0w", 3)};
@@ -325,6 +326,8 @@ TEST(CoordinatorWire, MessagesRoundTrip) {
   EXPECT_EQ(back->members[1].host_name, "host-b");
   EXPECT_EQ(back->members[1].recovery, "unix:@recovery");
   EXPECT_EQ(back->members[0].salt, "salt");
+  EXPECT_EQ(back->members[0].location, "");
+  EXPECT_EQ(back->members[1].location, "zone-a/rack-3");
   EXPECT_EQ(back->values, sent.values);
   ASSERT_EQ(back->hosts.size(), 2u);
   EXPECT_EQ(back->hosts[0].host_name, "host-a");
@@ -333,6 +336,8 @@ TEST(CoordinatorWire, MessagesRoundTrip) {
   EXPECT_EQ(back->table->process_ids, sent.table->process_ids);
   EXPECT_EQ(back->table->recovery, sent.table->recovery);
   EXPECT_EQ(back->table->salt, "salt");
+  EXPECT_EQ(back->table->locations, sent.table->locations);
+  EXPECT_EQ(back->table->host_locations, (std::vector<uint16_t>{0, 1}));
 }
 
 TEST(CoordinatorWire, RejectsUnknownKinds) {

@@ -8,6 +8,7 @@
 
 #include "bootstrap/coordinator/coordinator_wire.h"
 #include "bootstrap/rendezvous/member_table_wire.h"
+#include "bootstrap/topology/location.h"
 
 namespace fdl {
 namespace {
@@ -36,6 +37,7 @@ TEST(MemberTable, DescribesTheMembersThatItWasMadeOf) {
     member.numa_node = member.rank - 2;
     member.efa = static_cast<int8_t>(member.rank % 3);
     member.recovery = "unix:@" + std::to_string(member.rank);
+    member.location = "zone/" + member.host_name;
   }
   const MemberTable table = table_of(members);
   ASSERT_EQ(table.hosts.size(), 2u);
@@ -57,6 +59,7 @@ TEST(MemberTable, DescribesTheMembersThatItWasMadeOf) {
     EXPECT_EQ((*back)[i].efa, members[i].efa);
     EXPECT_EQ((*back)[i].recovery, members[i].recovery);
     EXPECT_EQ((*back)[i].salt, members[i].salt);
+    EXPECT_EQ((*back)[i].location, members[i].location);
   }
 }
 
@@ -91,7 +94,68 @@ void expect_same_members(const std::vector<Hello>& members, const MemberTable& t
     EXPECT_EQ((*back)[i].host_name, members[i].host_name);
     EXPECT_EQ((*back)[i].boot_id, members[i].boot_id);
     EXPECT_EQ((*back)[i].recovery, members[i].recovery);
+    EXPECT_EQ((*back)[i].location, members[i].location);
   }
+}
+
+TEST(MemberTable, WritesEachLocationOnceAndThatOfAHostIsOfItsLowestRank) {
+  std::vector<Hello> members = members_on({"a", "b", "a", "c", "d", "e"});
+  for (const int rank : {0, 4}) members[static_cast<std::size_t>(rank)].location = "zone/rack-2";
+  members[1].location = "zone/rack-1";
+  members[2].location = "another";
+  members[5].location = std::string(kMostLocation, 'x');
+  const MemberTable table = table_of(members);
+  EXPECT_THAT(table.locations, ElementsAre("zone/rack-2", "zone/rack-1", members[5].location));
+  EXPECT_THAT(table.host_locations, ElementsAre(1, 2, 0, 1, 3));
+  members[2].location = "zone/rack-2";
+  expect_same_members(members, table);
+}
+
+TEST(MemberTable, TakesNoBytesForLocationsIfNoneIsKnown) {
+  std::vector<Hello> members = members_with_addresses(3);
+  CoordinatorMessage message{.kind = CoordinatorMessage::Kind::reply};
+  message.table = table_of(members);
+  EXPECT_THAT(message.table->locations, IsEmpty());
+  EXPECT_THAT(message.table->host_locations, IsEmpty());
+  const std::string encoded = encode(message);
+  EXPECT_EQ(coordinator_wire::GetMessage(encoded.data())->table()->locations(), nullptr);
+  EXPECT_EQ(coordinator_wire::GetMessage(encoded.data())->table()->host_locations(), nullptr);
+}
+
+// The hosts are packed; their locations are beside them.
+TEST(MemberTable, OfPackedHostsHasTheirLocations) {
+  std::vector<Hello> members = members_with_addresses(64);
+  for (Hello& member : members) member.location = "zone-a/rack-" + std::to_string(member.rank / 32);
+  const MemberTable table = table_of(members);
+  EXPECT_EQ(table.locations.size(), 8u);
+  expect_same_members(members, table);
+  CoordinatorMessage message{.kind = CoordinatorMessage::Kind::reply};
+  message.table = table;
+  EXPECT_LT(encode(message).size(), 64u * 4 * 23);
+}
+
+TEST(MemberTable, WithBrokenLocationsIsRejected) {
+  std::vector<Hello> members = members_on({"a", "b", "b"});
+  members[0].location = "x";
+  const MemberTable whole = table_of(members);
+  EXPECT_THAT(whole.host_locations, ElementsAre(1, 0));
+  ASSERT_TRUE(members_of(whole, 3).ok());
+  const auto is_rejected = [&](std::vector<std::string> locations, std::vector<uint16_t> of_hosts) {
+    MemberTable broken = whole;
+    broken.locations = std::move(locations);
+    broken.host_locations = std::move(of_hosts);
+    const auto read = members_of(broken, 3);
+    return !read.ok() && read.status().code() == Code::transport;
+  };
+  EXPECT_FALSE(is_rejected({"x"}, {1, 1}));
+  EXPECT_FALSE(is_rejected({"x"}, {}));
+  EXPECT_TRUE(is_rejected({"x"}, {1, 2})) << "no such location";
+  EXPECT_TRUE(is_rejected({}, {1, 0}));
+  EXPECT_TRUE(is_rejected({"x"}, {65535, 0}));
+  EXPECT_TRUE(is_rejected({"x"}, {1})) << "a host is missing";
+  EXPECT_TRUE(is_rejected({"x"}, {1, 0, 0}));
+  EXPECT_TRUE(is_rejected({""}, {1, 0}));
+  EXPECT_TRUE(is_rejected({std::string(kMostLocation + 1, 'x')}, {1, 0}));
 }
 
 TEST(MemberTable, WritesTheAddressOfAHostOnce) {
@@ -158,6 +222,7 @@ TEST(MemberTable, WithContradictingListsIsNoMessage) {
     std::size_t boot_bytes = 32;
     std::vector<int> ranks{0, 2, 2, 1};
     std::vector<uint16_t> address_sizes{1, 1};
+    std::vector<uint16_t> location_sizes{2};
     bool hosts_too = false;
   };
   const auto is_accepted = [](const Lists& lists) {
@@ -170,8 +235,10 @@ TEST(MemberTable, WithContradictingListsIsNoMessage) {
     const auto more = builder.CreateVector(letters);
     const auto addresses = coordinator_wire::CreateTexts(builder, more, builder.CreateVector(lists.address_sizes));
     const auto hosts = encode_hosts(builder, {{.host_name = "a", .ranges = {{0, 1}}}});
+    const auto places = builder.CreateVector(letters);
+    const auto locations = coordinator_wire::CreateTexts(builder, places, builder.CreateVector(lists.location_sizes));
     const auto table = coordinator_wire::CreateMemberTable(builder, lists.hosts_too ? hosts : WireHosts(), 0, 0, 0, 0,
-                                                           0, packed, addresses);
+                                                           0, packed, addresses, 0, locations);
     coordinator_wire::MessageBuilder message(builder);
     message.add_kind(static_cast<uint8_t>(CoordinatorMessage::Kind::reply));
     message.add_table(table);
@@ -191,6 +258,8 @@ TEST(MemberTable, WithContradictingListsIsNoMessage) {
   EXPECT_FALSE(is_accepted({.ranks = {0, 2, -1, 1}}));
   EXPECT_FALSE(is_accepted({.address_sizes = {1, 2}}));
   EXPECT_FALSE(is_accepted({.address_sizes = {1}}));
+  EXPECT_FALSE(is_accepted({.location_sizes = {3}}));
+  EXPECT_FALSE(is_accepted({.location_sizes = {1}}));
   EXPECT_FALSE(is_accepted({.hosts_too = true}));
 }
 
