@@ -1,10 +1,13 @@
 // Halving and doubling is a butterfly whose messages halve while it reduces and double while it gathers.
 //
 //   4 ranks, 4 chunks: what rank 0 sends, and to which rank
-//     reduce-scatter   round 0   chunks 2-3 to rank 2      each round halves the chunks that a rank still reduces
-//                      round 1   chunk 1 to rank 1         now rank r holds the whole sum of chunk r
-//     allgather        round 2   chunk 0 to rank 1
-//                      round 3   chunks 0-1 to rank 2      as few bytes as a ring, in 2 log2(p) messages
+//     reduce-scatter   round 0   chunks 2-3 to rank 1      each round halves the chunks that a rank still reduces
+//                      round 1   chunk 1 to rank 2         now rank 0 holds the whole sum of chunk 0
+//     allgather        round 2   chunk 0 to rank 2
+//                      round 3   chunks 0-1 to rank 1      as few bytes as a ring, in 2 log2(p) messages
+//
+// An allreduce begins with near ranks, so that most bytes stay in a host or a rack: between hosts of l ranks, l ranks
+// exchange 1/l of the vector each. In a reduce-scatter, whose chunks belong to ranks, the far ranks come first.
 //
 // For sizes that are not a power of two, see fold.h.
 // Source: R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; Thakur et al. 2005.
@@ -26,19 +29,20 @@ Schedule halving_doubling_allreduce(const ScheduleRequest& request) {
   if (!untouched) step.copy(output(0, core), input(0, core));
   if (fold.paired()) step.recv_reduce(fold.partner(), output(0, core));
   const int self = fold.core_rank();
-  for (int bit = core / 2; bit >= 1; bit /= 2) {
-    const int peer = fold.rank_of(self ^ bit);
-    const int kept = self & ~(bit - 1);
-    const int sent = kept ^ bit;
-    step.send(peer, untouched ? input(sent, bit) : output(sent, bit));
-    if (untouched) step.copy(output(kept, bit), input(kept, bit));
-    step.recv_reduce(peer, output(kept, bit));
+  int held = 0;  // the first of the chunks that this rank still reduces
+  for (int distance = 1, half = core / 2; distance < core; distance *= 2, half /= 2) {
+    const int peer = fold.rank_of(self ^ distance);
+    const int sent = (self & distance) != 0 ? held : held + half;
+    held = (self & distance) != 0 ? held + half : held;
+    step.send(peer, untouched ? input(sent, half) : output(sent, half));
+    if (untouched) step.copy(output(held, half), input(held, half));
+    step.recv_reduce(peer, output(held, half));
     untouched = false;
   }
-  for (int bit = 1; bit < core; bit *= 2) {
-    const int peer = fold.rank_of(self ^ bit);
-    const int held = self & ~(bit - 1);
-    step.send(peer, output(held, bit)).recv(peer, output(held ^ bit, bit));
+  for (int distance = core / 2, count = 1; distance >= 1; distance /= 2, count *= 2) {
+    const int peer = fold.rank_of(self ^ distance);
+    step.send(peer, output(held, count)).recv(peer, output(held ^ count, count));
+    held &= ~count;
   }
   if (fold.paired()) step.send(fold.partner(), output(0, core));
   return step.take();

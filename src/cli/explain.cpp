@@ -9,6 +9,7 @@
 #include "algorithms/choice/measured_choice.h"
 #include "base/config.h"
 #include "cli/json_line.h"
+#include "cli/network_report.h"
 #include "cli/numa_report.h"
 #include "cli/subcommands.h"
 #include "runtime/lifecycle/tuning.h"
@@ -27,8 +28,12 @@ struct Query {
   bool deterministic = false;
   double alpha_us = 5;
   double gigabytes_per_s = 2;
-  std::string transport;  // empty: derived from the numbers of ranks and hosts, see transport_of()
-  std::string nodes;      // NUMA node of each rank of a host; empty: this machine's nodes
+  std::string transport;   // empty: derived from the numbers of ranks and hosts, see transport_of()
+  std::string nodes;       // NUMA node of each rank of a host; empty: this machine's nodes
+  std::string levels;      // sizes from the ranks of a host outwards; empty: ranks and hosts
+  std::string topology;    // a file of hosts and their locations; empty: --levels
+  int ranks_per_host = 1;  // of the hosts of that file
+  bool is_in_turn = false;
   bool json = false;
 };
 
@@ -48,6 +53,7 @@ struct Answer {
   bool is_whole = false;   // and is chosen
 };
 
+constexpr int kMostRanks = 4096;
 constexpr int kShownRanks = 8;  // in larger groups only the steps of rank 0 are printed
 // In larger groups the model's formulas predict the times, as in the choice: the time of a simulation grows with the
 // cube of the ranks where each has a message for each other. `farandole simulate` has no such limit.
@@ -133,6 +139,7 @@ void print_answer_as_json(const Answer& answer, const GroupShape& shape, int64_t
     if (way.took_us) row.number("measured_us", *way.took_us);
   }
   line.list("ways", rows).text("tuning_table", tuning.source);
+  add_to(line, shape);
   add_to(line, numa);
   fmt::print("{}\n", line.str());
 }
@@ -169,20 +176,44 @@ std::string transport_of(const Query& query, int ranks_per_host) {
 
 void print_answer_as_text(const Answer& answer, const GroupShape& shape, int64_t bytes,
                           const std::vector<Candidate>& ways, const NumaReport& numa, const Tuning& tuning,
-                          const Query& query) {
+                          const Query& query, const std::string& network) {
   print_choice(answer, shape, bytes, query);
   fmt::print("{}tuning table: {} ({})\n\n", text_of(numa), tuning.source, tuning.table.fingerprint());
   const Algorithm& algorithm = *answer.schedule.algorithm;
-  if (query.ranks <= kShownRanks) {
+  fmt::print("{}{}", network, stages_text(algorithm, shape, bytes));
+  if (shape.ranks <= kShownRanks) {
     fmt::print("{}", describe(schedules_of(algorithm, shape)));
   } else {
     fmt::print("{}(the schedules of the other {} ranks are alike)\n", describe(write_schedule(algorithm, shape, 0)),
-               query.ranks - 1);
+               shape.ranks - 1);
   }
   print_ways(ways, shape, {.alpha_s = shape.alpha_s, .beta_s = shape.beta_s});
 }
 
-Status explain(const Query& query) {
+// The groups of hosts, if the query gives them.
+Result<std::optional<GivenNetwork>> given_network(const Query& query) {
+  if (query.levels.empty() && query.topology.empty()) return std::optional<GivenNetwork>();
+  FDL_ASSIGN_OR_RETURN(GivenNetwork network, query.topology.empty()
+                                                 ? network_of_levels(query.levels, kMostRanks)
+                                                 : network_of_file(query.topology, query.ranks_per_host));
+  if (network.hosts.size() > static_cast<std::size_t>(kMostRanks / network.ranks_per_host)) {
+    return Status(Code::invalid_argument,
+                  fmt::format("--topology '{}' lists {} hosts; with {} ranks each they have more than {} ranks",
+                              query.topology, network.hosts.size(), network.ranks_per_host, kMostRanks));
+  }
+  network.is_in_turn = query.is_in_turn;
+  return std::optional(std::move(network));
+}
+
+Status explain(const Query& given) {
+  Query query = given;
+  FDL_ASSIGN_OR_RETURN(const std::optional<GivenNetwork> network, given_network(query));
+  RankLevels levels;
+  if (network) {
+    query.ranks = network->ranks();
+    query.hosts = static_cast<int>(network->hosts.size());
+    levels = levels_of(*network);
+  }
   const auto collective = collective_named(query.collective);
   if (!collective) {
     return Status(Code::invalid_argument,
@@ -204,7 +235,9 @@ Status explain(const Query& query) {
                          .alpha_s = model.alpha_s,
                          .beta_s = model.beta_s,
                          .transport = transport_of(query, per_host),
-                         .table = &tuning.table};
+                         .table = &tuning.table,
+                         .order = levels.order,
+                         .levels = levels.levels};
   const auto size = static_cast<int64_t>(*bytes);
   FDL_ASSIGN_OR_RETURN(const Answer answer, answer_of(*collective, shape, size, query));
   FDL_ASSIGN_OR_RETURN(const NumaReport numa,
@@ -213,7 +246,8 @@ Status explain(const Query& query) {
   if (query.json) {
     print_answer_as_json(answer, shape, size, ways, numa, tuning);
   } else {
-    print_answer_as_text(answer, shape, size, ways, numa, tuning, query);
+    const std::string drawing = network ? drawing_of(*network, levels) + levels_text(levels) + "\n" : std::string();
+    print_answer_as_text(answer, shape, size, ways, numa, tuning, query, drawing);
   }
   return {};
 }
@@ -235,8 +269,24 @@ void add_explain(CLI::App& app, Work& work) {
                    "allreduce, reduce, broadcast, allgather, reduce_scatter, "
                    "alltoall, gather, scatter, barrier")
       ->capture_default_str();
-  command->add_option("--ranks", query->ranks, "Ranks in the group")->capture_default_str()->check(CLI::Range(1, 4096));
-  command->add_option("--hosts", query->hosts, "Hosts they are on")->capture_default_str()->check(CLI::Range(1, 4096));
+  command->add_option("--ranks", query->ranks, "Ranks in the group")
+      ->capture_default_str()
+      ->check(CLI::Range(1, kMostRanks));
+  command->add_option("--hosts", query->hosts, "Hosts they are on")
+      ->capture_default_str()
+      ->check(CLI::Range(1, kMostRanks));
+  CLI::Option* levels = command->add_option("--levels", query->levels,
+                                            "Instead of these: 8,32,4 is 8 ranks a host, 32 hosts a group, 4 groups");
+  CLI::Option* topology =
+      command->add_option("--topology", query->topology, "Instead of these: a file of hosts and their locations");
+  levels->excludes("--ranks", "--hosts", topology);
+  topology->excludes("--ranks", "--hosts");
+  command->add_option("--ranks-per-host", query->ranks_per_host, "With --topology: ranks on each host")
+      ->capture_default_str()
+      ->check(CLI::Range(1, kMostRanks))
+      ->needs(topology);
+  command->add_flag("--in-turn", query->is_in_turn,
+                    "With --levels or --topology: ranks are numbered one on each host in turn, not host by host");
   command->add_option("--bytes", query->bytes, "Size of the vector: 4, 64K, 1M")->capture_default_str();
   command->add_option("--transport", query->transport,
                       "shm, tcp, shm+tcp, shm+efa, ofi:tcp, mpi; else what such ranks would have");

@@ -65,6 +65,18 @@ double chain_s(const Terms& t) {
 }
 double deal_s(const Terms& t) { return t.log2p * t.alpha + t.share() * t.cross + t.n * kGamma_s; }
 
+// The bytes of a butterfly that begins with near ranks: half of the vector to the neighbour, a quarter to the next, and
+// so on. Between hosts all ranks of a host exchange at once.
+double butterfly_s(const Terms& t) {
+  if (t.local < 2 || t.hosts < 2) return (t.core - 1) / t.core * t.n * t.cross;
+  const double far = t.beta * t.local * (t.hosts > 2 ? kContention : 1);
+  double seconds = 0;
+  for (double distance = 1; distance < t.core; distance *= 2) {
+    seconds += t.n / (2 * distance) * (distance < t.local ? t.beta / kLocalSpeed : far);
+  }
+  return seconds;
+}
+
 // The rings across hosts share each host's link, so the bytes between hosts are those of a flat ring.
 double two_level_s(const Terms& t) {
   if (t.local < 2 || t.hosts < 2) return INFINITY;
@@ -118,8 +130,7 @@ constexpr Rule kRules[] = {
      [](const Terms& t) { return t.core_rounds + std::log2(t.core) * t.n * (t.cross + kGamma_s) + t.extra(); }},
     {Collective::allreduce, "halving_doubling",
      [](const Terms& t) {
-       const double share = (t.core - 1) / t.core * t.n;
-       return 2 * t.core_rounds + share * (2 * t.cross + kGamma_s) + t.extra();
+       return 2 * (t.core_rounds + butterfly_s(t)) + (t.core - 1) / t.core * t.n * kGamma_s + t.extra();
      }},
     {Collective::allreduce, "bruck",
      [](const Terms& t) { return 2 * t.log2p * t.alpha + t.share() * (2 * t.cross + kGamma_s) + 2 * t.n * kGamma_s; }},

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <tuple>
 
 #include "base/split_list.h"
 #include "bootstrap/coordinator/coordinator_wire.h"
@@ -119,10 +120,12 @@ void take_out_ports(MemberTable& table) {
 
 MemberTable table_of(const std::vector<Hello>& members) {
   MemberTable table;
-  std::map<std::pair<std::string_view, std::string_view>, std::size_t> host_of;
+  // Containers of one kernel may have one host name, and be on unlike hosts of a simulated network.
+  std::map<std::tuple<std::string_view, std::string_view, std::string_view>, std::size_t> host_of;
   for (std::size_t i = 0; i < members.size(); ++i) {
     const Hello& member = members[i];
-    const auto [found, is_new] = host_of.try_emplace({member.host_name, member.boot_id}, table.hosts.size());
+    const auto [found, is_new] =
+        host_of.try_emplace({member.host_name, member.boot_id, member.location}, table.hosts.size());
     if (is_new) table.hosts.push_back({.host_name = member.host_name, .boot_id = member.boot_id});
     append_rank(table.hosts[found->second].ranges, static_cast<int>(i));
     table.process_ids.push_back(member.process_id);

@@ -16,7 +16,7 @@
 
 namespace fdl {
 
-// Ranks of one host.
+// Ranks of one host. Ranks that have been given other locations are another entry.
 struct HostRanks {
   std::string host_name{};
   std::string boot_id{};
@@ -45,7 +45,7 @@ struct MemberTable {
   std::vector<uint16_t> ports{};
   std::vector<std::string> recovery{};
   std::string salt{};  // of rank 0
-  // The distinct locations, and of each host 1 + the index of its own, which is that of its lowest rank; 0: not known.
+  // The distinct locations, and of each host 1 + the index of its own; 0: not known.
   // Both lists are empty if no location is known.
   std::vector<std::string> locations{};
   std::vector<uint16_t> host_locations{};

@@ -7,6 +7,8 @@
 #include <set>
 #include <unordered_map>
 
+#include "base/log.h"
+#include "base/rank_list.h"
 #include "base/split_list.h"
 #include "bootstrap/topology/topology.h"
 #include "engine/host/hierarchical_collectives.h"
@@ -301,6 +303,18 @@ GroupShape shape_of(const std::vector<Member>& members, const std::vector<std::s
           .levels = std::move(found.levels)};
 }
 
+namespace {
+
+// The levels of a group and its order, for the log; empty where there is nothing but ranks or hosts in a row.
+std::string levels_of(const GroupShape& shape) {
+  std::string text;
+  for (const int size : shape.levels) text += (text.empty() ? "" : " x ") + std::to_string(size);
+  if (shape.order.is_by_rank()) return shape.levels.size() > 1 ? text + ", in the order of the ranks" : std::string();
+  return (text.empty() ? "uneven" : text) + ", in the order " + rank_list_text(shape.order.rank_at);
+}
+
+}  // namespace
+
 Result<std::shared_ptr<HostMemory>> assemble_memory(const Membership& membership) {
   FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*membership.config));
 #if FDL_WITH_SHM
@@ -423,6 +437,11 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, Sus
                             .watch = std::move(watch)};
   FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*membership.config));
   if (membership.size() == 1) return Communicator::make(std::move(parts));
+  if (log_enabled(LogLevel::debug)) {
+    if (const std::string levels = levels_of(parts.shape); !levels.empty()) {
+      log_debug("{}: levels, from the ranks of a host outwards: {}", membership.id, levels);
+    }
+  }
   for (const Member& member : membership.members) {
     const Option* option = joining(chosen, membership.me(), member);
     parts.peers_by_memory.push_back(option != nullptr && stays_in_memory(*option));

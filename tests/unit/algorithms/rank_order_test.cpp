@@ -295,7 +295,7 @@ TEST(Choose, PrefersMultiLevelWhereRacksAreFar) {
   // 512 ranks: 8 a host, 8 hosts a rack, 8 racks.
   GroupShape shape{.ranks = 512, .hosts = 64, .ranks_per_host = 8, .latency_s = 500e-6, .levels = {8, 8, 8}};
   shape.level_latency_s = {0, 5e-6, 500e-6};
-  EXPECT_EQ(chosen(shape, Collective::allreduce, 1 << 20), "multi_level");
+  EXPECT_EQ(chosen(shape, Collective::allreduce, 16 << 20), "multi_level");
   EXPECT_EQ(chosen(shape, Collective::allgather, 1 << 20), "multi_level");
   EXPECT_EQ(chosen(shape, Collective::reduce_scatter, 1 << 20), "multi_level");
   EXPECT_EQ(chosen(shape, Collective::allreduce, 64), "recursive_doubling");
