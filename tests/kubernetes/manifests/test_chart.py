@@ -50,6 +50,8 @@ VALUES = {
     "queue": ("team", ["--queue", "team"]),
     "requiredTopology": ("topology/rack", ["--required-topology", "topology/rack"]),
     "preferredTopology": ("topology/block", ["--preferred-topology", "topology/block"]),
+    "locations": ("nodes", ["--locations", "nodes"]),
+    "locationLabels": ("example.com/row,example.com/rack", ["--location-labels", "example.com/row,example.com/rack"]),
     "schedulerName": ("mine", ["--scheduler-name", "mine"]),
     "gang": ("volcano", ["--gang", "volcano"]),
     "serviceAccount": ("s3-reader", ["--service-account", "s3-reader"]),
@@ -85,6 +87,7 @@ NEEDS = {
     "deviceClass": "gpus",
     "computeDomain": "gpus",
     "tcpFallback": "efa",
+    "locationLabels": "locations",
 }
 
 
@@ -138,7 +141,12 @@ def of_gen(line, values, name="train"):
     size = f"{least}:{nodes}" if least else nodes
     words += ["--nnodes", size, "--name", name]
     command = values.get("command", ["python", "train.py"])
-    return by_name(generated([*line.split(), "--image", "farandole:0.1.0", *words, "--", *command]))
+    if "locations" in values:  # in a chart the namespace is the release's, which Helm writes into no object
+        words += ["--namespace", "default"]
+    made = by_name(generated([*line.split(), "--image", "farandole:0.1.0", *words, "--", *command]))
+    for document in made.values():
+        document["metadata"].pop("namespace", None)
+    return made
 
 
 def repair(values):
@@ -209,6 +217,12 @@ def test_labels_and_annotations_of_a_release_replace_the_charts_own(chart, kind)
     assert list(differences(rendered(chart(KINDS[kind]), of_release), wanted)) == []
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_zone_of_a_node_is_a_location_in_charts_too(chart, kind):
+    wanted = by_name(generated(f"{KINDS[kind]} --locations zone {COMMAND}"))
+    assert list(differences(rendered(chart(KINDS[kind]), {"locations": "zone"}), wanted)) == []
+
+
 @pytest.mark.parametrize(
     "ranks, memory", [(4, "1Gi"), (2, "3500Mi"), (3, "1.5G"), (8, 4294967296), (63, "1Ti"), (5, "9Gi")]
 )
@@ -240,6 +254,11 @@ def test_the_shipped_chart_is_what_its_command_writes_and_helm_finds_no_fault(tm
         ({"nnodes": "3"}, "nnodes"),
         ({"command": []}, "command"),
         ({"gang": "yarn"}, "gang"),
+        ({"locations": "rack"}, "locations"),
+        ({"locations": "zone", "zone": "a"}, "locations zone with zone: all pods run in that zone"),
+        ({"locations": "zone", "locationLabels": "a"}, "only `locations nodes` reads labels"),
+        ({"locations": "nodes", "locationLabels": "a b"}, "locationLabels"),
+        ({"locationLabels": "a"}, "locationLabels without locations: only `locations nodes` reads"),
         ({"memory": "lots"}, "memory"),
         ({"minNodes": 5, "nnodes": 4}, "minNodes is above nnodes"),
         ({"nprocPerNode": 8, "gpus": 4}, "ranks would share a GPU"),

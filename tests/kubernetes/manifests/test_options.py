@@ -45,6 +45,8 @@ SAMPLES = {
     "--queue": ("--queue q", ""),
     "--required-topology": ("--required-topology topology.k8s.aws/network-node-layer-3", "--queue q"),
     "--preferred-topology": ("--preferred-topology topology.k8s.aws/network-node-layer-3", "--queue q"),
+    "--locations": ("--locations zone", ""),
+    "--location-labels": ("--location-labels row,rack", "--locations nodes --namespace ml"),
     "--scheduler-name": ("--scheduler-name mine", ""),
     "--gang": ("--gang volcano", ""),
     "--pvc": ("--pvc c:/c", ""),
@@ -130,6 +132,7 @@ def test_no_option_is_dropped_in_silence(base):
         ("--allow-egress 443", "--network-policy"),
         ("--gpu-resource amd.com/gpu", "--gpus"),
         ("--tcp-fallback", "--efa"),
+        ("--location-labels row", "--locations"),
     ],
 )
 def test_an_option_that_changes_nothing_without_another_names_it(words, needed):

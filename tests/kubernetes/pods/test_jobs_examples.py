@@ -7,6 +7,8 @@ from pathlib import Path
 
 import podsim
 import pytest
+from farandole.integrations.kubernetes import generate
+from scheduler import Node
 
 pytestmark = pytest.mark.usefixtures("numbering")
 ROOT = str(Path(__file__).resolve().parents[3])
@@ -75,3 +77,22 @@ def test_k3_the_shipped_manifest_for_mpich_trains_as_it_is(simulate, image):
     if not os.access(MPICH, os.X_OK):
         pytest.skip("needs PyPI's mpich in build/mpi: bash tests/kubernetes/setup.sh")
     test_a_shipped_manifest_trains_as_it_is(simulate, image, "kubeflow/mpijob-mpich.yaml")
+
+
+@pytest.mark.parametrize("implementation", ["openmpi", "mpich"])
+def test_h12_ranks_under_mpirun_have_the_zone_of_their_own_pod(simulate, image, implementation):
+    """sshd gives ranks no variable of their pod, and mpirun gives them those of the launcher, which is elsewhere."""
+    if implementation == "mpich" and not os.access(MPICH, os.X_OK):
+        pytest.skip("needs PyPI's mpich in build/mpi: bash tests/kubernetes/setup.sh")
+    line = f"mpijob --nnodes 2 --locations zone --implementation {implementation} --system-selector pool=system"
+    words = [*line.split(), "--image", "any", "--", "python", "/srv/show_location.py"]
+    program = os.path.join(ROOT, "tests", "kubernetes", "support", "show_location.py")
+    room, label = {"cpu": "64", "memory": "64Gi"}, "topology.kubernetes.io/zone"
+    nodes = [Node("system", {"cpu": "1", "memory": "1Gi"}, {label: "zone-of-launcher", "pool": "system"})]
+    nodes += [Node(f"node-{n}", room, {label: f"zone-{n}"}) for n in range(2)]
+    sim = simulate([*podsim.read(generate(words)), SECRET], image={**image, "/srv/show_location.py": program},
+                   variables={"HOME": "/home/farandole"}, nodes=nodes, admission="restricted")  # fmt: skip
+    sim.wait(90)
+    assert sim.result("train") == "Complete", sim.logs()
+    found = re.findall(r"(\S+) found (.*)", sim.pod("train-launcher").output)
+    assert sorted(found) == [(f"train-worker-{n}", f"* zone-{n}") for n in range(2)], sim.logs()

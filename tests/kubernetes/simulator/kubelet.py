@@ -75,6 +75,8 @@ class Kubelet:
     def _files_of(self, source, pod, namespace):
         if "files" in source:
             return source["files"]
+        if "serviceAccountToken" in source:
+            return {source["serviceAccountToken"]["path"]: (self.sim.token, 0o644)}
         if "downwardAPI" in source:
             return {item["path"]: (self.field(pod, item["fieldRef"]["fieldPath"]), 0o644)
                     for item in source["downwardAPI"]["items"]}  # fmt: skip
@@ -134,7 +136,8 @@ class Kubelet:
     def field(self, pod, path):
         found = re.fullmatch(r"metadata\.(labels|annotations)\['([^']+)'\]", path)
         if found:
-            return getattr(pod.plan, found.group(1)).get(found.group(2), "")
+            place = pod.labels if found.group(1) == "labels" else pod.plan.annotations
+            return place.get(found.group(2), "")
         known = {"metadata.name": pod.name, "metadata.namespace": pod.plan.namespace, "metadata.uid": f"uid-{pod.name}",
                  "status.podIP": pod.addresses[0] if pod.addresses else "", "status.podIPs": ",".join(pod.addresses),
                  "status.hostIP": "198.18.0.1", "spec.nodeName": pod.node,
@@ -144,10 +147,9 @@ class Kubelet:
     def environment(self, pod, container):
         env = dict(self.sim.variables)
         env["HOSTNAME"] = pod.hostname
+        host, port = self.sim.api_server
         env.setdefault("HOME", "/root" if not self.user_of(pod, container)[0] else "/")
-        env.update(
-            KUBERNETES_SERVICE_HOST="10.96.0.1", KUBERNETES_SERVICE_PORT="443", KUBERNETES_PORT="tcp://10.96.0.1:443"
-        )
+        env.update(KUBERNETES_SERVICE_HOST=host, KUBERNETES_SERVICE_PORT=port, KUBERNETES_PORT=f"tcp://{host}:{port}")
         if pod.plan.template.get("enableServiceLinks", True):
             for one in self.sim.documents:
                 if one["kind"] == "Service" and one["spec"].get("clusterIP") != "None":

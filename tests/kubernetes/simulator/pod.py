@@ -9,6 +9,9 @@ import time
 from fabric import CLUSTER, Sandbox
 from machine import remove_cgroup
 
+# Labels of a node that its pods get at their binding, from Kubernetes 1.35 on.
+OF_NODE = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
+
 
 class Container:
     def __init__(self, spec, is_init):
@@ -32,6 +35,7 @@ class Pod:
         self.hostname = plan.hostname or self.name
         self.node = f"node-of-{self.hostname}"  # the scheduler, if there is one, chooses another
         self.unschedulable = ""  # why it has no node
+        self.labels = dict(plan.labels)
         self.unreported = []  # containers that have ended, of which the controllers do not know yet
         self.cut_off = False  # its node is, and its kubelet reports nothing
         self.conditions = set()
@@ -128,6 +132,12 @@ class Pod:
         return [f"{whole}.{CLUSTER}"]
 
     # ---- Operations ----
+
+    def bind(self, node):
+        """The scheduler has chosen this Node. The API server copies its topology to the pod."""
+        self.node = node.name
+        if self.sim.copies_topology:
+            self.labels.update({key: value for key, value in node.labels.items() if key in OF_NODE})
 
     def start(self):
         self.sandbox = Sandbox(self.hostname)

@@ -55,7 +55,7 @@ class PodLifecycle:
         for pod, decision in self.sim.scheduler.schedule(waiting, running, begun):
             pod.unschedulable = decision.reason
             if decision.node:
-                pod.node = decision.node
+                pod.bind(self.sim.scheduler.nodes[decision.node])
                 pod.start()
             for victim in decision.victims:
                 if not victim.terminating:

@@ -41,7 +41,8 @@ class PodSim:
     and mode}; others are folders that every user may write to. `admission`: the Pod Security level of the namespace.
     `nodes`: scheduler.Nodes; without them each pod has a node of its own. `pulling`: names of nodes that do not have
     the images before pulled(name). `dns_cache_s`: for how long the name server's cache answers (names that it has
-    found, names that it has not found)."""
+    found, names that it has not found). `copies_topology`: whether pods get the zone of their node as a label, as from
+    Kubernetes 1.35 on. `api_server`: (address, port) that pods get; `token`: that of every service account."""
 
     def __init__(
         self,
@@ -58,6 +59,9 @@ class PodSim:
         nodes=None,
         pulling=(),
         dns_cache_s=None,
+        copies_topology=True,
+        api_server=("10.96.0.1", "443"),
+        token="",
     ):
         self.documents = read(manifest)
         self.image, self.entrypoint = dict(image or {}), list(entrypoint)
@@ -69,6 +73,7 @@ class PodSim:
         self.pods = []  # all pods of the simulation, also ended ones, in order of creation
         self.claims = dict(claims or {})
         self.admission, self.refusals = admission, []
+        self.copies_topology, self.api_server, self.token = copies_topology, api_server, token
         self.scheduler = None if nodes is None else Scheduler(nodes, self.documents)
         self.pulling = set(pulling)
         self.hidden = set()  # host names without DNS records

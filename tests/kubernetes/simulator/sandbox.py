@@ -81,6 +81,19 @@ def make_devices(root):
     mount("tmpfs", root + "/dev/shm", "tmpfs", 0, f"mode=1777,size={64 * MIB}")
 
 
+def inside(root, path):
+    """The place of a container's path. Symbolic links, such as /var/run, lead to places in its own root."""
+    place = root
+    for name in filter(None, path.split("/")):
+        ahead = f"{place}/{name}"
+        link = os.readlink(ahead) if os.path.islink(ahead) else None
+        if link is None:
+            place = ahead
+        else:
+            place = inside(root, link) if link.startswith("/") else os.path.normpath(f"{place}/{link}")
+    return place
+
+
 def make_root(wanted):
     """Makes the container's root: a private, writable layer over the machine's own files, which are the image."""
     layer = wanted["layer"]
@@ -101,13 +114,14 @@ def make_root(wanted):
             os.unlink(root + path)
         put(root, path, text.encode(), mode)
     for source, path, read_only in wanted["mounts"]:
+        target = inside(root, path)
         if os.path.isdir(source):
-            os.makedirs(root + path, exist_ok=True)
-        elif not os.path.exists(root + path):
-            put(root, path)
-        mount(source, root + path, None, MS_BIND)
+            os.makedirs(target, exist_ok=True)
+        elif not os.path.exists(target):
+            put(root, target.removeprefix(root))
+        mount(source, target, None, MS_BIND)
         if read_only:
-            mount(None, root + path, None, MS_BIND | MS_REMOUNT | MS_RDONLY)
+            mount(None, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY)
     if wanted["read_only_root"]:
         mount(None, root, None, MS_BIND | MS_REMOUNT | MS_RDONLY)
     os.chroot(root)

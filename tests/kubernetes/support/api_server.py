@@ -26,6 +26,7 @@ class ApiServer:
         self.logs, self.events, self.requests = {}, [], []
         self.refuses = self.tears = 0
         self.forbidden, self.unreachable, self.connections = set(), set(), set()
+        self.page = 1000  # nodes at most in an answer
         self.clock = datetime.datetime(2026, 1, 1)
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"api": self}))
         self.http.daemon_threads = True
@@ -145,6 +146,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._fail(503, "ServiceUnavailable", "the server is starting")
         if path == "/apis":
             return self._send({"groups": [{"name": name} for name in GROUPS]})
+        if path == "/api/v1/nodes":
+            return self._nodes(query)
         found = re.fullmatch(r"/(?:api/v1|apis/[^/]+/[^/]+)/namespaces/ml/(\w+)(?:/([^/]+))?(/log)?", path)
         if not found:
             return self._fail(404, "NotFound", "the server could not find the requested resource")
@@ -167,6 +170,16 @@ class _Handler(BaseHTTPRequestHandler):
             items = [one for (kind, _), one in self.api.objects.items() if kind == collection and _fits(one, query)]
             answer = json.dumps({"metadata": {"resourceVersion": str(self.api.version)}, "items": items})
         return self._send(json.loads(answer))
+
+    def _nodes(self, query):
+        """The nodes that fit the query, in pages of at most `limit`."""
+        if "nodes" in self.api.forbidden:
+            return self._fail(403, "Forbidden", "nodes is forbidden")
+        items = [one for (kind, _), one in self.api.objects.items() if kind == "nodes" and _fits(one, query)]
+        first = int(query.get("continue", 0))
+        end = first + min(int(query.get("limit", len(items))), self.api.page)
+        more = {"continue": str(end)} if end < len(items) else {}
+        return self._send({"kind": "NodeList", "metadata": more, "items": items[first:end]})
 
     # ---- Answers ----
 

@@ -1,7 +1,7 @@
 """Kubernetes manifests for jobs of farandole, and their logs and state: the command `farandole kubernetes`.
 
-`generate(words)` returns the output of `farandole kubernetes gen ...`. Only logs and status access a cluster, through
-kubectl. PyYAML is the only requirement: `pip install "farandole[kubernetes]"`.
+`generate(words)` returns the output of `farandole kubernetes gen ...`. Only logs, status and topology access a cluster,
+through kubectl. PyYAML is the only requirement: `pip install "farandole[kubernetes]"`.
 """
 
 from .errors import WrongCombination

@@ -1,4 +1,4 @@
-"""The command `farandole kubernetes`: gen, chart, logs and status."""
+"""The command `farandole kubernetes`: gen, chart, logs, status and topology."""
 
 import errno
 import os
@@ -10,6 +10,7 @@ USAGE = """usage: farandole kubernetes gen KIND --image IMAGE [options] -- COMMA
        farandole kubernetes chart KIND --directory FOLDER [options] -- COMMAND...   a Helm chart of it
        farandole kubernetes logs NAME [-n NAMESPACE] [--follow]             the pods' logs, merged by rank
        farandole kubernetes status NAME [-n NAMESPACE] [--wait]             the pods, and why they wait
+       farandole kubernetes topology [--labels A,B,...] [--from FILE]       the locations of the nodes, as a file
 Each has --help. `farandole k8s` is the same."""
 
 USAGE_ERROR, CANNOT_WRITE, NO_READER = 64, 74, 141  # the codes of the program `farandole`
@@ -53,10 +54,16 @@ def _run(words):
             from .live import command
 
             return command.main(words[0], words[1:])
+        if words[0] == "topology":
+            from .live import topology
+
+            return topology.main(words[1:])
     except WrongCombination as error:
         print(f"farandole kubernetes {words[0]}: {error}", file=sys.stderr)
         return USAGE_ERROR
-    print(f"farandole kubernetes: '{words[0]}' is none of gen, chart, logs and status\n{USAGE}", file=sys.stderr)
+    print(
+        f"farandole kubernetes: '{words[0]}' is none of gen, chart, logs, status and topology\n{USAGE}", file=sys.stderr
+    )
     return USAGE_ERROR
 
 

@@ -38,6 +38,7 @@ _NEVER = {
 _NEEDS = {
     "required_topology": ("queue", "Kueue reads it"),
     "preferred_topology": ("queue", "Kueue reads it"),
+    "location_labels": ("locations", "only `--locations nodes` reads labels of nodes"),
     "capacity_label": ("spot", "it names the label of spot nodes"),
     "storage_class": ("new_pvc", "a claim that exists has its class already"),
     "access_mode": ("new_pvc", "a claim that exists has its mode already"),

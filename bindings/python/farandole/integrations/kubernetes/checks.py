@@ -19,6 +19,8 @@ VERSIONS = {
     "NetworkPolicy": "networking.k8s.io/v1",
     "Role": "rbac.authorization.k8s.io/v1",
     "RoleBinding": "rbac.authorization.k8s.io/v1",
+    "ClusterRole": "rbac.authorization.k8s.io/v1",
+    "ClusterRoleBinding": "rbac.authorization.k8s.io/v1",
     "HorizontalPodAutoscaler": "autoscaling/v2",
     "StorageClass": "storage.k8s.io/v1",
     "JobSet": "jobset.x-k8s.io/v1alpha2",
@@ -43,6 +45,8 @@ VERSIONS = {
     "ClusterConfig": "eksctl.io/v1alpha5",
 }
 _WITHOUT_NAMESPACE = {
+    "ClusterRole",
+    "ClusterRoleBinding",
     "ClusterTrainingRuntime",
     "NodePool",
     "ClusterPolicy",

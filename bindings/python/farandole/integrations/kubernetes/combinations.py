@@ -7,6 +7,7 @@ from .names import RESERVED
 from .options import PORTS
 
 LONGEST_S = 2**31 - 1
+_LONGEST_LIST = 16  # labels of nodes
 
 
 def check_quantities(o):
@@ -78,6 +79,34 @@ def _check_sizes(o):
             f"--access-mode {o.access_mode} with {o.max_nodes} pods: the claim can be mounted on one "
             f"node only, and the other pods would wait for ever; use a storage class with "
             f"ReadWriteMany (FSx for Lustre, EFS, CephFS)"
+        )
+
+
+def _check_locations(o):
+    if o.locations == "zone" and o.zone:
+        raise WrongCombination(
+            "--locations zone with --zone: all pods run in that zone, and it tells nothing about their "
+            "distance; use --locations nodes, or leave one out"
+        )
+    if o.locations == "nodes" and not o.account_namespace:
+        raise WrongCombination(
+            "--locations nodes without --namespace: a ClusterRoleBinding names the namespace of its service account; "
+            "give --namespace"
+        )
+    if not o.location_labels:
+        return
+    if o.locations == "zone":
+        raise WrongCombination(
+            "--location-labels with --locations zone: Kubernetes copies the label of the zone to pods, and not these; "
+            "use --locations nodes"
+        )
+    labels = o.location_labels.split(",")
+    for label in labels:
+        if not values.is_key(label):
+            raise WrongCombination(f"--location-labels: '{label}' is no label of nodes; write A,B without spaces")
+    if len(set(labels)) < len(labels) or len(labels) > _LONGEST_LIST:
+        raise WrongCombination(
+            f"--location-labels {o.location_labels}: give each label once, and at most {_LONGEST_LIST}"
         )
 
 
@@ -161,4 +190,5 @@ def _check_kind(o):
 def check(o):
     """WrongCombination if the completed options make no job that can run."""
     _check_sizes(o)
+    _check_locations(o)
     _check_kind(o)

@@ -1,6 +1,6 @@
 """Objects beside a job: Service, ServiceAccount, PodDisruptionBudget, claims, NetworkPolicy, PodMonitor."""
 
-from . import dra
+from . import dra, locations
 from .document import Item, Map
 from .gang import pod_group
 from .names import INSTANCE, metadata, selector
@@ -98,6 +98,7 @@ def network_policy(o):
                 why="Katib's metrics collector, a container of each trial's first pod, writes to Katib's database.",
             )
         )
+    spec["egress"] += locations.egress(o)
     for port in o.allow_egress:
         spec["egress"].append(Item(ports=[Item(protocol="TCP", port=port)]))
     why = None
@@ -121,6 +122,7 @@ def around(o, service=True, budget=True):
     before = [headless_service(o)] if service else []
     if not o.service_account:
         before.append(service_account(o))
+    before += locations.rights(o)
     before += new_claims(o) + dra.objects(o)
     if group := pod_group(o):
         before.append(group)

@@ -2,7 +2,7 @@
 
 import datetime
 
-from . import checks, katib, operators, plain_kinds, ray_kind, reading, versions
+from . import checks, katib, locations, operators, plain_kinds, ray_kind, reading, versions
 from .document import Map, load, render, yaml_error
 from .errors import WrongCombination
 from .pods import has_controller_uid, key_secret
@@ -69,6 +69,7 @@ def header(o):
         ]
     if o.device_class or o.compute_domain:
         lines.append("Claims of devices need Kubernetes 1.34 or later, and the DRA driver of the devices on the nodes.")
+    lines += locations.lines_of_header(o)
     lines += [f"Warning: {text}" for text in o.warnings]
     if o.elastic and o.kind in ("job", "deployment", "pytorchjob"):
         lines += [

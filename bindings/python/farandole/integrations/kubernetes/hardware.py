@@ -5,6 +5,7 @@ from .document import Item, Map
 from .dra import claimed
 from .errors import WrongCombination
 from .names import selector
+from .node_labels import ZONE
 
 
 def devices(o):
@@ -65,7 +66,7 @@ def node_selector(o):
         key, _, value = o.capacity_label.partition("=")
         made[key] = value
     if o.zone:
-        made["topology.kubernetes.io/zone"] = o.zone
+        made[ZONE] = o.zone
     for key, value in o.node_selector.items():
         if made.get(key, value) != value:
             raise WrongCombination(
@@ -77,6 +78,12 @@ def node_selector(o):
 
 
 def one_zone(o, role):
-    """`role`: of the pods with ranks, in a job that has others too; those may be in another zone."""
-    term = Item(labelSelector=Map(matchLabels=selector(o, role)), topologyKey="topology.kubernetes.io/zone")
-    return Map(podAffinity=Map(requiredDuringSchedulingIgnoredDuringExecution=[term]))
+    """(the affinity, its reason). `role`: of the pods with ranks, in a job that has others too; those may be in another
+    zone."""
+    term = Item(labelSelector=Map(matchLabels=selector(o, role)), topologyKey=ZONE)
+    if o.locations == "zone":
+        wish = Map(preferredDuringSchedulingIgnoredDuringExecution=[Item(weight=100, podAffinityTerm=term)])
+        why = "Pods run in one zone where that is possible; where it is not, ranks know the zones."
+        return Map(podAffinity=wish), why
+    why = "All pods run in one zone: traffic between zones is slower and is charged."
+    return Map(podAffinity=Map(requiredDuringSchedulingIgnoredDuringExecution=[term])), why

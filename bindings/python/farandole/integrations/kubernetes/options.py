@@ -4,6 +4,8 @@ import argparse
 import functools
 
 from .errors import WrongCombination
+from .locations import MODES
+from .node_labels import DEFAULT
 
 KINDS = {
     "job": "Indexed Job: needs nothing but Kubernetes itself",
@@ -101,6 +103,19 @@ def _add_place(group):
         "--required-topology", metavar="LABEL", help="with --queue: all pods within one value of this node label"
     )
     group.add_argument("--preferred-topology", metavar="LABEL", help="the same, where it is possible")
+    group.add_argument(
+        "--locations",
+        choices=list(MODES),
+        help="tells ranks where their node is in the network, so that algorithms keep data near. zone: pods may run in "
+        "several zones, and each has the label of its zone (Kubernetes 1.35, or 1.33 with the feature gate "
+        "PodTopologyLabelsAdmission; on older ones no location is known). nodes: all levels, by an init container that "
+        "may read nodes",
+    )
+    group.add_argument(
+        "--location-labels",
+        metavar="A,B,...",
+        help=f"with --locations nodes: the labels of nodes, the widest first ({', '.join(DEFAULT)})",
+    )
     group.add_argument("--scheduler-name", metavar="NAME", help="of the pods (the cluster's default)")
     group.add_argument("--gang", choices=list(GANGS), help="a PodGroup: pods are scheduled together, or none is")
 

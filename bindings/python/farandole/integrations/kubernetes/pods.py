@@ -1,5 +1,6 @@
 """The pod of a job: the settings that all kinds share, with their reasons."""
 
+from . import locations
 from .document import Item, Map
 from .dra import add_claims
 from .errors import WrongCombination
@@ -17,6 +18,8 @@ _OPTION_OF = {
     "FARANDOLE_TERM_GRACE_S": "--grace",
     "FARANDOLE_METRICS_PORT": "--metrics-port",
     "FARANDOLE_EXPECT_EFA": "--efa",
+    "FARANDOLE_LOCATION": "--locations nodes, or leave --locations out",
+    "FARANDOLE_TOPOLOGY": "--location-labels, or leave --locations out",
 }
 CONTROLLER_UID = "metadata.labels['batch.kubernetes.io/controller-uid']"
 
@@ -86,8 +89,9 @@ def _job_key(o):
     )
 
 
-def variables(o, nodes=None, rank_from=None):
-    """The variables of the ranks; `nodes`: FARANDOLE_NNODES as text, if the controller does not set the size."""
+def variables(o, nodes=None, rank_from=None, has_ranks=True):
+    """The variables of the ranks; `nodes`: FARANDOLE_NNODES as text, if the controller does not set the size.
+    `has_ranks`: false for a pod that has the variables, and no rank."""
     made = []
     if nodes:
         made.append(
@@ -122,6 +126,7 @@ def variables(o, nodes=None, rank_from=None):
     )
     made.append(_field("FARANDOLE_POD_NAME", "metadata.name", "Errors and logs name the pod and its node."))
     made.append(_field("FARANDOLE_NODE_NAME", "spec.nodeName"))
+    made += locations.variables(o) if has_ranks else []
     if o.monitoring:
         made.append(
             Item(
@@ -189,7 +194,7 @@ def _of_efa(o):
 
 
 def container(o, name, command, env, ports=None, with_devices=True, **more):
-    """One container. `command` is the list of its words."""
+    """One container. `command` is the list of its words. `with_devices`: it has ranks."""
     program = 2 if command[0] == "farandole" else 1
     made = Map(name=name, image=o.image, command=command[:program], args=command[program:])
     if not made["args"]:
@@ -202,7 +207,7 @@ def container(o, name, command, env, ports=None, with_devices=True, **more):
         made["ports"] = own
     made["resources"] = resources(o, with_devices)
     made.update(more)
-    made["volumeMounts"] = volumes(o)[1]
+    made["volumeMounts"] = volumes(o)[1] + (locations.mounts(o) if with_devices else [])
     made["securityContext"] = Map(
         allowPrivilegeEscalation=False,
         **({"readOnlyRootFilesystem": True} if o.read_only_root else {}),
@@ -212,6 +217,7 @@ def container(o, name, command, env, ports=None, with_devices=True, **more):
 
 
 def pod_spec(o, containers, restart="Never", subdomain=None, placed=True, role=None):
+    """`placed`: it has ranks, whose nodes are to be near each other."""
     made = Map()
     made.add("subdomain", subdomain, "With the headless Service of this name each pod has a name in DNS.")
     made.add("restartPolicy", restart)  # None: the operator sets it from its own field
@@ -221,7 +227,7 @@ def pod_spec(o, containers, restart="Never", subdomain=None, placed=True, role=N
         "After SIGTERM the ranks save their state and exit with 143, never 0, which would count as finished.",
     )
     made["serviceAccountName"] = account(o)
-    made.add("automountServiceAccountToken", False, "A job does not use the API server, so it gets no token.")
+    made.add("automountServiceAccountToken", False, locations.token_note(o))
     made.add(
         "enableServiceLinks",
         False,
@@ -243,12 +249,12 @@ def pod_spec(o, containers, restart="Never", subdomain=None, placed=True, role=N
     made.add("nodeSelector", node_selector(o) or None)
     made.add("tolerations", tolerations(o) or None)
     if placed and o.max_nodes > 1 and not o.zone:
-        made.add(
-            "affinity", one_zone(o, role), "All pods run in one zone: traffic between zones is slower and is charged."
-        )
+        made.add("affinity", *one_zone(o, role))
+    if placed and locations.init_containers(o):
+        made["initContainers"] = locations.init_containers(o)
     made["containers"] = containers
     add_claims(o, made)
-    made["volumes"] = volumes(o)[0]
+    made["volumes"] = volumes(o)[0] + (locations.volumes(o) if placed else [])
     return made
 
 

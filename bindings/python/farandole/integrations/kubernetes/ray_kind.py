@@ -51,7 +51,7 @@ def _head(o):
         value=str(o.max_nodes * o.processes),
         why="For the program: ScalingConfig(num_workers=int(os.environ['RANKS'])). Ray Train starts the ranks.",
     )
-    box, spec = _without_ranks(o, "ray-head", ports, [*variables(o), ranks], "4Gi")
+    box, spec = _without_ranks(o, "ray-head", ports, [*variables(o, has_ranks=False), ranks], "4Gi")
     _probes(box, _AGENT, _CONTROL)
     if o.elastic:
         spec.notes.pop("automountServiceAccountToken", None)
@@ -69,7 +69,7 @@ def _head(o):
 
 
 def _submitter(o):
-    _, spec = _without_ranks(o, "ray-job-submitter", [], variables(o), "1Gi")
+    _, spec = _without_ranks(o, "ray-job-submitter", [], variables(o, has_ranks=False), "1Gi")
     return template(o, spec, has_ranks=False)
 
 

@@ -304,14 +304,16 @@ def _check_texts(o, given):
             raise WrongCombination(f"{ascii(word)} is not UTF-8, and a manifest can have nothing else")
 
 
-def read(words):
-    """The options of one manifest, checked and completed."""
+def read(words, account_namespace=None):
+    """The options of one manifest, checked and completed. `account_namespace`: that of the service account where
+    --namespace does not give it."""
     options, command = split(words)
     o = SimpleNamespace(**vars(_parser().parse_args(options)))
     if not command:
         raise WrongCombination("no command: end with -- and the command of each rank, such as -- python train.py")
     o.command = command
     o.line = shlex.join(["farandole", "kubernetes", "gen", *words])
+    o.account_namespace = o.namespace or account_namespace
     o.min_nodes, o.max_nodes, o.elastic = _read_nodes(o.nnodes, o.kind)
     _read_hardware(o)
     given = given_options(options)

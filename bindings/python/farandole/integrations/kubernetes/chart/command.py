@@ -227,7 +227,7 @@ def main(words):
         return 0 if words else 64
     own, rest = _own_options(words)
     folder = Path(own["--directory"])
-    o = reading.read(rest)
+    o = reading.read(rest, settings.NAMESPACE)
     if not re.fullmatch(r"\d+\.\d+\.\d+([-+][-+.0-9A-Za-z]+)?", own["--chart-version"] or ""):
         raise WrongCombination(f"--chart-version {own['--chart-version']} is no version such as 0.1.0")
     for name, text in files_of(rest, o, own["--chart-version"]).items():

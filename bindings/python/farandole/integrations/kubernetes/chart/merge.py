@@ -21,6 +21,7 @@ class Merge:
         self.loops = {f.setting.unit: f for f in variants.flags if f.setting and f.setting.unit}
         self.fields = {
             settings.NAME: "$.Release.Name",
+            settings.NAMESPACE: "$.Release.Namespace",
             "@n@": "$n",
             settings.COMMAND.unit: f'include "{settings.WORDS}" $',
         }

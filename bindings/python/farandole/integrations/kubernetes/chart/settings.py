@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from ..locations import MODES
 from ..names import RESERVED
 from ..options import GANGS, PORTS
 
-NAME = "sentinel-name"
+NAME, NAMESPACE = "sentinel-name", "sentinel-space"
 NODES, LEAST = 40013, 30011  # --nnodes LEAST:NODES
 RANKS = 61
 GRACE, GRACE_ON_SPOT = 80021, 109
@@ -161,6 +162,10 @@ OPTIONS = [
               _text(), "sentinel-required"),
     _optional("preferredTopology", "preferred_topology", "the same, where it is possible", _text(),
               "sentinel-preferred"),
+    *(Setting("locations", "locations", "zone or nodes: ranks have the location of their node in the network",
+              {"type": "string", "enum": ["", *MODES]}, ("--locations", mode), equals=mode) for mode in MODES),
+    _optional("locationLabels", "location_labels", "with locations nodes: labels of nodes, as A,B, the widest first",
+              _text("^[-A-Za-z0-9_./]+(,[-A-Za-z0-9_./]+)*$"), "sentinel-levels"),
     _optional("schedulerName", "scheduler_name", "of the pods; empty: the cluster's default", _text(),
               "sentinel-scheduler"),
     *(Setting("gang", "gang", "a PodGroup of volcano or coscheduling: pods are scheduled together, or none is",

@@ -56,7 +56,7 @@ class Variants:
         nodes, least = (1, 1) if SINGLE in names else (settings.NODES, settings.LEAST)
         size = f"{least}:{nodes}" if ELASTIC_FLAG in names | self.always else str(nodes)
         line = [self.kind, "--name", settings.NAME, "--nnodes", size, *words, *self.fixed, *settings.COMMAND.words]
-        documents = generator.documents_of(reading.read(line))
+        documents = generator.documents_of(reading.read(line, settings.NAMESPACE))
         return {"nodes": nodes, "least": least}, documents
 
     def _variant(self, flags):
