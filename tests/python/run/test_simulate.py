@@ -103,9 +103,15 @@ def test_the_picture_is_well_formed(tmp_path, axis):
         (["--link", "100Gbit"], "BANDWIDTH,LATENCY,OVERHEAD"),
         (["--topology", "ring"], "'ring' is not a topology"),
         (["--topology", "rack:32,2:1", "--hosts", "4"], "each rack holds between 1 and all 4 hosts, not 32"),
-        (["--topology", "rack:32/zone:512"], "'rack:32/zone:512' is not a topology: flat, or levels of switches as NAME"),
+        (
+            ["--topology", "rack:32/zone:512"],
+            "'rack:32/zone:512' is not a topology: flat, or levels of switches as NAME",
+        ),
         (["--topology", "zone:4,2/rack:2"], "such as rack:32,2:1"),
-        (["--topology", "zone:4/rack:3"], "each zone has 4 hosts, which is not a larger multiple of the 3 hosts of each"),
+        (
+            ["--topology", "zone:4/rack:3"],
+            "each zone has 4 hosts, which is not a larger multiple of the 3 hosts of each",
+        ),
         (["--hosts", "0"], "--hosts: '0'"),
         (["--hosts", "70000"], "70000"),
         (["--hosts", "65536", "--ranks-per-host", "2"], "more than 65536 ranks"),

@@ -101,6 +101,10 @@ TEST(SwitchLevels, MessagesShareTheUplinkOfTheirZone) {
   EXPECT_EQ(transfer_s({{0, 8}, {8, 0}}, cluster), kCard_s);
   // Messages of other zones meet at the zone of their receivers.
   EXPECT_EQ(transfer_s({{8, 0}, {16, 1}, {24, 4}}, cluster), 3 * kCard_s);
+  // Messages of four racks and two zones meet at the rack of their receivers.
+  Cluster wide_zones = cluster;
+  wide_zones.switches.back().oversubscription = 1;
+  EXPECT_EQ(transfer_s({{8, 0}, {12, 1}, {16, 2}, {20, 3}}, wide_zones), 2 * kCard_s);
   // A message inside the zone does not wait for those that leave it: the uplink of the rack gives it a half of two
   // cards.
   EXPECT_EQ(transfer_s({{0, 8}, {1, 4}}, cluster), kCard_s);
