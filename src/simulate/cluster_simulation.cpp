@@ -53,7 +53,7 @@ ClusterSimulation::ClusterSimulation(const Cluster& cluster, const GroupProgram&
 // is one of the simulated ranks.
 void ClusterSimulation::add_lanes() {
   const ClusterLinks links(cluster_);
-  std::vector<LinkPath> paths;
+  LinkPaths paths;
   std::map<std::pair<int32_t, int32_t>, int32_t> incoming;  // by simulated receiver and the sender that it sees
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     const auto& lanes = ranks_[i].program->lanes;
@@ -78,8 +78,9 @@ void ClusterSimulation::add_lanes() {
                         .to = to,
                         .out_lane = static_cast<int32_t>(out),
                         .in_lane = in->second,
-                        .link = &cluster_.link(from, peer)});
-      paths.push_back(links.path(from, peer, from, to));
+                        .link = &cluster_.link(from, peer),
+                        .latency_s = cluster_.latency_s(from, peer)});
+      paths.add(links.path(from, peer, from, to));
     }
   }
   links_.emplace_back(links, std::move(paths));
@@ -229,7 +230,7 @@ void ClusterSimulation::leave(int32_t index) {
   const int32_t step = steps_of(rank, lane.out_lane)[lane.moved.step];
   advance(lane.moved, rank, lane.out_lane);
   // Messages of a lane do not overtake each other.
-  lane.last_arrival_s = std::max(lane.last_arrival_s, now_s_ + with_noise(rank, lane.link->latency_s));
+  lane.last_arrival_s = std::max(lane.last_arrival_s, now_s_ + with_noise(rank, lane.latency_s));
   push(lane.last_arrival_s, lane.to, What::arrived, lane.in_lane, index);
   finish_slice(lane.from, step);
   post(index);

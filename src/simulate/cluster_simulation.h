@@ -107,6 +107,7 @@ class ClusterSimulation {
     int32_t from = 0, to = 0;           // simulated ranks
     int32_t out_lane = 0, in_lane = 0;  // in the programs of the two
     const ClusterLink* link = nullptr;
+    double latency_s = 0;  // of the link, and of the levels of switches that its messages cross
     Cursor posted, moved, accepting, accepted;
     uint32_t outstanding = 0;  // posted and not yet left
     uint32_t queued = 0;       // of these, with their overhead done

@@ -6,8 +6,11 @@
 
 namespace fdl {
 
-FairLinks::FairLinks(const ClusterLinks& links, std::vector<LinkPath> paths)
-    : paths_(std::move(paths)), flows_(paths_.size()), links_(static_cast<std::size_t>(links.count())) {
+FairLinks::FairLinks(const ClusterLinks& links, LinkPaths paths)
+    : paths_(std::move(paths)),
+      flows_(paths_.count()),
+      places_(paths_.total()),
+      links_(static_cast<std::size_t>(links.count())) {
   for (int32_t i = 0; i < links.count(); ++i) links_[static_cast<std::size_t>(i)].bytes_per_s = links.bytes_per_s(i);
 }
 
@@ -24,40 +27,41 @@ void FairLinks::start(int32_t lane, double bytes, double now_s) {
   flow.since_s = now_s;
   flow.rate = 0;
   flow.finish_s = std::numeric_limits<double>::infinity();
-  const LinkPath& path = paths_[static_cast<std::size_t>(lane)];
-  for (std::size_t i = 0; i < static_cast<std::size_t>(path.count); ++i) {
-    auto& lanes = links_[static_cast<std::size_t>(path.links[i])].lanes;
-    flow.places[i] = static_cast<int32_t>(lanes.size());
+  const std::span<const int32_t> path = path_of(lane);
+  const std::span<int32_t> places = places_of(lane);
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    auto& lanes = links_[static_cast<std::size_t>(path[i])].lanes;
+    places[i] = static_cast<int32_t>(lanes.size());
     lanes.push_back(lane);
-    touch(path.links[i]);
+    touch(path[i]);
   }
   started_.push_back(lane);
 }
 
 void FairLinks::finish(int32_t lane) {
-  const LinkPath& path = paths_[static_cast<std::size_t>(lane)];
-  for (std::size_t i = 0; i < static_cast<std::size_t>(path.count); ++i) {
-    auto& lanes = links_[static_cast<std::size_t>(path.links[i])].lanes;
-    const auto at = static_cast<std::size_t>(flows_[static_cast<std::size_t>(lane)].places[i]);
+  const std::span<const int32_t> path = path_of(lane);
+  const std::span<int32_t> places = places_of(lane);
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    auto& lanes = links_[static_cast<std::size_t>(path[i])].lanes;
+    const int32_t at = places[i];
     const int32_t moved = lanes.back();
-    lanes[at] = moved;
+    lanes[static_cast<std::size_t>(at)] = moved;
     lanes.pop_back();
-    const LinkPath& its_path = paths_[static_cast<std::size_t>(moved)];
-    for (std::size_t j = 0; j < static_cast<std::size_t>(its_path.count); ++j) {
-      if (its_path.links[j] == path.links[i])
-        flows_[static_cast<std::size_t>(moved)].places[j] = static_cast<int32_t>(at);
+    const std::span<const int32_t> its_path = path_of(moved);
+    const std::span<int32_t> its_places = places_of(moved);
+    for (std::size_t j = 0; j < its_path.size(); ++j) {
+      if (its_path[j] == path[i]) its_places[j] = at;
     }
-    touch(path.links[i]);
+    touch(path[i]);
   }
 }
 
 // Sets the rate of a message. Its end is computed from the bytes that are left, so it changes with the rate only.
 void FairLinks::update(int32_t lane, double now_s) {
   Flow& flow = flows_[static_cast<std::size_t>(lane)];
-  const LinkPath& path = paths_[static_cast<std::size_t>(lane)];
   double rate = std::numeric_limits<double>::infinity();
-  for (std::size_t i = 0; i < static_cast<std::size_t>(path.count); ++i) {
-    const Link& link = links_[static_cast<std::size_t>(path.links[i])];
+  for (const int32_t index : path_of(lane)) {
+    const Link& link = links_[static_cast<std::size_t>(index)];
     rate = std::min(rate, link.bytes_per_s / static_cast<double>(link.lanes.size()));
   }
   if (rate == flow.rate) return;

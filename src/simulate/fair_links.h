@@ -17,7 +17,7 @@ namespace fdl {
 class FairLinks {
  public:
   // `paths`: by lane, the links that its messages occupy. At most one message of a lane is on its links.
-  FairLinks(const ClusterLinks& links, std::vector<LinkPath> paths);
+  FairLinks(const ClusterLinks& links, LinkPaths paths);
 
   void start(int32_t lane, double bytes, double now_s);
   void finish(int32_t lane);
@@ -33,7 +33,6 @@ class FairLinks {
     double since_s = 0;
     double rate = 0;  // bytes per second; 0: started, and not yet settled
     double finish_s = 0;
-    std::array<int32_t, 4> places{};  // in the lists of its links
   };
   struct Link {
     double bytes_per_s = 1;
@@ -45,8 +44,15 @@ class FairLinks {
   void touch(int32_t link);
   void update(int32_t lane, double now_s);
 
-  std::vector<LinkPath> paths_;
-  std::vector<Flow> flows_;  // by lane
+  std::span<const int32_t> path_of(int32_t lane) const { return paths_[static_cast<std::size_t>(lane)]; }
+  // Where a message stands in the lists of its links, by the links of its path.
+  std::span<int32_t> places_of(int32_t lane) {
+    return std::span(places_).subspan(paths_.begin(static_cast<std::size_t>(lane)));
+  }
+
+  LinkPaths paths_;
+  std::vector<Flow> flows_;      // by lane
+  std::vector<int32_t> places_;  // of all paths
   std::vector<Link> links_;
   std::vector<int32_t> touched_;
   std::vector<int32_t> started_;

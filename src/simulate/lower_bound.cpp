@@ -1,5 +1,6 @@
 // The latency part is the optimal broadcast of the LogP model (R. Karp et al., "Optimal broadcast and summation in the
-// LogP model", SPAA 1993). The bandwidth part treats each host, and each rack, as one participant.
+// LogP model", SPAA 1993). Both parts treat each host, and each group of a
+// level of switches, as one participant.
 #include "simulate/lower_bound.h"
 
 #include <algorithm>
@@ -64,12 +65,19 @@ double broadcast_s(int parties, double hop_s, double gap_s) {
 }
 
 double latency_bound_s(const Cluster& cluster) {
-  const auto bound = [](const ClusterLink& link, int parties, int senders) {
+  const auto bound = [](const ClusterLink& link, double latency_s, int parties, int senders) {
     const double gap_s = std::max(link.overhead_s, link.gap_s) / senders;
-    return broadcast_s(parties, link.latency_s + 2 * link.overhead_s, gap_s);
+    return broadcast_s(parties, latency_s + 2 * link.overhead_s, gap_s);
   };
-  return cluster.hosts > 1 ? bound(cluster.network, cluster.hosts, cluster.ranks_per_host)
-                           : bound(cluster.local, cluster.ranks_per_host, 1);
+  if (cluster.hosts == 1) return bound(cluster.local, cluster.local.latency_s, cluster.ranks_per_host, 1);
+  double latency_s = cluster.network.latency_s;
+  double bound_s = bound(cluster.network, latency_s, cluster.hosts, cluster.ranks_per_host);
+  for (const SwitchLevel& level : cluster.switches) {
+    latency_s += level.latency_s;
+    bound_s = std::max(bound_s,
+                       bound(cluster.network, latency_s, cluster.groups(level), level.hosts * cluster.ranks_per_host));
+  }
+  return bound_s;
 }
 
 double bandwidth_bound_s(Collective collective, const Cluster& cluster, double bytes) {
@@ -79,10 +87,14 @@ double bandwidth_bound_s(Collective collective, const Cluster& cluster, double b
         cluster.local_ports ? least_bytes(collective, ranks, ranks, bytes) : all_bytes(collective, ranks, bytes);
     return crossing / cluster.local.bytes_per_s;
   }
-  const double card_s = least_bytes(collective, cluster.hosts, ranks, bytes) / cluster.network.bytes_per_s;
-  if (cluster.racks() == 1 || cluster.hosts % cluster.hosts_per_rack != 0) return card_s;
-  const double uplink = cluster.network.bytes_per_s * cluster.hosts_per_rack / cluster.oversubscription;
-  return std::max(card_s, least_bytes(collective, cluster.racks(), ranks, bytes) / uplink);
+  double bound_s = least_bytes(collective, cluster.hosts, ranks, bytes) / cluster.network.bytes_per_s;
+  const std::vector<double> uplinks = uplink_bytes_per_s(cluster);
+  for (std::size_t i = 0; i < uplinks.size(); ++i) {
+    const SwitchLevel& level = cluster.switches[i];
+    if (cluster.groups(level) == 1 || !cluster.has_equal_groups(level)) continue;
+    bound_s = std::max(bound_s, least_bytes(collective, cluster.groups(level), ranks, bytes) / uplinks[i]);
+  }
+  return bound_s;
 }
 
 }  // namespace

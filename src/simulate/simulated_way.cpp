@@ -13,6 +13,11 @@
 namespace fdl {
 namespace {
 
+// What the library asks of an algorithm for one rank of a group of all ranks of a cluster.
+ScheduleRequest request_of(Collective collective, const Cluster& cluster, int rank) {
+  return {.collective = collective, .rank = rank, .size = cluster.ranks(), .ranks_per_host = cluster.ranks_per_host};
+}
+
 int64_t part_of(int64_t elements, int64_t parts, int64_t index) {
   return static_cast<int64_t>(
       even_share(static_cast<std::size_t>(elements), static_cast<std::size_t>(parts), static_cast<std::size_t>(index)));
@@ -86,7 +91,11 @@ class StagedProgram {
 class Hierarchy {
  public:
   Hierarchy(const Algorithm& between, const Cluster& cluster, int64_t bytes, int64_t slice_bytes)
-      : between_(between), cluster_(cluster), elements_(bytes / kSimulatedElementBytes), slice_bytes_(slice_bytes) {
+      : between_(between),
+        cluster_(cluster),
+        hosts_(with_one_rank_a_host(cluster)),
+        elements_(bytes / kSimulatedElementBytes),
+        slice_bytes_(slice_bytes) {
     segments_ = static_cast<int64_t>(HierarchicalCollectives::segments_of(static_cast<std::size_t>(bytes)));
   }
 
@@ -138,9 +147,7 @@ class Hierarchy {
   }
 
  private:
-  Schedule write_between(int host) const {
-    return between_.write({.collective = Collective::allreduce, .rank = host, .size = cluster_.hosts});
-  }
+  Schedule write_between(int host) const { return between_.write(request_of(Collective::allreduce, hosts_, host)); }
   // Segments have at most two sizes, and the ranks of a host two shares, so that few programs are written often.
   const PlacedProgram& inside_stage(Collective collective, int local, int64_t segment) const {
     const int64_t elements = segment_elements(segment);
@@ -167,6 +174,7 @@ class Hierarchy {
 
   const Algorithm& between_;
   const Cluster& cluster_;
+  Cluster hosts_;  // the ranks of the algorithm between hosts
   std::shared_ptr<Cache> cache_ = std::make_shared<Cache>();
   int64_t elements_;
   int64_t segments_ = 1;
@@ -177,10 +185,7 @@ class Hierarchy {
 
 SimulatedWay flat_way(const Algorithm& algorithm, const Cluster& cluster, int64_t bytes, int64_t slice_bytes) {
   const auto write = [&algorithm, &cluster](int rank) {
-    return algorithm.write({.collective = algorithm.collective,
-                            .rank = rank,
-                            .size = cluster.ranks(),
-                            .ranks_per_host = cluster.ranks_per_host});
+    return algorithm.write(request_of(algorithm.collective, cluster, rank));
   };
   const bool has_equal_chunks =
       algorithm.collective == Collective::barrier || bytes / kSimulatedElementBytes % write(0).chunk_count == 0;

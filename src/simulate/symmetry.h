@@ -1,14 +1,16 @@
 // Symmetry says which ranks stand for all ranks of a group.
 //
-// A renumbering of the ranks that keeps hosts and racks together, and that maps each rank's program to the program of
-// its image, maps a run of the cluster to a run of the cluster. The simulation breaks no tie by the number of a rank
-// (see cluster_simulation.h), so both runs are the same one: a rank and its image do the same at the same times. It
-// suffices to simulate one rank of each set of images. Two families of renumberings are used:
+// A renumbering of the ranks that keeps hosts and the groups of all levels of switches together, and that maps each
+// rank's program to the program of its image, maps a run of the cluster to a run of the cluster. The simulation breaks
+// no tie by the number of a rank (see cluster_simulation.h), so both runs are the same one: a rank and its image do the
+// same at the same times. It suffices to simulate one rank of each set of images. Two families of renumberings are
+// used:
 //
 //   rotation   x -> x + k * unit (mod p)   rings, direct exchanges, dissemination
 //   exchange   x -> x xor k * unit         butterflies; p and the unit are powers of two
 //
-// The simulated ranks are 0 to unit - 1. The unit is a host, or a rack if there are racks.
+// The simulated ranks are 0 to unit - 1. The unit is a host, or a group of the outermost level of switches that has
+// more than one.
 #pragma once
 
 #include <cstdint>

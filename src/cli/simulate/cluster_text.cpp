@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -47,6 +49,54 @@ std::string link_text(const ClusterLink& link) {
   std::string text = fmt::format("{}, latency {}, overhead {}", bandwidth_text(link.bytes_per_s),
                                  seconds_text(link.latency_s), seconds_text(link.overhead_s));
   return link.gap_s > 0 ? text + ", gap " + seconds_text(link.gap_s) : text;
+}
+
+bool is_level_name(std::string_view name) {
+  return !name.empty() && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+  });
+}
+
+// "2:1", as 2. Nothing unless it is at least 1.
+std::optional<double> ratio_of(std::string_view text) {
+  const auto in = number_and_unit(text);
+  if (!in || !in->second.starts_with(':')) return std::nullopt;
+  const auto out = number_and_unit(in->second.substr(1));
+  if (!out || !out->second.empty() || !(out->first > 0) || !(in->first >= out->first)) return std::nullopt;
+  return in->first / out->first;
+}
+
+// "rack:32", "rack:32,2:1", "rack:32,5us" or "rack:32,2:1,5us".
+std::optional<SwitchLevel> level_of(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  if (colon == std::string_view::npos || !is_level_name(text.substr(0, colon))) return std::nullopt;
+  SwitchLevel level{.name = std::string(text.substr(0, colon))};
+  const std::vector<std::string> parts = split_list(text.substr(colon + 1));
+  if (parts.empty() || parts.size() > 3) return std::nullopt;
+  const auto hosts = number_and_unit(parts[0]);
+  if (!hosts || !hosts->second.empty() || hosts->first < 1 || hosts->first > 65536 ||
+      hosts->first != std::floor(hosts->first))
+    return std::nullopt;
+  level.hosts = static_cast<int>(hosts->first);
+  std::size_t next = 1;
+  if (next < parts.size() && parts[next].find(':') != std::string::npos) {
+    const auto ratio = ratio_of(parts[next++]);
+    if (!ratio) return std::nullopt;
+    level.oversubscription = *ratio;
+  }
+  if (next < parts.size()) {
+    const auto latency_s = parse_seconds(parts[next++]);
+    if (!latency_s.ok()) return std::nullopt;
+    level.latency_s = *latency_s;
+  }
+  return next == parts.size() ? std::optional(std::move(level)) : std::nullopt;
+}
+
+Status wrong_topology(std::string_view text) {
+  return refuse(text,
+                "a topology: flat, or levels of switches as NAME:HOSTS[,IN:OUT][,LATENCY], from the widest to the "
+                "narrowest, such as rack:32,2:1 (racks of 32 hosts whose uplink has half of the bandwidth of their "
+                "cards) or zone:512,4:1,400us/rack:32,2:1 (also zones of 16 racks)");
 }
 
 }  // namespace
@@ -93,26 +143,17 @@ Status parse_link(const std::string& text, ClusterLink& link) {
 }
 
 Status parse_topology(const std::string& text, Cluster& cluster) {
+  cluster.switches.clear();
   if (text == "flat") return {};
-  const auto wrong = [&] {
-    return refuse(text,
-                  "a topology: flat, or rack:HOSTS,IN:OUT such as rack:32,2:1 (racks of 32 hosts whose uplink has "
-                  "half of the bandwidth of their cards)");
-  };
-  if (!text.starts_with("rack:")) return wrong();
-  const std::vector<std::string> parts = split_list(std::string_view(text).substr(5));
-  if (parts.empty() || parts.size() > 2) return wrong();
-  const auto hosts = number_and_unit(parts[0]);
-  if (!hosts || !hosts->second.empty() || hosts->first < 1 || hosts->first > 65536 ||
-      hosts->first != std::floor(hosts->first))
-    return wrong();
-  cluster.hosts_per_rack = static_cast<int>(hosts->first);
-  if (parts.size() == 1) return {};
-  const auto in = number_and_unit(parts[1]);
-  if (!in || !in->second.starts_with(':')) return wrong();
-  const auto out = number_and_unit(in->second.substr(1));
-  if (!out || !out->second.empty() || !(out->first > 0) || !(in->first >= out->first)) return wrong();
-  cluster.oversubscription = in->first / out->first;
+  std::vector<SwitchLevel> levels;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('/', begin), text.size());
+    auto level = level_of(std::string_view(text).substr(begin, end - begin));
+    if (!level || (!levels.empty() && level->hosts >= levels.back().hosts)) return wrong_topology(text);
+    levels.push_back(std::move(*level));
+    begin = end + 1;
+  }
+  cluster.switches.assign(std::make_move_iterator(levels.rbegin()), std::make_move_iterator(levels.rend()));
   return {};
 }
 
@@ -173,8 +214,10 @@ std::string cluster_text(const Cluster& cluster) {
   if (cluster.ranks_per_host > 1) {
     text += "; inside hosts " + link_text(cluster.local) + (cluster.local_ports ? ", a port a rank" : ", shared");
   }
-  if (cluster.hosts_per_rack > 0)
-    text += fmt::format("; racks of {} hosts, {:.4g}:1", cluster.hosts_per_rack, cluster.oversubscription);
+  for (auto level = cluster.switches.rbegin(); level != cluster.switches.rend(); ++level) {
+    text += fmt::format("; {}s of {} hosts, {:.4g}:1", level->name, level->hosts, level->oversubscription);
+    if (level->latency_s > 0) text += ", latency +" + seconds_text(level->latency_s);
+  }
   if (cluster.noise > 0) text += fmt::format("; noise {:.4g} %", 100 * cluster.noise);
   if (cluster.stragglers > 0)
     text += fmt::format("; {} stragglers, {} late", cluster.stragglers, seconds_text(cluster.straggler_delay_s));

@@ -1,4 +1,5 @@
-// The cluster text functions read and print the units of `farandole simulate`: times, bandwidths, links and racks.
+// The cluster text functions read and print the units of `farandole simulate`: times, bandwidths, links and
+// levels of switches.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,9 @@ Result<double> parse_fraction(std::string_view text);   // "5%" or "0.05"
 
 // "100Gbit,10us,0.5us" or "100Gbit,10us,0.5us,gap=1us": bandwidth, latency, overhead.
 Status parse_link(const std::string& text, ClusterLink& link);
-// "flat", or "rack:32,2:1": racks of 32 hosts whose uplinks have half of the bandwidth of their cards.
+// "flat"; "rack:32,2:1": racks of 32 hosts whose uplinks have half of the bandwidth of their cards; or several levels
+// from the widest to the narrowest, with the latency that a message between two groups has in addition:
+// "zone:512,4:1,400us/rack:32,2:1". Replaces the levels of the cluster.
 Status parse_topology(const std::string& text, Cluster& cluster);
 // "3:10ms": three ranks begin 10 ms late.
 Status parse_stragglers(const std::string& text, Cluster& cluster);

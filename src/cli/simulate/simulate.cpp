@@ -320,7 +320,9 @@ void add_cluster_options(CLI::App* command, SimulateArguments& arguments) {
   option("--link", arguments.link, "A host's card: bandwidth of each direction, latency, overhead a message[,gap=1us]");
   option("--local-link", arguments.local_link, "The link inside a host, which its ranks share");
   command->add_flag("--local-ports", arguments.local_ports, "Each rank has its own local link in each direction");
-  option("--topology", arguments.topology, "flat, or rack:32,2:1 (racks of 32 hosts, uplink oversubscribed 2:1)");
+  option("--topology", arguments.topology,
+         "flat; rack:32,2:1 (racks of 32 hosts, uplink oversubscribed 2:1); or several levels, widest first, with the "
+         "latency that crossing them adds: zone:512,4:1,400us/rack:32,2:1");
   option("--reduce-speed", arguments.reduce_speed, "Of a reduction on one core, per second");
   option("--copy-speed", arguments.copy_speed, "Of a copy on one core, per second");
   option("--noise", arguments.noise, "Mean of a random addition to each latency and each piece of work");

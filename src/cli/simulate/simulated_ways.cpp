@@ -12,12 +12,12 @@
 namespace fdl {
 namespace {
 
-// The group as bootstrap and the probe of the links would describe it.
-GroupShape shape_of(const Cluster& cluster, int ranks, int ranks_per_host) {
+// The group of all ranks as bootstrap and the probe of the links would describe it.
+GroupShape shape_of(const Cluster& cluster) {
   const ClusterLink& link = cluster.hosts > 1 ? cluster.network : cluster.local;
-  return {.ranks = ranks,
+  return {.ranks = cluster.ranks(),
           .hosts = cluster.hosts,
-          .ranks_per_host = ranks_per_host,
+          .ranks_per_host = cluster.ranks_per_host,
           .alpha_s = 2 * link.overhead_s,
           .latency_s = link.latency_s,
           .beta_s = 1 / link.bytes_per_s,
@@ -75,7 +75,7 @@ class PointWriter {
   // The algorithm between hosts is chosen as HierarchicalCollectives chooses it.
   Status add_whole() {
     const Cluster& cluster = point_.cluster;
-    const GroupShape between = shape_of(cluster, cluster.hosts, 1);
+    const GroupShape between = shape_of(with_one_rank_a_host(cluster));
     FDL_ASSIGN_OR_RETURN(const Choice choice,
                          choose(Collective::allreduce, between, bytes_between_hosts(cluster, point_.bytes)));
     const SimulatedWay way = hierarchical_way(*choice.algorithm, cluster, point_.bytes, query_.slice_bytes);
@@ -85,7 +85,7 @@ class PointWriter {
 
   Status add_algorithms() {
     const Cluster& cluster = point_.cluster;
-    const GroupShape shape = shape_of(cluster, cluster.ranks(), cluster.ranks_per_host);
+    const GroupShape shape = shape_of(cluster);
     const bool even = point_.bytes % (kSimulatedElementBytes * cluster.ranks()) == 0;
     FDL_ASSIGN_OR_RETURN(const Choice choice,
                          choose(query_.collective, shape, point_.bytes, "auto", false, true, even));

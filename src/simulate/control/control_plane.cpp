@@ -117,7 +117,7 @@ void ControlPlane::run(Event event) {
 }
 
 int64_t ControlPlane::latency_ns(int rank) {
-  const double latency = link_of(rank).latency_s;
+  const double latency = cluster_.latency_s(0, rank);
   if (cluster_.noise == 0) return to_ns(latency);
   const double fraction = (static_cast<double>(random_() >> 11) + 1) * 0x1p-53;
   return to_ns(latency * (1 - cluster_.noise * std::log(fraction)));

@@ -61,6 +61,29 @@ def test_the_table_marks_the_choice_and_the_bound():
     assert "lower bound: " in done.stdout
 
 
+def test_levels_of_switches_add_latency_and_narrow_uplinks():
+    arguments = ("--hosts", "64", "--bytes", "1M", "--algorithm", "recursive_doubling", "--link", "8Gbit,10us,0us",
+                 "--slice", "1M", "--reduce-speed", "1000TB")  # fmt: skip
+
+    def time_us(topology):
+        (row,) = rows_of(*arguments, "--topology", topology)
+        assert row["time_us"] >= row["bound_us"]
+        return row["time_us"]
+
+    round_us = (1 << 20) / 1e3  # a message that has the card of its host for itself
+    assert time_us("flat") == pytest.approx(6 * (round_us + 10), rel=1e-4)
+    assert time_us("rack:8,2:1") == pytest.approx(6 * (round_us + 10) + 3 * round_us, rel=1e-4)
+    # Three rounds stay in the rack, two in the zone, and one crosses both.
+    levels = time_us("zone:32,2:1,400us/rack:8,2:1,5us")
+    assert levels == pytest.approx(6 * (round_us + 10) + 2 * (round_us + 5) + (3 * round_us + 405), rel=1e-4)
+
+
+def test_the_table_names_all_levels():
+    done = simulate("--hosts", "16", "--bytes", "4", "--topology", "zone:8,4:1,400us/rack:2", "--algorithm", "ring")
+    assert done.returncode == 0, done.stderr
+    assert "; zones of 8 hosts, 4:1, latency +400 us; racks of 2 hosts, 1:1\n" in done.stdout
+
+
 @pytest.mark.parametrize("axis", [("--bytes", "4:1M", "--hosts", "8"), ("--hosts", "2:16", "--bytes", "64K")])
 def test_the_picture_is_well_formed(tmp_path, axis):
     path = tmp_path / "times.svg"
@@ -79,7 +102,16 @@ def test_the_picture_is_well_formed(tmp_path, axis):
         (["--link", "100Gbit,10,0.5us"], "'10' is not a time"),
         (["--link", "100Gbit"], "BANDWIDTH,LATENCY,OVERHEAD"),
         (["--topology", "ring"], "'ring' is not a topology"),
-        (["--topology", "rack:32,2:1", "--hosts", "4"], "a rack holds between 1 and all 4 hosts, not 32"),
+        (["--topology", "rack:32,2:1", "--hosts", "4"], "each rack holds between 1 and all 4 hosts, not 32"),
+        (
+            ["--topology", "rack:32/zone:512"],
+            "'rack:32/zone:512' is not a topology: flat, or levels of switches as NAME",
+        ),
+        (["--topology", "zone:4,2/rack:2"], "such as rack:32,2:1"),
+        (
+            ["--topology", "zone:4/rack:3"],
+            "each zone has 4 hosts, which is not a larger multiple of the 3 hosts of each",
+        ),
         (["--hosts", "0"], "--hosts: '0'"),
         (["--hosts", "70000"], "70000"),
         (["--hosts", "65536", "--ranks-per-host", "2"], "more than 65536 ranks"),

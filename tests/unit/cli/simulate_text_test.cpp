@@ -1,4 +1,4 @@
-// Tests of the options of `farandole simulate` (units, links, racks, ranges) and of its picture.
+// Tests of the options of `farandole simulate` (units, links, topologies, ranges) and of its picture.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +12,7 @@ namespace fdl {
 namespace {
 
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -52,18 +53,71 @@ TEST(ClusterText, ReadsLinks) {
 
 TEST(ClusterText, ReadsTopologies) {
   Cluster cluster{.hosts = 64};
-  ASSERT_TRUE(parse_topology("flat", cluster).ok());
-  EXPECT_EQ(cluster.hosts_per_rack, 0);
   ASSERT_TRUE(parse_topology("rack:32,2:1", cluster).ok());
-  EXPECT_EQ(cluster.hosts_per_rack, 32);
-  EXPECT_DOUBLE_EQ(cluster.oversubscription, 2);
+  ASSERT_EQ(cluster.switches.size(), 1u);
+  EXPECT_EQ(cluster.switches[0].name, "rack");
+  EXPECT_EQ(cluster.switches[0].hosts, 32);
+  EXPECT_DOUBLE_EQ(cluster.switches[0].oversubscription, 2);
+  EXPECT_EQ(cluster.switches[0].latency_s, 0);
   ASSERT_TRUE(parse_topology("rack:16,3:2", cluster).ok());
-  EXPECT_DOUBLE_EQ(cluster.oversubscription, 1.5);
-  for (const char* wrong : {"", "rack", "rack:", "rack:0", "rack:2.5", "rack:32,1:2", "rack:32,2:0", "rack:32,2",
-                            "tree", "rack:32,2:1,3", "rack:99999999999"}) {
+  ASSERT_EQ(cluster.switches.size(), 1u);
+  EXPECT_DOUBLE_EQ(cluster.switches[0].oversubscription, 1.5);
+  ASSERT_TRUE(parse_topology("rack:16", cluster).ok());
+  EXPECT_DOUBLE_EQ(cluster.switches[0].oversubscription, 1);
+  ASSERT_TRUE(parse_topology("flat", cluster).ok());
+  EXPECT_TRUE(cluster.switches.empty());
+  for (const char* wrong : {"",
+                            "rack",
+                            "rack:",
+                            ":32",
+                            "rack:0",
+                            "rack:2.5",
+                            "rack:32,1:2",
+                            "rack:32,2:0",
+                            "rack:32,2",
+                            "tree",
+                            "rack:32,2:1,3",
+                            "rack:32,5us,2:1",
+                            "rack:32,2:1,5us,5us",
+                            "rack:32,2:1,-5us",
+                            "rack:32,2:1,2h",
+                            "rack:99999999999",
+                            "my rack:32",
+                            "zone:512/",
+                            "/rack:32",
+                            "zone:512//rack:32",
+                            "zone:512/flat",
+                            "zone:512/rack:32,2",
+                            "rack:32/zone:512",
+                            "zone:32/rack:32"}) {
     ASSERT_FALSE(parse_topology(wrong, cluster).ok()) << wrong;
-    EXPECT_THAT(parse_topology(wrong, cluster).text(), HasSubstr("rack:32,2:1")) << wrong;
+    EXPECT_THAT(parse_topology(wrong, cluster).text(), HasSubstr("'" + std::string(wrong) + "' is not a topology"));
+    EXPECT_THAT(parse_topology(wrong, cluster).text(), HasSubstr("zone:512,4:1,400us/rack:32,2:1")) << wrong;
   }
+}
+
+TEST(ClusterText, ReadsTopologiesOfSeveralLevelsFromTheWidestOn) {
+  Cluster cluster{.hosts = 2048};
+  ASSERT_TRUE(parse_topology("region:1024,3ms/zone-a:512,4:1,400us/rack_2:32,2:1", cluster).ok());
+  ASSERT_EQ(cluster.switches.size(), 3u);
+  const auto expect = [&](std::size_t level, const char* name, int hosts, double oversubscription, double latency_s) {
+    EXPECT_EQ(cluster.switches[level].name, name);
+    EXPECT_EQ(cluster.switches[level].hosts, hosts);
+    EXPECT_DOUBLE_EQ(cluster.switches[level].oversubscription, oversubscription);
+    EXPECT_DOUBLE_EQ(cluster.switches[level].latency_s, latency_s);
+  };
+  expect(0, "rack_2", 32, 2, 0);
+  expect(1, "zone-a", 512, 4, 400e-6);
+  expect(2, "region", 1024, 1, 3e-3);
+}
+
+TEST(ClusterText, WritesTopologies) {
+  Cluster cluster{.hosts = 2048};
+  EXPECT_THAT(cluster_text(cluster), Not(HasSubstr("rack")));
+  ASSERT_TRUE(parse_topology("rack:32,2:1", cluster).ok());
+  EXPECT_THAT(cluster_text(cluster), EndsWith("; racks of 32 hosts, 2:1"));
+  ASSERT_TRUE(parse_topology("zone:512,4:1,400us/rack:32,3:2", cluster).ok());
+  EXPECT_THAT(cluster_text(cluster), EndsWith("; zones of 512 hosts, 4:1, latency +400 us; racks of 32 hosts, 1.5:1"));
 }
 
 TEST(ClusterText, ReadsStragglers) {

@@ -52,6 +52,15 @@ TEST(SimulatedStart, EachRankHasEquallyManyMessagesInEveryWorld) {
   EXPECT_EQ(start_of(cluster_of(512, 8)).most_messages, few);
 }
 
+TEST(SimulatedStart, TakesLongerBetweenZones) {
+  Cluster cluster = cluster_of(8, 1);
+  cluster.switches = {{.name = "zone", .hosts = 8, .latency_s = 1}};
+  const double one_zone_s = start_of(cluster).seconds;
+  EXPECT_LT(one_zone_s, 1);
+  cluster.switches.front().hosts = 4;
+  EXPECT_GT(start_of(cluster).connected_s, 1);
+}
+
 TEST(SimulatedStart, PassesItsMilestonesInOrder) {
   const SimulatedStart start = start_of(cluster_of(16, 4));
   EXPECT_GT(start.connected_s, 0);

@@ -11,37 +11,12 @@
 #include "schedule/builder.h"
 #include "simulate/lower_bound.h"
 #include "simulate/simulate_collective.h"
+#include "tests/unit/simulate/simulated_cluster.h"
 
 namespace fdl {
 namespace {
 
 using testing::HasSubstr;
-
-// Powers of two, so that sums and products of times are exact and can be compared with ==.
-constexpr double kLatency_s = 0x1p-16;
-constexpr double kOverhead_s = 0x1p-20;
-constexpr double kBytesPerSecond = 0x1p30;
-
-Cluster cluster_of(int hosts, int ranks_per_host = 1) {
-  Cluster cluster{.hosts = hosts, .ranks_per_host = ranks_per_host};
-  cluster.network = {.bytes_per_s = kBytesPerSecond, .latency_s = kLatency_s, .overhead_s = kOverhead_s};
-  cluster.local = {.bytes_per_s = 0x1p34, .latency_s = 0x1p-20, .overhead_s = 0x1p-22};
-  cluster.reduce_bytes_per_s = cluster.copy_bytes_per_s = INFINITY;
-  return cluster;
-}
-
-const Algorithm& row(Collective collective, std::string_view name) { return **find_algorithm(collective, name); }
-
-constexpr int64_t kSlice = 256 * 1024;
-
-SimulatedCollective run(const Algorithm& algorithm, const Cluster& cluster, int64_t bytes, bool by_symmetry = true,
-                        int64_t slice_bytes = kSlice) {
-  const auto result = simulate_collective(flat_way(algorithm, cluster, bytes, slice_bytes), cluster, {}, by_symmetry);
-  EXPECT_TRUE(result.ok()) << algorithm.name << ": " << result.status().text();
-  return result.ok() ? *result : SimulatedCollective{};
-}
-
-double hop_s(double bytes) { return kLatency_s + 2 * kOverhead_s + bytes / kBytesPerSecond; }
 
 // ---- Closed formulas ----
 
@@ -144,11 +119,11 @@ TEST(SimulatedCluster, SendersThatMeetAtOneReceiverShareItsCard) {
 
 TEST(SimulatedCluster, AnOversubscribedUplinkIsTheLimitBetweenRacks) {
   Cluster cluster = cluster_of(8);
-  cluster.hosts_per_rack = 4;
+  cluster.switches = {{.name = "rack", .hosts = 4}};
   const Algorithm& doubling = row(Collective::allreduce, "recursive_doubling");
   const double even = run(doubling, cluster, 65536).seconds;
   EXPECT_EQ(even, run(doubling, cluster_of(8), 65536).seconds);
-  cluster.oversubscription = 2;
+  cluster.switches.front().oversubscription = 2;
   // Only the last of the three rounds leaves the rack, and takes twice as long.
   EXPECT_EQ(run(doubling, cluster, 65536).seconds, even + 65536 / kBytesPerSecond);
   EXPECT_EQ(run(doubling, cluster, 65536, false).seconds, even + 65536 / kBytesPerSecond);
@@ -176,8 +151,7 @@ std::vector<Cluster> clusters() {
     cluster.copy_bytes_per_s = 5e9;
   }
   all.push_back(all.at(5));
-  all.back().hosts_per_rack = 2;
-  all.back().oversubscription = 3;
+  all.back().switches = {{.name = "rack", .hosts = 2, .oversubscription = 3}};
   return all;
 }
 
@@ -352,9 +326,6 @@ TEST(SimulatedCluster, RefusesClustersThatCannotBe) {
   EXPECT_THAT(check(cluster).text(), HasSubstr("bandwidth of the network link"));
   cluster = cluster_of(70000);
   EXPECT_THAT(check(cluster).text(), HasSubstr("more than 65536 ranks"));
-  cluster = cluster_of(4);
-  cluster.hosts_per_rack = 5;
-  EXPECT_THAT(check(cluster).text(), HasSubstr("between 1 and all 4 hosts"));
   cluster = cluster_of(4);
   cluster.stragglers = 5;
   EXPECT_THAT(check(cluster).text(), HasSubstr("5 stragglers"));
