@@ -76,18 +76,41 @@ Status check(const Cluster& cluster) {
   return {};
 }
 
-std::vector<int> levels_of(const Cluster& cluster) {
-  std::vector<int> levels{cluster.ranks_per_host};
+namespace {
+
+// Calls `visit` with the size of each level, and the number of hosts of its groups.
+template <typename Visit>
+void for_each_level(const Cluster& cluster, const Visit& visit) {
+  if (cluster.ranks_per_host > 1) visit(cluster.ranks_per_host, 1);
   int hosts = 1;  // of a group of the level before
   const auto add = [&](int hosts_of_group) {
-    if (hosts_of_group > hosts) levels.push_back(hosts_of_group / hosts);
+    if (hosts_of_group > hosts) visit(hosts_of_group / hosts, hosts_of_group);
     hosts = hosts_of_group;
   };
   for (const SwitchLevel& level : cluster.switches) {
     if (cluster.has_equal_groups(level)) add(level.hosts);
   }
   add(cluster.hosts);
+}
+
+}  // namespace
+
+std::vector<int> levels_of(const Cluster& cluster) {
+  std::vector<int> levels;
+  for_each_level(cluster, [&](int size, int) { levels.push_back(size); });
   return levels;
+}
+
+std::vector<double> level_latencies_s(const Cluster& cluster) {
+  std::vector<double> latencies;
+  for_each_level(cluster, [&](int, int hosts) {
+    double latency_s = hosts == 1 ? cluster.local.latency_s : cluster.network.latency_s;
+    for (const SwitchLevel& level : cluster.switches) {
+      if (level.hosts < hosts) latency_s += level.latency_s;
+    }
+    latencies.push_back(latency_s);
+  });
+  return latencies;
 }
 
 Cluster with_one_rank_a_host(Cluster cluster) {

@@ -70,8 +70,10 @@ Status check(const Cluster& cluster);
 
 // The sizes of the levels of a cluster from the innermost outwards: ranks of a host, hosts of a group of the first
 // level, groups of the first level in one of the second, and so on. Their product is the number of ranks. A level whose
-// groups are not equally large is left out, and so is a size of 1, unless it is the first.
+// groups are not equally large is left out, and so is a size of 1.
 std::vector<int> levels_of(const Cluster& cluster);
+// By these levels: the latency of a message between two ranks whose innermost common group is of that level.
+std::vector<double> level_latencies_s(const Cluster& cluster);
 
 // The same hosts with one rank each: the group in which a hierarchical collective runs its part between hosts.
 Cluster with_one_rank_a_host(Cluster cluster);

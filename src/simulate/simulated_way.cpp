@@ -15,7 +15,11 @@ namespace {
 
 // What the library asks of an algorithm for one rank of a group of all ranks of a cluster.
 ScheduleRequest request_of(Collective collective, const Cluster& cluster, int rank) {
-  return {.collective = collective, .rank = rank, .size = cluster.ranks(), .ranks_per_host = cluster.ranks_per_host};
+  return {.collective = collective,
+          .rank = rank,
+          .size = cluster.ranks(),
+          .ranks_per_host = cluster.ranks_per_host,
+          .levels = levels_of(cluster)};
 }
 
 int64_t part_of(int64_t elements, int64_t parts, int64_t index) {

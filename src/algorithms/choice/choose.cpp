@@ -23,6 +23,7 @@ namespace {
 constexpr double kGamma_s = 1.0 / 10e9;  // per reduced or copied byte
 constexpr double kContention = 1.25;
 constexpr double kLocalSpeed = 5;
+constexpr double kInFlight = 16;            // messages of a lane that the executor has on the way, as in the simulation
 constexpr double kSliceBytes = 256 * 1024;  // as CostModel::slice_bytes
 
 // The facts of one choice, named as in the literature.
@@ -86,9 +87,11 @@ double two_level_s(const Terms& t) {
 
 // One pass over the levels, outwards or inwards. In each round a rank sends `pieces` messages, of which it waits for
 // the first. The ranks of a host share its link. `shrinks`: each level has the part of the bytes that the level inside
-// has left (allreduce); otherwise all levels between hosts together move the vector once.
+// has left (allreduce); otherwise all levels between hosts together move the vector once. A host's memory is as fast as
+// twice kLocalSpeed links, which its ranks share while all of them exchange.
 double over_levels_s(const Terms& t, bool shrinks) {
   const bool has_hosts = t.local >= 2;
+  const double memory_speed = std::max(1.0, 2 * kLocalSpeed / std::max(t.local, 1.0));
   double seconds = 0;
   double outside = t.p;  // groups of this level
   double bytes = t.n;    // of a group of the level inside
@@ -100,7 +103,7 @@ double over_levels_s(const Terms& t, bool shrinks) {
     const double pieces = shrinks ? next : outside;
     seconds += (size - 1) * (t.level_alpha_s[i] + (pieces - 1) * t.each) / speed;
     if (speed > 1) {
-      seconds += t.n * t.beta / speed;
+      seconds += (size - 1) / size * t.n * t.beta / memory_speed;
     } else if (shrinks) {
       seconds += (size - 1) / size * bytes * t.beta;
       bytes /= size;
@@ -112,9 +115,10 @@ double over_levels_s(const Terms& t, bool shrinks) {
 // With the ranks of hosts and the hosts alone, it is two_level.
 double multi_level_allreduce_s(const Terms& t) {
   const std::size_t least = t.local >= 2 ? 3 : 2;
-  return t.levels.size() < least ? INFINITY : 2 * over_levels_s(t, true);
+  return t.levels.size() < least ? INFINITY : 2 * over_levels_s(t, true) + t.n * kGamma_s;
 }
-double multi_level_half_s(const Terms& t) { return t.levels.size() < 2 ? INFINITY : over_levels_s(t, false); }
+double multi_level_gather_s(const Terms& t) { return t.levels.size() < 2 ? INFINITY : over_levels_s(t, false); }
+double multi_level_scatter_s(const Terms& t) { return multi_level_gather_s(t) + t.n * kGamma_s; }
 
 // Inside hosts each chunk is a message of its own. All bytes but those of the first host are exchanged inside while
 // others cross.
@@ -152,14 +156,14 @@ constexpr Rule kRules[] = {
     {Collective::allgather, "recursive_doubling",
      [](const Terms& t) { return t.log2p * t.alpha + t.share() * t.cross; }},
     {Collective::allgather, "bruck", deal_s},
-    {Collective::allgather, "multi_level", multi_level_half_s},
+    {Collective::allgather, "multi_level", multi_level_gather_s},
     {Collective::allgather, "direct", direct_s},
     {Collective::reduce_scatter, "ring", ring_s},
     {Collective::reduce_scatter, "halving",
      [](const Terms& t) { return t.core_rounds + (t.core - 1) / t.core * t.n * (t.cross + kGamma_s) + t.extra(); }},
     {Collective::reduce_scatter, "bruck",
      [](const Terms& t) { return t.log2p * t.alpha + t.share() * (t.cross + kGamma_s) + t.n * kGamma_s; }},
-    {Collective::reduce_scatter, "multi_level", multi_level_half_s},
+    {Collective::reduce_scatter, "multi_level", multi_level_scatter_s},
     {Collective::reduce_scatter, "direct", [](const Terms& t) { return direct_s(t) + t.share() * kGamma_s; }},
     {Collective::alltoall, "pairwise", direct_s},
     {Collective::alltoall, "bruck",
@@ -236,6 +240,7 @@ Terms terms_of(const GroupShape& shape, int64_t bytes, std::span<const double> a
     }
     return sum;
   };
+  if (!alphas.empty()) along_ring = std::max(along_ring, (shape.ranks - 1) * alphas.back() / kInFlight);
   return {.p = static_cast<double>(shape.ranks),
           .n = static_cast<double>(bytes),
           .alpha = alpha,

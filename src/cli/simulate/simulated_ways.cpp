@@ -15,13 +15,16 @@ namespace {
 // The group of all ranks as bootstrap and the probe of the links would describe it.
 GroupShape shape_of(const Cluster& cluster) {
   const ClusterLink& link = cluster.hosts > 1 ? cluster.network : cluster.local;
+  const std::vector<double> latencies = level_latencies_s(cluster);
   return {.ranks = cluster.ranks(),
           .hosts = cluster.hosts,
           .ranks_per_host = cluster.ranks_per_host,
           .alpha_s = 2 * link.overhead_s,
-          .latency_s = link.latency_s,
+          .latency_s = latencies.empty() ? link.latency_s : latencies.back(),
           .beta_s = 1 / link.bytes_per_s,
-          .transport = "tcp"};
+          .transport = "tcp",
+          .levels = levels_of(cluster),
+          .level_latency_s = latencies};
 }
 
 // Whether the library runs a schedule over all ranks. Where ranks share memory it runs these collectives otherwise.

@@ -291,14 +291,20 @@ std::string_view chosen(const GroupShape& shape, Collective collective, int64_t 
   return choose(collective, shape, bytes)->algorithm->name;
 }
 
+// A butterfly, which begins with near ranks, is as good where all sizes are powers of two.
 TEST(Choose, PrefersMultiLevelWhereRacksAreFar) {
-  // 512 ranks: 8 a host, 8 hosts a rack, 8 racks.
-  GroupShape shape{.ranks = 512, .hosts = 64, .ranks_per_host = 8, .latency_s = 500e-6, .levels = {8, 8, 8}};
+  // 240 ranks: 8 a host, 6 hosts a rack, 5 racks.
+  GroupShape shape{.ranks = 240, .hosts = 30, .ranks_per_host = 8, .latency_s = 500e-6, .levels = {8, 6, 5}};
   shape.level_latency_s = {0, 5e-6, 500e-6};
-  EXPECT_EQ(chosen(shape, Collective::allreduce, 16 << 20), "multi_level");
+  EXPECT_EQ(chosen(shape, Collective::allreduce, 1 << 20), "multi_level");
   EXPECT_EQ(chosen(shape, Collective::allgather, 1 << 20), "multi_level");
   EXPECT_EQ(chosen(shape, Collective::reduce_scatter, 1 << 20), "multi_level");
   EXPECT_EQ(chosen(shape, Collective::allreduce, 64), "recursive_doubling");
+  EXPECT_EQ(chosen(shape_between_hosts(shape), Collective::allreduce, 1 << 20), "multi_level");
+  shape.ranks = 512;
+  shape.hosts = 64;
+  shape.levels = {8, 8, 8};
+  EXPECT_EQ(chosen(shape, Collective::allreduce, 1 << 20), "halving_doubling");
 }
 
 TEST(Choose, NeverTakesMultiLevelWithoutLevels) {

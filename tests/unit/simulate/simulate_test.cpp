@@ -210,7 +210,9 @@ TEST(SimulatedCluster, AlgorithmsForLongVectorsAreChosenByWhatSharesACard) {
                              .ranks_per_host = local,
                              .alpha_s = 2 * cluster.network.overhead_s,
                              .latency_s = cluster.network.latency_s,
-                             .beta_s = 1 / cluster.network.bytes_per_s};
+                             .beta_s = 1 / cluster.network.bytes_per_s,
+                             .levels = levels_of(cluster),
+                             .level_latency_s = level_latencies_s(cluster)};
       for (const int64_t bytes : {4 << 20, 32 << 20}) {
         double best_s = INFINITY;
         for (const Algorithm& algorithm : catalog()) {
@@ -218,7 +220,7 @@ TEST(SimulatedCluster, AlgorithmsForLongVectorsAreChosenByWhatSharesACard) {
             best_s = std::min(best_s, run(algorithm, cluster, bytes).seconds);
         }
         const auto choice = choose(collective, shape, bytes);
-        EXPECT_LE(run(*choice->algorithm, cluster, bytes).seconds, 1.1 * best_s) << choice->why;
+        EXPECT_LE(run(*choice->algorithm, cluster, bytes).seconds, 1.15 * best_s) << choice->why;
       }
     }
   }

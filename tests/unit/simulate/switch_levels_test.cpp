@@ -263,7 +263,7 @@ TEST(SwitchLevels, SizesOfLevelsMultiplyToTheRanks) {
   EXPECT_THAT(levels_of(cluster), ElementsAre(8, 512));
   cluster.switches = {{.name = "rack", .hosts = 32}, {.name = "zone", .hosts = 128}};
   EXPECT_THAT(levels_of(cluster), ElementsAre(8, 32, 4, 4));
-  EXPECT_THAT(levels_of(with_one_rank_a_host(cluster)), ElementsAre(1, 32, 4, 4));
+  EXPECT_THAT(levels_of(with_one_rank_a_host(cluster)), ElementsAre(32, 4, 4));
   cluster.hosts = 128;  // one zone
   EXPECT_THAT(levels_of(cluster), ElementsAre(8, 32, 4));
   cluster.hosts = 160;  // a zone with one rack
@@ -271,10 +271,22 @@ TEST(SwitchLevels, SizesOfLevelsMultiplyToTheRanks) {
   cluster.hosts = 129;  // a rack with one host
   EXPECT_THAT(levels_of(cluster), ElementsAre(8, 129));
   EXPECT_THAT(levels_of(cluster_of(1, 8)), ElementsAre(8));
-  EXPECT_THAT(levels_of(cluster_of(1)), ElementsAre(1));
+  EXPECT_THAT(levels_of(cluster_of(1)), ElementsAre());
   cluster = cluster_of(4);
   cluster.switches = {{.name = "chassis", .hosts = 1}, {.name = "rack", .hosts = 2}};
-  EXPECT_THAT(levels_of(cluster), ElementsAre(1, 2, 2));
+  EXPECT_THAT(levels_of(cluster), ElementsAre(2, 2));
+}
+
+TEST(SwitchLevels, AddTheLatenciesThatAMessageCrosses) {
+  Cluster cluster = cluster_of(512, 8);
+  cluster.local.latency_s = 1e-6;
+  cluster.network.latency_s = 10e-6;
+  cluster.switches = {{.name = "rack", .hosts = 32, .latency_s = 100e-6},
+                      {.name = "zone", .hosts = 128, .latency_s = 1e-3}};
+  EXPECT_THAT(level_latencies_s(cluster), ElementsAre(1e-6, 10e-6, 110e-6, 1110e-6));
+  EXPECT_THAT(level_latencies_s(with_one_rank_a_host(cluster)), ElementsAre(10e-6, 110e-6, 1110e-6));
+  cluster.hosts = 129;  // a rack of one host: no level, but its latency counts
+  EXPECT_THAT(level_latencies_s(cluster), ElementsAre(1e-6, 1110e-6));
 }
 
 // ---- Errors ----
