@@ -57,7 +57,15 @@ struct Rule {
   double (*seconds)(const Terms&);
 };
 
-double ring_s(const Terms& t) { return t.along_ring + t.share() * t.beta; }
+// A chunk passes all links but one after the other. Each link passes all chunks but one, and the slowest one at least
+// so many at a time as the executor has on the way.
+double ring_s(const Terms& t) {
+  if (t.levels.empty()) return t.along_ring + t.share() * t.beta;
+  const double inside = t.local >= 2 && t.hosts >= 2 ? t.p - t.hosts : 0;
+  const double chain = t.along_ring + t.n / t.p * t.beta * (t.p - 1 - inside + inside / kLocalSpeed);
+  const double alpha = t.level_alpha_s.back();
+  return std::max({chain, alpha + t.share() * t.beta, (t.p - 1) * alpha / kInFlight});
+}
 double direct_s(const Terms& t) { return t.alpha - t.each + (t.p - 1) * t.each + t.share() * t.cross; }
 double tree_s(const Terms& t) { return t.rounds + t.log2p * t.n * t.beta; }
 double chain_s(const Terms& t) {
@@ -240,7 +248,6 @@ Terms terms_of(const GroupShape& shape, int64_t bytes, std::span<const double> a
     }
     return sum;
   };
-  if (!alphas.empty()) along_ring = std::max(along_ring, (shape.ranks - 1) * alphas.back() / kInFlight);
   return {.p = static_cast<double>(shape.ranks),
           .n = static_cast<double>(bytes),
           .alpha = alpha,

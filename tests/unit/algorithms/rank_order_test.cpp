@@ -300,7 +300,6 @@ TEST(Choose, PrefersMultiLevelWhereRacksAreFar) {
   EXPECT_EQ(chosen(shape, Collective::allgather, 1 << 20), "multi_level");
   EXPECT_EQ(chosen(shape, Collective::reduce_scatter, 1 << 20), "multi_level");
   EXPECT_EQ(chosen(shape, Collective::allreduce, 64), "recursive_doubling");
-  EXPECT_EQ(chosen(shape_between_hosts(shape), Collective::allreduce, 1 << 20), "multi_level");
   shape.ranks = 512;
   shape.hosts = 64;
   shape.levels = {8, 8, 8};
