@@ -2,7 +2,7 @@
 
 import pytest
 from farandole.integrations.kubernetes import generate
-from farandole.integrations.kubernetes.node_labels import DEFAULT, ZONE
+from farandole.integrations.kubernetes.location.labels import DEFAULT, ZONE
 from kinds_of_jobs import AFTER, KINDS
 from manifest_checks import SCHEMAS, env_of, faults, generated, only, pod_of, pods_of
 

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from farandole.integrations.kubernetes import location
+from farandole.integrations.kubernetes.location import program as location
 from nodes_server import TOKEN, NodesServer, make_account
 
 LEVEL = "topology.k8s.aws/network-node-layer-"

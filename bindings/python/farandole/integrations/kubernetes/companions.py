@@ -1,6 +1,7 @@
 """Objects beside a job: Service, ServiceAccount, PodDisruptionBudget, claims, NetworkPolicy, PodMonitor."""
 
-from . import dra, locations
+from . import dra
+from .location import manifest as locations
 from .document import Item, Map
 from .gang import pod_group
 from .names import INSTANCE, metadata, selector

@@ -2,7 +2,8 @@
 
 import datetime
 
-from . import checks, katib, locations, operators, plain_kinds, ray_kind, reading, versions
+from . import checks, katib, operators, plain_kinds, ray_kind, reading, versions
+from .location import manifest as locations
 from .document import Map, load, render, yaml_error
 from .errors import WrongCombination
 from .pods import has_controller_uid, key_secret

@@ -5,7 +5,7 @@ from .document import Item, Map
 from .dra import claimed
 from .errors import WrongCombination
 from .names import selector
-from .node_labels import ZONE
+from .location.labels import ZONE
 
 
 def devices(o):

@@ -1,6 +1,6 @@
 """The pod of a job: the settings that all kinds share, with their reasons."""
 
-from . import locations
+from .location import manifest as locations
 from .document import Item, Map
 from .dra import add_claims
 from .errors import WrongCombination

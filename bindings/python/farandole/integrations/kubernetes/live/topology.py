@@ -5,7 +5,7 @@ import sys
 
 from .. import values
 from ..errors import WrongCombination
-from ..node_labels import DEFAULT, location_of
+from ..location.labels import DEFAULT, location_of
 from ..options import Parser
 from .kubectl import ApiError, Kubectl
 

@@ -1,8 +1,8 @@
 """--locations: where a pod's node is in the network, as variables of the ranks, an init container and its rights."""
 
-from .document import Item, Map
-from .names import account, metadata
-from .node_labels import DEFAULT, ZONE
+from ..document import Item, Map
+from ..names import account, metadata
+from .labels import DEFAULT, ZONE
 
 MODES = ("zone", "nodes")
 FOLDER, FILE = "/farandole-location", "/farandole-location/topology"

@@ -19,7 +19,7 @@ import threading
 import time
 from urllib.parse import quote
 
-from .node_labels import DEFAULT, location_of
+from .labels import DEFAULT, location_of
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 CANNOT_WRITE = 74
@@ -182,6 +182,3 @@ def main(words=None, environment=os.environ, account=ACCOUNT):
     print(f"farandole location: {line.removeprefix('* ')}", flush=True)
     return 0
 
-
-if __name__ == "__main__":
-    sys.exit(main())
