@@ -1,9 +1,9 @@
 """Objects beside a job: Service, ServiceAccount, PodDisruptionBudget, claims, NetworkPolicy, PodMonitor."""
 
 from . import dra
-from .location import manifest as locations
 from .document import Item, Map
 from .gang import pod_group
+from .location import manifest as locations
 from .names import INSTANCE, metadata, selector
 from .options import PORTS
 from .volumes import claims

@@ -3,9 +3,9 @@
 import datetime
 
 from . import checks, katib, operators, plain_kinds, ray_kind, reading, versions
-from .location import manifest as locations
 from .document import Map, load, render, yaml_error
 from .errors import WrongCombination
+from .location import manifest as locations
 from .pods import has_controller_uid, key_secret
 
 _BUILDERS = {

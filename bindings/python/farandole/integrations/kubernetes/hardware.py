@@ -4,8 +4,8 @@ from . import values
 from .document import Item, Map
 from .dra import claimed
 from .errors import WrongCombination
-from .names import selector
 from .location.labels import ZONE
+from .names import selector
 
 
 def devices(o):

@@ -4,8 +4,8 @@ import argparse
 import functools
 
 from .errors import WrongCombination
-from .location.manifest import MODES
 from .location.labels import DEFAULT
+from .location.manifest import MODES
 
 KINDS = {
     "job": "Indexed Job: needs nothing but Kubernetes itself",

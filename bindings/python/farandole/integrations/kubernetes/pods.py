@@ -1,11 +1,11 @@
 """The pod of a job: the settings that all kinds share, with their reasons."""
 
-from .location import manifest as locations
 from .document import Item, Map
 from .dra import add_claims
 from .errors import WrongCombination
 from .gang import pod_annotations, pod_labels, scheduler_of
 from .hardware import node_selector, one_zone, resources, tolerations
+from .location import manifest as locations
 from .names import account, labels
 from .options import PORTS
 from .volumes import volumes

@@ -181,4 +181,3 @@ def main(words=None, environment=os.environ, account=ACCOUNT):
         return CANNOT_WRITE
     print(f"farandole location: {line.removeprefix('* ')}", flush=True)
     return 0
-
