@@ -227,7 +227,8 @@ double alpha_at(double distance, std::span<const int> levels, std::span<const do
   return alphas.back();
 }
 
-Terms terms_of(const GroupShape& shape, int64_t bytes, std::span<const double> alphas) {
+Terms terms_of(const GroupShape& shape, Collective collective, int64_t bytes, std::span<const double> alphas) {
+  const double beta = shape.beta_s * (collective == Collective::allreduce ? shape.parts : 1);
   const double core = std::exp2(std::floor(std::log2(shape.ranks)));
   const double log2p = std::ceil(std::log2(shape.ranks));
   const double alpha = shape.alpha_s + shape.latency_s;
@@ -252,8 +253,8 @@ Terms terms_of(const GroupShape& shape, int64_t bytes, std::span<const double> a
           .n = static_cast<double>(bytes),
           .alpha = alpha,
           .each = shape.alpha_s,
-          .beta = shape.beta_s,
-          .cross = shape.beta_s * sharing(shape) * (shape.hosts > 2 ? kContention : 1.0),
+          .beta = beta,
+          .cross = beta * sharing(shape) * (shape.hosts > 2 ? kContention : 1.0),
           .hosts = static_cast<double>(shape.hosts),
           .local = static_cast<double>(shape.ranks_per_host),
           .log2p = log2p,
@@ -302,7 +303,7 @@ std::optional<Choice> choose_measured(Collective collective, const GroupShape& s
 
 double predicted_s(const Algorithm& algorithm, const GroupShape& shape, int64_t bytes) {
   const std::vector<double> alphas = level_alphas(shape);
-  return cost_of(algorithm, terms_of(shape, bytes, alphas));
+  return cost_of(algorithm, terms_of(shape, algorithm.collective, bytes, alphas));
 }
 
 Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t bytes, std::string_view requested,
@@ -311,7 +312,7 @@ Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t by
   if (requested != "auto") return choose_named(collective, shape, bytes, requested, need);
   if (auto measured = choose_measured(collective, shape, bytes, need)) return *measured;
   const std::vector<double> alphas = level_alphas(shape);
-  const Terms terms = terms_of(shape, bytes, alphas);
+  const Terms terms = terms_of(shape, collective, bytes, alphas);
   const Algorithm* best = nullptr;
   const Algorithm* next = nullptr;
   double best_s = INFINITY;

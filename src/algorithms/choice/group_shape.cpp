@@ -30,6 +30,7 @@ GroupShape shape_between_hosts(const GroupShape& shape) {
   GroupShape between = shape;
   between.ranks = shape.hosts;
   between.ranks_per_host = 1;
+  between.parts = std::max(shape.ranks_per_host, 1);
   between.order = {};
   if (shape.ranks_per_host > 1 && !between.levels.empty()) {
     between.levels.erase(between.levels.begin());

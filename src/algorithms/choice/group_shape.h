@@ -24,6 +24,7 @@ struct GroupShape {
   std::vector<int> levels = {};        // see RankLevels; empty: ranks_per_host and hosts are all that is known
   // By level: what latency_s is for pairs that it is the innermost common level of. Empty: latency_s for all.
   std::vector<double> level_latency_s = {};
+  int parts = 1;  // groups that run their allreduces at once over the same links: the local ranks of all hosts
 };
 
 // Writes the schedule of one rank of a group of this shape, by the row's algorithm.

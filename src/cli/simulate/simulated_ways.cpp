@@ -78,7 +78,7 @@ class PointWriter {
   // The algorithm between hosts is chosen as HierarchicalCollectives chooses it.
   Status add_whole() {
     const Cluster& cluster = point_.cluster;
-    const GroupShape between = shape_of(with_one_rank_a_host(cluster));
+    const GroupShape between = shape_between_hosts(shape_of(cluster));
     FDL_ASSIGN_OR_RETURN(const Choice choice,
                          choose(Collective::allreduce, between, bytes_between_hosts(cluster, point_.bytes)));
     const SimulatedWay way = hierarchical_way(*choice.algorithm, cluster, point_.bytes, query_.slice_bytes);

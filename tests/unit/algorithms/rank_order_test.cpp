@@ -158,6 +158,7 @@ TEST(Renumbered, EveryRowIsRightInEveryOrder) {
         if (!fits(algorithm, ranks)) continue;
         const int root = has_root(algorithm.collective) ? static_cast<int>(random() % static_cast<unsigned>(ranks)) : 0;
         const auto schedules = write_all(algorithm, shape, root);
+        for (const Schedule& schedule : schedules) ASSERT_TRUE(schedule.root == root) << algorithm.name;
         for (const bool in_place : {false, true}) {
           if (in_place && !algorithm.in_place) continue;
           const auto report = verify(schedules, in_place);
@@ -315,6 +316,20 @@ TEST(Choose, NeverTakesMultiLevelWithoutLevels) {
       EXPECT_NE(chosen(shape, Collective::allreduce, bytes), "multi_level");
     }
   }
+}
+
+// The eight ranks of a host exchange their shares at once, so each has an eighth of the host's link.
+TEST(Choose, CountsThatTheRanksOfAHostShareItsLinkInAnAllreduce) {
+  const GroupShape shape{.ranks = 256, .hosts = 32, .ranks_per_host = 8, .levels = {8, 32}};
+  const GroupShape between = shape_between_hosts(shape);
+  GroupShape alone = between;
+  alone.parts = 1;
+  const Algorithm& sums = **find_algorithm(Collective::allreduce, "ring");
+  const double latency_s = 2 * 31 * shape.alpha_s;
+  EXPECT_NEAR(predicted_s(sums, between, 1 << 20) - latency_s, 8 * (predicted_s(sums, alone, 1 << 20) - latency_s),
+              1e-9);
+  const Algorithm& copies = **find_algorithm(Collective::broadcast, "chain");
+  EXPECT_EQ(predicted_s(copies, between, 1 << 20), predicted_s(copies, alone, 1 << 20));
 }
 
 // Nine of ten neighbours of a ring are near.
