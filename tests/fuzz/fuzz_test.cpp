@@ -131,7 +131,7 @@ TEST_P(Fuzz, AcceptsOrRefusesMutations) {
 
 TEST(FuzzTargets, IncludeEveryFileOfTheFolder) {
   std::set<std::string> files, names;
-  for (const auto& entry : fs::directory_iterator(FDL_FUZZ_FOLDER)) {
+  for (const auto& entry : fs::recursive_directory_iterator(FDL_FUZZ_FOLDER)) {
     const std::string stem = entry.path().stem().string();
     if (entry.path().extension() == ".cpp" && stem != "fuzz_test" && stem != "libfuzzer") files.insert(stem);
   }
