@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ..locations import MODES
+from ..location.manifest import MODES
 from ..names import RESERVED
 from ..options import GANGS, PORTS
 
