@@ -31,14 +31,16 @@ def run(program, count=2, **environment):
     return job.returncode, output
 
 
-# The driver that starts one rank on each of two hosts. Variables that begin with A_ and B_ are for one host only.
+# The driver that starts ranks on two hosts: HOSTS_OF_RANKS names the host of each, by default one rank on each.
+# Variables that begin with A_ and B_ are for one host only.
 TWO_HOSTS = """
 import os, subprocess, sys
 pids = dict(pair.split("=") for pair in os.environ["HOSTS_OF_THIS_TEST"].split(","))
 ranks = []
-for rank, host in enumerate(["host-a", "host-b"]):
-    own = {name[2:]: value for name, value in os.environ.items() if name.startswith("AB"[rank] + "_")}
-    variables = {**os.environ, **own, "FARANDOLE_RANK": str(rank), "FARANDOLE_SIZE": "2",
+hosts = os.environ.get("HOSTS_OF_RANKS", "host-a host-b").split()
+for rank, host in enumerate(hosts):
+    own = {name[2:]: value for name, value in os.environ.items() if name.startswith(host[-1].upper() + "_")}
+    variables = {**os.environ, **own, "FARANDOLE_RANK": str(rank), "FARANDOLE_SIZE": str(len(hosts)),
                  "FARANDOLE_RENDEZVOUS": "tcp://198.18.77.1:29500", "FARANDOLE_JOB_KEY": "0123456789abcdef"}
     ranks.append(subprocess.Popen(["nsenter", "--target", pids[host], "--net", "--uts", sys.executable, "-c",
                                    os.environ["PROGRAM"]], env=variables))

@@ -139,6 +139,34 @@ def test_rank_0_warns_of_a_host_without_a_location(topology):
     assert output.count("1 of 2 hosts have no location in the network: host-b. They count as one group") == 1, output
 
 
+# Each collective, with every root, of ranks that are on the two hosts in turn.
+IN_TURN = """
+import os
+os.environ["FARANDOLE_LOCATION"] = "zone/" + os.uname().nodename
+import farandole, numpy
+farandole.init()
+rank, size = farandole.rank(), farandole.size()
+for count in (3, 1000, 300_000):
+    mine = numpy.arange(count, dtype=numpy.int64) + rank
+    total = size * numpy.arange(count, dtype=numpy.int64) + size * (size - 1) // 2
+    assert (farandole.allreduce(mine, op="sum") == total).all()
+    gathered = numpy.asarray(farandole.allgather(mine)).reshape(size, count)
+    assert all((gathered[one] == gathered[0] + one).all() for one in range(size))
+    for root in range(size):
+        assert (farandole.broadcast(mine, root) == numpy.arange(count) + root).all()
+print("all sums are right", flush=True)
+farandole.shutdown()
+"""
+
+
+def test_ranks_on_two_hosts_in_turn_share_memory_and_have_the_results_of_their_ranks():
+    code, output = run_on_two_hosts(
+        IN_TURN, HOSTS_OF_RANKS="host-a host-b host-a host-b", FARANDOLE_LOG_LEVEL="debug", OMP_NUM_THREADS="1"
+    )
+    assert code == 0 and output.count("all sums are right") == 4, output
+    assert "levels, from the ranks of a host outwards: 2 x 2, in the order 0,2,1,3" in output, output
+
+
 def test_no_location_is_no_line_of_the_log():
     code, output = run_on_two_hosts(START)
     assert code == 0 and "location" not in output, output
