@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/split_list.h"
 #include "bootstrap/launchers/process_launchers.h"
 #include "bootstrap/launchers/variables.h"
 #include "bootstrap/topology/topology_file.h"
@@ -18,16 +19,6 @@ namespace {
 
 constexpr const char* kRemedy = "set FARANDOLE_LOCATION or FARANDOLE_TOPOLOGY";
 constexpr std::size_t kMostQuoted = 200;
-
-std::vector<std::string> split(std::string_view text, char separator) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(separator, begin), text.size());
-    parts.emplace_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
 
 bool is_printable(char c) { return c > ' ' && c <= '~'; }
 
@@ -95,8 +86,8 @@ bool is_on_slurm_node(const Variables& variables, std::string_view host) {
 // if the address does not match its pattern.
 std::optional<std::string> location_in_address(const std::string& address, const std::string& pattern,
                                                const std::string& node) {
-  const std::vector<std::string> kinds = split(pattern, '.');
-  const std::vector<std::string> names = split(address, '.');
+  const std::vector<std::string> kinds = split_list(pattern, '.');
+  const std::vector<std::string> names = split_list(address, '.');
   const auto groups = static_cast<std::ptrdiff_t>(kinds.size()) - 1;
   if (kinds.back() != "node" || std::ranges::count(kinds, "node") != 1 || names.size() < kinds.size()) return {};
   const bool has_all = std::ranges::none_of(kinds, &std::string::empty) &&
@@ -130,7 +121,7 @@ Result<std::string> parse_location(std::string_view text) {
   };
   const std::string_view path = text.substr(0, text.find_last_not_of('/') + 1);
   if (path.empty()) return std::string();
-  const std::vector<std::string> names = split(path, '/');
+  const std::vector<std::string> names = split_list(path, '/');
   if (names.size() > kMostLocationNames) {
     return refuse(fmt::format("there are {} names; at most {} are allowed", names.size(), kMostLocationNames));
   }
