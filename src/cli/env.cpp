@@ -48,7 +48,7 @@ int print_identity(const Environment& environment, const Config& config, bool js
   return kExitOk;
 }
 
-void print_json(const Explanation& explanation, const std::string& location) {
+void print_json(const Explanation& explanation, const Result<HostLocation>& location) {
   JsonLine line;
   if (explanation.identity.ok()) {
     put(line, *explanation.identity);
@@ -64,19 +64,19 @@ void print_json(const Explanation& explanation, const std::string& location) {
     rows.push_back(std::move(object));
   }
   line.text("node", explanation.node).list("rows", rows).list("notes", explanation.notes);
-  line.text("location", location);
+  line.text("location", describe_location(location));
   fmt::print("{}\n", line.str());
 }
 
 // Rows whose variables are absent share one line; every other row has its own.
-void print_text(const Explanation& explanation, const std::string& location) {
+void print_text(const Explanation& explanation, const Result<HostLocation>& location) {
   if (explanation.identity.ok()) {
     fmt::print("{}\n", explanation.identity->line());
   } else {
     fmt::print("no rank: {}\n", explanation.identity.status().text());
   }
   if (!explanation.node.empty()) fmt::print("for `farandole run`: {}\n", explanation.node);
-  fmt::print("location: {}\n", location);
+  if (!location.ok() || !location->path.empty()) fmt::print("location: {}\n", describe_location(location));
   fmt::print("\nRows that were tried, first match first:\n");
   std::string absent;
   for (const Explanation::Row& row : explanation.rows) {
@@ -92,7 +92,7 @@ void print_text(const Explanation& explanation, const std::string& location) {
 
 int print_explanation(const Environment& environment, const Config& config, bool json) {
   const Explanation explanation = explain_identity(environment, config);
-  const std::string location = describe_location(find_location(environment, config, host_facts().host_name));
+  const Result<HostLocation> location = find_location(environment, config, host_facts().host_name);
   json ? print_json(explanation, location) : print_text(explanation, location);
   return explanation.identity.ok() ? kExitOk : kExitBadEnvironment;
 }

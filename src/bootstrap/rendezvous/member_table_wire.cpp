@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "bootstrap/coordinator/coordinator_wire.h"
 #include "system/handshake.h"
 
 namespace fdl {
