@@ -60,7 +60,7 @@ FAULTS = {
                                  TRAINING + "test_h10_the_algorithm_can_be_chosen_and_is_shown"),
     "H11": _variable_is_not_read("FARANDOLE_DEVICE_COLLECTIVES",
                                  "programs/test_gpus.py::test_h11_a_variable_of_the_job_chooses_nccl_or_the_host"),
-    "H12": Fault("the launcher's pod gives its location to all ranks", f"{GENERATOR}/locations.py",
+    "H12": Fault("the launcher's pod gives its location to all ranks", f"{GENERATOR}/location/manifest.py",
                  'or (o.locations == "zone" and o.kind == "mpijob")', "",
                  "pods/test_jobs_examples.py::test_h12_ranks_under_mpirun_have_the_zone_of_their_own_pod"),
     "H13": Fault("the HPA's target is never reached", "examples/kubernetes/k8s/hpa.yaml", "averageValue: 800m",
