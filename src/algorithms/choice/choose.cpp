@@ -57,8 +57,8 @@ struct Rule {
   double (*seconds)(const Terms&);
 };
 
-// A chunk passes all links but one after the other. Each link passes all chunks but one, and the slowest one at least
-// so many at a time as the executor has on the way.
+// The largest of three times: a chunk crosses p - 1 links, one after the other; a link carries p - 1 chunks; and the
+// farthest link has at most kInFlight of them on the way at once.
 double ring_s(const Terms& t) {
   if (t.levels.empty()) return t.along_ring + t.share() * t.beta;
   const double inside = t.local >= 2 && t.hosts >= 2 ? t.p - t.hosts : 0;

@@ -22,7 +22,7 @@ struct GroupShape {
   const TuningTable* table = nullptr;  // measured times; null if there are none; outlives the shape
   RankOrder order = {};                // in which the ranks of a host, and of each wider group, are neighbours
   std::vector<int> levels = {};        // see RankLevels; empty: ranks_per_host and hosts are all that is known
-  // By level: what latency_s is for pairs that it is the innermost common level of. Empty: latency_s for all.
+  // By level: the latency between two ranks whose innermost common group is of that level. Empty: latency_s for all.
   std::vector<double> level_latency_s = {};
   int parts = 1;  // groups that run their allreduces at once over the same links: the local ranks of all hosts
 };

@@ -85,7 +85,8 @@ RankLevels order_ranks(std::span<const std::vector<int>> depths) {
     inside = std::max(inside, group);
   };
   // Groups of equal size are made of whole groups of equal size, so each size divides the next one.
-  for (std::size_t depth = named.size(); depth-- > 0;) add(sizes_of(named[depth]).ranks);
+  add(hosts.ranks);
+  for (std::size_t depth = named.size() - 1; depth-- > 0;) add(sizes_of(named[depth]).ranks);
   add(static_cast<int>(ranks));
   return found;
 }

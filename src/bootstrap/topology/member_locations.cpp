@@ -1,4 +1,4 @@
-// Hosts are told apart by Member::host_id.
+// Member::host_id identifies a host: names may be equal.
 #include "bootstrap/topology/member_locations.h"
 
 #include <fmt/format.h>

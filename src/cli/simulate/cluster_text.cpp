@@ -146,12 +146,10 @@ Status parse_topology(const std::string& text, Cluster& cluster) {
   cluster.switches.clear();
   if (text == "flat") return {};
   std::vector<SwitchLevel> levels;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find('/', begin), text.size());
-    auto level = level_of(std::string_view(text).substr(begin, end - begin));
+  for (const std::string& part : split_list(text, '/')) {
+    auto level = level_of(part);
     if (!level || (!levels.empty() && level->hosts >= levels.back().hosts)) return wrong_topology(text);
     levels.push_back(std::move(*level));
-    begin = end + 1;
   }
   cluster.switches.assign(std::make_move_iterator(levels.rbegin()), std::make_move_iterator(levels.rend()));
   return {};

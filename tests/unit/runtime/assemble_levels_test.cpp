@@ -73,7 +73,7 @@ Status call(Communicator& comm, const CollectiveSpec& spec, const std::vector<in
   return comm.wait(operation.completion, Deadline::after_seconds(kTimeoutSeconds));
 }
 
-// Element `i` of what rank `from` has for rank `to`.
+// Returns element `i` of the chunk that rank `from` sends to rank `to`.
 int64_t value(int from, int to, std::size_t i) { return from * 100'000 + to * 1000 + static_cast<int64_t>(i); }
 
 // Every collective by `algorithm`, where it has that, with every root. Chunks have different sizes.
