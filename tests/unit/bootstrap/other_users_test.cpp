@@ -3,13 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
 #include <thread>
 
 #include "bootstrap/coordinator/job_view.h"
 #include "bootstrap/recovery/survivor_connections.h"
 #include "bootstrap/topology/topology.h"
 #include "tests/support/coordinator_job.h"
+#include "tests/support/exchange.h"
 #include "tests/support/processes/other_user.h"
 
 namespace fdl {
@@ -68,32 +68,10 @@ TEST(OtherUsers, AreDisconnectedByAListenerForRecovery) {
   gathering.join();
 }
 
-class MapExchange final : public Exchange {
- public:
-  Status publish(std::string_view key, std::string_view value) override {
-    MutexLock lock(mutex_);
-    facts_.emplace(key, value);
-    changed_.notify_all();
-    return {};
-  }
-  Result<std::string> fetch(std::string_view key, Deadline deadline) override {
-    MutexLock lock(mutex_);
-    if (!changed_.wait(mutex_, deadline, [&] { return facts_.contains(std::string(key)); })) {
-      return Status(Code::timeout, "no rank published " + std::string(key));
-    }
-    return facts_[std::string(key)];
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  std::map<std::string, std::string> facts_ FDL_GUARDED_BY(mutex_);
-};
-
 // One after another they would take 2 s each.
 TEST(OtherUsers, DoNotDelayTheSearchForHosts) {
   if (!OtherUser::is_possible()) return;
-  MapExchange exchange;
+  SharedExchange exchange;
   const std::vector<HostFacts> facts(2, HostFacts{"a", "kernel", 1});
   std::vector<std::thread> ranks;
   const auto find = [&](int rank) {
