@@ -7,6 +7,7 @@
 #include <charconv>
 #include <iterator>
 
+#include "base/name_list.h"
 #include "base/rank_range.h"
 
 namespace fdl {
@@ -19,17 +20,6 @@ std::vector<RankRange> ranges_of(const std::vector<int>& ranks) {
   std::vector<RankRange> ranges;
   for (const int rank : ranks) append_rank(ranges, rank);
   return ranges;
-}
-
-// "a", "a and b", "a, b and c", "a, b, c and 5 more"
-std::string join(const std::vector<std::string>& parts, std::size_t more, std::string_view of_what) {
-  std::string text;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const bool last = i + 1 == parts.size() && more == 0;
-    text += i == 0 ? "" : last ? " and " : ", ";
-    text += parts[i];
-  }
-  return more == 0 ? text : fmt::format("{} and {} more{}", text, more, of_what);
 }
 
 }  // namespace
@@ -54,7 +44,8 @@ std::string describe_ranks(const std::vector<int>& ranks) {
       show(range);
     }
   }
-  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", join(parts, ranks.size() - shown, ""));
+  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "",
+                     first_of_names(parts, parts.size() + ranks.size() - shown));
 }
 
 std::string describe_ranks(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
@@ -62,9 +53,7 @@ std::string describe_ranks(const std::vector<int>& ranks, const std::vector<std:
   std::ranges::sort(names);
   names.erase(std::unique(names.begin(), names.end()), names.end());
   if (names.empty()) return describe_ranks(ranks);
-  const std::size_t more = names.size() > kMostShown ? names.size() - kMostShown : 0;
-  names.resize(names.size() - more);
-  return fmt::format("{} on {}", describe_ranks(ranks), join(names, more, " hosts"));
+  return fmt::format("{} on {}", describe_ranks(ranks), name_list(names, kMostShown, " hosts"));
 }
 
 std::string rank_list_text(const std::vector<int>& ranks) {

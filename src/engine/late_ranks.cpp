@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/name_list.h"
+
 namespace fdl {
 namespace {
 
@@ -14,18 +16,11 @@ constexpr std::size_t kNamed = 4;
 // "rank 1 (host-a)", "rank 1 (host-a) and rank 2 (host-b)", "..., rank 4 (host-b) and 3 more ranks".
 std::string names_of(const std::vector<int>& ranks, const std::vector<Member>& members) {
   if (ranks.empty()) return "another rank";
-  std::string text;
-  const std::size_t named = std::min(ranks.size(), kNamed);
-  for (std::size_t i = 0; i < named; ++i) {
-    const bool last = i + 1 == ranks.size();
-    text += fmt::format("{}{}",
-                        i == 0 ? ""
-                        : last ? " and "
-                               : ", ",
-                        name_of(members[static_cast<std::size_t>(ranks[i])]));
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < std::min(ranks.size(), kNamed); ++i) {
+    names.push_back(name_of(members[static_cast<std::size_t>(ranks[i])]));
   }
-  if (ranks.size() > named) text += fmt::format(" and {} more ranks", ranks.size() - named);
-  return text;
+  return first_of_names(names, ranks.size(), " ranks");
 }
 
 Error error_of(const LateRanks& waiting, const std::vector<Member>& members, std::string text) {

@@ -3,11 +3,11 @@
 #include "bootstrap/coordinator/job_membership.h"
 
 #include <fmt/core.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string_view>
 
+#include "base/name_list.h"
 #include "base/rank_list.h"
 
 namespace fdl {
@@ -24,9 +24,7 @@ std::string hosts_of(const std::vector<int>& ranks, const std::vector<std::strin
     if (at >= hosts.size() || hosts[at].empty()) return {};
     if (names.empty() || names.back() != hosts[at]) names.push_back(hosts[at]);
   }
-  const std::size_t more = names.size() > kNamed ? names.size() - kNamed : 0;
-  names.resize(names.size() - more);
-  return fmt::format(" (expected on {}{})", fmt::join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
+  return fmt::format(" (expected on {})", name_list(names, kNamed));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "base/log.h"
+#include "base/name_list.h"
 #include "bootstrap/topology/efa_instances.h"
 
 namespace fdl {
@@ -125,11 +126,8 @@ std::string ranks_by_answer(std::span<const Member> members, std::span<const Efa
     if (is_lack(answers[i])) lacking[answers[i]].push_back(name_of(members[i]));
   }
   std::string text;
-  for (auto& [answer, names] : lacking) {
-    const std::size_t more = names.size() > kNamed ? names.size() - kNamed : 0;
-    names.resize(names.size() - more);
-    text += fmt::format("{}{}{}: {}", text.empty() ? "" : "; ", fmt::join(names, ", "),
-                        more > 0 ? fmt::format(" and {} more", more) : "", text_of(answer));
+  for (const auto& [answer, names] : lacking) {
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", name_list(names, kNamed), text_of(answer));
   }
   return text;
 }

@@ -20,8 +20,6 @@ namespace {
 constexpr const char* kRemedy = "set FARANDOLE_LOCATION or FARANDOLE_TOPOLOGY";
 constexpr std::size_t kMostQuoted = 200;
 
-bool is_printable(char c) { return c > ' ' && c <= '~'; }
-
 // The text in quotes, cut, with a question mark for each character that is not printable.
 std::string in_quotes(std::string_view text) {
   std::string shown(text.substr(0, kMostQuoted));

@@ -18,6 +18,9 @@ inline constexpr std::size_t kMostLocationName = 128;  // bytes
 // The limit of a whole location, in bytes.
 inline constexpr std::size_t kMostLocation = kMostLocationNames * (kMostLocationName + 1) - 1;
 
+// Names of hosts and of groups of hosts have these characters only.
+inline bool is_printable(char c) { return c > ' ' && c <= '~'; }
+
 struct HostLocation {
   std::string path;    // "zone-a/rack-3"; empty: not known
   std::string source;  // where it was read, "FARANDOLE_LOCATION"; or if it is not known, why

@@ -7,18 +7,9 @@
 #include <map>
 #include <string_view>
 
+#include "base/name_list.h"
+
 namespace fdl {
-namespace {
-
-// "a, b, c and 2 more"
-template <typename Text>
-std::string first_of(const std::vector<Text>& names, std::size_t most) {
-  const std::size_t named = std::min(names.size(), most);
-  const std::string more = names.size() > named ? fmt::format(" and {} more", names.size() - named) : "";
-  return fmt::format("{}{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(named), ", "), more);
-}
-
-}  // namespace
 
 std::shared_ptr<const std::vector<std::string>> assign_locations(std::vector<Member>& world,
                                                                  const std::vector<std::string>& of_rank) {
@@ -40,13 +31,13 @@ std::shared_ptr<const std::vector<std::string>> assign_locations(std::vector<Mem
 
 std::string line_of_locations(const std::vector<std::string>& locations) {
   constexpr std::size_t kNamed = 8;
-  return "locations of hosts in the network: " + first_of(locations, kNamed);
+  return "locations of hosts in the network: " + name_list(locations, kNamed);
 }
 
 std::string warning_of_unknown_locations(std::span<const Member> world) {
   constexpr std::size_t kNamed = 3;
   std::map<std::string_view, bool> hosts;  // whether each has no location
-  std::vector<std::string_view> unknown;
+  std::vector<std::string> unknown;
   for (const Member& member : world) {
     const bool is_new = hosts.try_emplace(member.host_id, member.location < 0).second;
     if (is_new && member.location < 0) unknown.push_back(member.host_name);
@@ -56,7 +47,7 @@ std::string warning_of_unknown_locations(std::span<const Member> world) {
       "{} of {} hosts have no location in the network: {}. They count as one group of hosts, and data may cross "
       "slow links more often than it must; set FARANDOLE_LOCATION there, or list them in the file of "
       "FARANDOLE_TOPOLOGY (docs/topology.md)",
-      unknown.size(), hosts.size(), first_of(unknown, kNamed));
+      unknown.size(), hosts.size(), name_list(unknown, kNamed));
 }
 
 }  // namespace fdl

@@ -56,8 +56,7 @@ class Entries {
 
   // `where`: the line or the member of the entry, for errors.
   Status add(std::string_view host, std::string_view location, const std::string& where, int line) {
-    const bool is_printable = std::ranges::all_of(host, [](char c) { return c > ' ' && c <= '~'; });
-    if (host.empty() || host.size() > kMostHost || !is_printable) {
+    if (host.empty() || host.size() > kMostHost || !std::ranges::all_of(host, is_printable)) {
       return invalid(fmt::format("{}: the host is not a name of 1 to {} printable characters", where, kMostHost));
     }
     Result<std::string> path = parse_location(location);

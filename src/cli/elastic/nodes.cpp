@@ -2,9 +2,10 @@
 #include "cli/elastic/nodes.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
+
+#include "base/name_list.h"
 
 namespace fdl {
 namespace {
@@ -339,9 +340,7 @@ std::string Nodes::missing() const {
     const bool is_named = number < limits_.names.size() && !limits_.names[number].empty();
     names.push_back(fmt::format("node {}{}", number, is_named ? fmt::format(" ({})", limits_.names[number]) : ""));
   }
-  const std::size_t more = names.size() > kNamed ? names.size() - kNamed : 0;
-  names.resize(names.size() - more);
-  return fmt::format("{}{}", fmt::join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
+  return name_list(names, kNamed);
 }
 
 std::optional<int> Nodes::number_of(Peer peer) const {

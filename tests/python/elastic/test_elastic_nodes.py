@@ -184,7 +184,7 @@ def test_with_too_few_at_the_start_the_missing_are_named(job):
     assert first.code() == second.code() == EXIT_RENDEZVOUS, job.report
     for node in (first, second):
         assert (
-            "2 of at least 3 nodes are here after 2 s (--start-timeout): node 2, node 3 did not arrive" in node.words
+            "2 of at least 3 nodes are here after 2 s (--start-timeout): node 2 and node 3 did not arrive" in node.words
         ), job.report
 
 

@@ -129,7 +129,7 @@ def test_rank_0_lists_the_locations_of_two_hosts():
     program = "import os\nos.environ['FARANDOLE_LOCATION'] = 'zone-a/' + os.uname().nodename\n" + START
     code, output = run_on_two_hosts(program)
     assert code == 0, output
-    assert output.count("locations of hosts in the network: zone-a/host-a, zone-a/host-b") == 1, output
+    assert output.count("locations of hosts in the network: zone-a/host-a and zone-a/host-b") == 1, output
     assert "have no location" not in output
 
 

@@ -7,6 +7,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/name_list.h"
 #include "base/nearest.h"
 #include "base/rank_list.h"
 #include "base/status.h"
@@ -285,6 +286,16 @@ TEST(RankList, IsWrittenForPeople) {
   EXPECT_EQ(describe_ranks({14, 0, 1, 2, 3, 12}), "ranks 0-3, 12 and 14");
   EXPECT_EQ(describe_ranks({0, 2, 4, 6, 8, 10, 12, 14}), "ranks 0, 2, 4, 6, 8, 10, 12 and 14");
   EXPECT_EQ(describe_ranks({0, 2, 4, 6, 8, 10, 12, 14, 15, 20, 21, 22}), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 4 more");
+}
+
+TEST(NameList, CountsTheNamesThatItLeavesOut) {
+  EXPECT_EQ(name_list({}, 3), "");
+  EXPECT_EQ(name_list({"a"}, 3), "a");
+  EXPECT_EQ(name_list({"a", "b"}, 3), "a and b");
+  EXPECT_EQ(name_list({"a", "b", "c"}, 3), "a, b and c");
+  EXPECT_EQ(name_list({"a", "b", "c", "d"}, 3), "a, b, c and 1 more");
+  EXPECT_EQ(name_list({"a", "b", "c", "d", "e"}, 3, " hosts"), "a, b, c and 2 more hosts");
+  EXPECT_EQ(first_of_names({"a", "b"}, 7), "a, b and 5 more");
 }
 
 TEST(RankList, NamesEachHostOnce) {

@@ -942,7 +942,7 @@ TEST(JobMembershipOfPods, NamesThePodsOfMissingRanks) {
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(
       sent[0].message->why.text(),
-      "ranks 2, 4 and 5 of 6 have not arrived after 1 s (expected on train-1, train-2); check their logs and that "
+      "ranks 2, 4 and 5 of 6 have not arrived after 1 s (expected on train-1 and train-2); check their logs and that "
       "they can reach train-0:29500");
 }
 

@@ -577,7 +577,7 @@ TEST_F(EfaTree, TheAnswersOfRanksNameThoseWithoutEfa) {
   const auto usable = EfaAnswer::usable, none = EfaAnswer::no_device;
   EXPECT_EQ(who_lacks_efa(members, std::vector{usable, usable, usable}), "");
   EXPECT_EQ(who_lacks_efa(members, std::vector{usable, none, none}),
-            "rank 1 (host-b), rank 2 (host-b): it has no EFA device");
+            "rank 1 (host-b) and rank 2 (host-b): it has no EFA device");
   EXPECT_EQ(who_lacks_efa(members, std::vector{EfaAnswer::no_provider, none, usable}),
             "rank 1 (host-b): it has no EFA device; rank 0 (host-a): its libfabric offers no provider efa");
   const auto demanded = EfaAnswer::not_asked, no_plugin = EfaAnswer::no_nccl_plugin;

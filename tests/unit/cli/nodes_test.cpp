@@ -212,9 +212,10 @@ TEST(Nodes, NamesTheMissingNodesWhenTheStartTimesOut) {
   job.tick(20 * kSecond);
   ASSERT_TRUE(job.give_up().has_value());
   EXPECT_EQ(job.give_up()->reason, Nodes::GiveUp::Reason::not_arrived);
-  EXPECT_EQ(job.give_up()->text,
-            "2 of at least 3 nodes are here after 20 s (--start-timeout): node 1 (train-1), node 3 (train-3) did not "
-            "arrive; check the log there, and that tcp://x:1 can be reached from there");
+  EXPECT_EQ(
+      job.give_up()->text,
+      "2 of at least 3 nodes are here after 20 s (--start-timeout): node 1 (train-1) and node 3 (train-3) did not "
+      "arrive; check the log there, and that tcp://x:1 can be reached from there");
   EXPECT_TRUE(job.next().is_never());
 }
 

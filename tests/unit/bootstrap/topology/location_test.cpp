@@ -368,7 +368,7 @@ TEST(MemberLocations, OfAHostIsThatOfItsLowestRank) {
 }
 
 TEST(MemberLocations, AreListedInTheLog) {
-  EXPECT_EQ(line_of_locations({"z/1", "z/2"}), "locations of hosts in the network: z/1, z/2");
+  EXPECT_EQ(line_of_locations({"z/1", "z/2"}), "locations of hosts in the network: z/1 and z/2");
   EXPECT_EQ(line_of_locations(std::vector<std::string>(10, "z")),
             "locations of hosts in the network: z, z, z, z, z, z, z, z and 2 more");
 }
@@ -384,7 +384,7 @@ TEST(MemberLocations, WarnsOfHostsWithoutALocationAmongOthers) {
   EXPECT_EQ(warning_of_unknown_locations(world), "") << "none is known";
   assign_locations(world, {"z", "z", "", "", "", "z"});
   EXPECT_THAT(warning_of_unknown_locations(world),
-              AllOf(HasSubstr("2 of 5 hosts have no location in the network: c, d. They count as one group"),
+              AllOf(HasSubstr("2 of 5 hosts have no location in the network: c and d. They count as one group"),
                     HasSubstr("set FARANDOLE_LOCATION there")));
   assign_locations(world, {"z", "z", "z", "z", "z", "z"});
   EXPECT_EQ(warning_of_unknown_locations(world), "");
