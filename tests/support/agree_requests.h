@@ -47,7 +47,7 @@ inline NegotiatorOptions options_for(int size) {
   NegotiatorOptions options;
   options.size = size;
   for (int rank = 0; rank < size; ++rank) {
-    options.rank_names.push_back("rank " + std::to_string(rank) + " (host-" + static_cast<char>('a' + rank) + ")");
+    options.world_ranks.push_back({rank, std::string("host-") + static_cast<char>('a' + rank)});
   }
   return options;
 }

@@ -51,7 +51,7 @@ std::optional<Failure> missing_member(const Unit& unit, const Pending& pending, 
       std::swap(mismatch.first, mismatch.second);
       std::swap(mismatch.first_has, mismatch.second_has);
     }
-    return Failure{Code::mismatch, describe(pending.name, mismatch, options.rank_names), mismatch.second};
+    return Failure{Code::mismatch, describe(pending.name, mismatch, options.world_ranks), mismatch.second};
   }
   return std::nullopt;
 }
@@ -64,7 +64,7 @@ std::optional<Failure> needs_joined(const Unit& unit, const Pending& pending, co
     if (pending.submitted_by(rank) || !had_joined(unit, rank)) continue;
     return Failure{Code::mismatch,
                    fmt::format("{}: {} is not supported while {} has joined", pending.name, name_of(kind),
-                               rank_name(rank, options.rank_names)),
+                               rank_name(rank, options.world_ranks)),
                    rank};
   }
   return std::nullopt;
@@ -75,7 +75,7 @@ std::optional<Failure> failure_of(const Unit& unit, const NegotiatorOptions& opt
   for (const Pending& pending : unit.members) {
     const auto votes = pending.votes();
     if (const auto mismatch = first_mismatch(votes, options.size)) {
-      return Failure{Code::mismatch, describe(pending.name, *mismatch, options.rank_names), mismatch->second};
+      return Failure{Code::mismatch, describe(pending.name, *mismatch, options.world_ranks), mismatch->second};
     }
     if (auto failure = missing_member(unit, pending, options)) return failure;
     if (auto failure = needs_joined(unit, pending, options)) return failure;
@@ -253,7 +253,7 @@ void Negotiator::submit(int from, std::span<const Request* const> requests, int6
 
 void Negotiator::leave(int rank, const std::string& why) {
   if (state_->left) return;
-  std::string text = fmt::format("{} has shut down", rank_name(rank, state_->options.rank_names));
+  std::string text = fmt::format("{} has shut down", rank_name(rank, state_->options.world_ranks));
   if (!why.empty()) text += ": " + why;
   state_->left = Failure{Code::shut_down, std::move(text), rank};
 }

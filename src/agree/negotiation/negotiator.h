@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "agree/negotiation/message.h"
+#include "agree/negotiation/world_rank.h"
 #include "agree/tuning/step_tuner.h"
 
 namespace fdl {
@@ -23,8 +24,7 @@ struct NegotiatorOptions {
   bool optimistic = false;        // lock an optimistic order: ranks cannot read each other's readiness
   std::optional<TunerOptions> tune = std::nullopt;  // RootSession tunes the cut of the locked order
   std::optional<BucketCut> cut = std::nullopt;      // of the locked order, or where tuning begins; else the default one
-  // rank_names[r] names rank r of the group in texts, such as "rank 3 (host-b)".
-  std::vector<std::string> rank_names;
+  std::vector<WorldRank> world_ranks;  // by rank of the group, for texts; empty: the ranks are those of the world
 };
 
 // Tensors that the same ranks have submitted and the same other ranks have not.

@@ -213,16 +213,11 @@ std::optional<Mismatch> first_mismatch(Votes votes, int size) {
   }
 }
 
-std::string describe(std::string_view name, const Mismatch& mismatch, const std::vector<std::string>& rank_names) {
-  const std::string second = rank_name(mismatch.second, rank_names);
+std::string describe(std::string_view name, const Mismatch& mismatch, const std::vector<WorldRank>& ranks) {
+  const std::string second = rank_name(mismatch.second, ranks);
   if (mismatch.first < 0) return fmt::format("{}: {} has {}; {}", name, second, mismatch.second_has, mismatch.demand);
-  return fmt::format("{}: {} has {}, {} has {}; {}", name, rank_name(mismatch.first, rank_names), mismatch.first_has,
-                     second, mismatch.second_has, mismatch.demand);
-}
-
-std::string rank_name(int rank, const std::vector<std::string>& rank_names) {
-  const auto index = static_cast<std::size_t>(rank);
-  return index < rank_names.size() ? rank_names[index] : fmt::format("rank {}", rank);
+  return fmt::format("{}: {} has {}, {} has {}; {}", name, rank_name(mismatch.first, ranks), mismatch.first_has, second,
+                     mismatch.second_has, mismatch.demand);
 }
 
 }  // namespace fdl

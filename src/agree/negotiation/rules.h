@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agree/negotiation/message.h"
+#include "agree/negotiation/world_rank.h"
 
 namespace fdl {
 
@@ -47,9 +48,6 @@ std::optional<Mismatch> same_group(Votes votes);
 std::optional<Mismatch> first_mismatch(Votes votes, int size);
 
 // "grad: rank 0 (host-a) has float32, rank 1 (host-b) has int32; all ranks must submit the same dtype"
-std::string describe(std::string_view name, const Mismatch& mismatch, const std::vector<std::string>& rank_names);
-
-// "rank 3 (host-b)", or "rank 3" where `rank_names` has no such rank.
-std::string rank_name(int rank, const std::vector<std::string>& rank_names);
+std::string describe(std::string_view name, const Mismatch& mismatch, const std::vector<WorldRank>& ranks);
 
 }  // namespace fdl

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <map>
 
@@ -35,39 +34,25 @@ std::string quoted(const std::vector<std::string>& names, std::size_t shown) {
   return list(names.size(), shown, [&](std::size_t i) { return fmt::format("'{}'", names[i]); });
 }
 
-// Texts use world ranks, and only rank_names maps the group's ranks to them: "rank 3 (host-b)".
-struct WorldRanks {
+std::string numbers_of(const std::vector<int>& ranks, const std::vector<WorldRank>& world) {
   std::vector<int> numbers;
-  std::vector<std::string> hosts;
-};
-
-WorldRanks world_ranks_of(const std::vector<int>& ranks, const std::vector<std::string>& rank_names) {
-  WorldRanks world;
-  for (const int rank : ranks) {
-    const std::string name = rank_name(rank, rank_names);
-    const std::string_view text = name;
-    const std::size_t host = text.find(" (");
-    int number = rank;
-    if (text.starts_with("rank ")) std::from_chars(text.data() + 5, text.data() + text.size(), number);
-    world.numbers.push_back(number);
-    if (host != text.npos && text.ends_with(')')) {
-      world.hosts.emplace_back(text.substr(host + 2, text.size() - host - 3));
-    }
-  }
-  return world;
-}
-
-std::string numbers_of(const std::vector<int>& ranks, const std::vector<std::string>& rank_names) {
-  return describe_ranks(world_ranks_of(ranks, rank_names).numbers);
+  for (const int rank : ranks) numbers.push_back(world_rank(rank, world).number);
+  return describe_ranks(numbers);
 }
 
 // "rank 1 (host-b), rank 2 (host-c)", and for many "ranks 96-127 on host-c and host-d".
-std::string names_of(const std::vector<int>& ranks, const std::vector<std::string>& rank_names) {
+std::string names_of(const std::vector<int>& ranks, const std::vector<WorldRank>& world) {
   if (ranks.size() <= kNamesOfRanks) {
-    return list(ranks.size(), kNamesOfRanks, [&](std::size_t i) { return rank_name(ranks[i], rank_names); });
+    return list(ranks.size(), kNamesOfRanks, [&](std::size_t i) { return rank_name(ranks[i], world); });
   }
-  const WorldRanks world = world_ranks_of(ranks, rank_names);
-  return describe_ranks(world.numbers, world.hosts);
+  std::vector<int> numbers;
+  std::vector<std::string> hosts;
+  for (const int rank : ranks) {
+    const WorldRank one = world_rank(rank, world);
+    numbers.push_back(one.number);
+    if (!one.host.empty()) hosts.push_back(one.host);
+  }
+  return describe_ranks(numbers, hosts);
 }
 
 // The pending names in the order of submission, which does not depend on the hash map.
@@ -98,8 +83,8 @@ std::string hints(const std::vector<const Pending*>& pending, const Stall& stall
     const auto names = waits_for(pending, missing, stall.ready.front());
     if (names.empty()) continue;
     ++hinted;
-    text +=
-        fmt::format("; {} waits for {} instead", numbers_of({missing}, options.rank_names), quoted(names, kHintsShown));
+    text += fmt::format("; {} waits for {} instead", numbers_of({missing}, options.world_ranks),
+                        quoted(names, kHintsShown));
   }
   return text;
 }
@@ -107,11 +92,11 @@ std::string hints(const std::vector<const Pending*>& pending, const Stall& stall
 std::string text_of(const Stall& stall, RequestKind kind, const std::vector<const Pending*>& pending,
                     const NegotiatorOptions& options) {
   const bool several = stall.names.size() > 1;
-  const std::string ready = stall.ready.empty() ? "no rank" : numbers_of(stall.ready, options.rank_names);
+  const std::string ready = stall.ready.empty() ? "no rank" : numbers_of(stall.ready, options.world_ranks);
   const auto seconds = std::max<int64_t>(stall.waiting_ns / 100'000'000, 0) / 10.0;
   return fmt::format("{} ({}) {} waited for {:g} s: {} submitted {}, missing: {}{}", quoted(stall.names, kNamesShown),
                      name_of(kind), several ? "have" : "has", seconds, ready, several ? "them" : "it",
-                     names_of(stall.missing, options.rank_names), hints(pending, stall, options));
+                     names_of(stall.missing, options.world_ranks), hints(pending, stall, options));
 }
 
 // Sorts the ranks into those that are ready and those that are missing. A joined rank is neither.

@@ -32,7 +32,7 @@ NegotiatorOptions for_negotiation(NegotiatorOptions options) {
 
 struct RootSession::State {
   State(NegotiatorOptions options, std::size_t capacity)
-      : rank_names(options.rank_names),
+      : world_ranks(options.world_ranks),
         size(options.size),
         left(static_cast<std::size_t>(options.size), false),
         cache(options.size, capacity),
@@ -45,7 +45,7 @@ struct RootSession::State {
   Result<std::vector<const Request*>> requests_in(int from, const RequestMessage& message) const;
   Status check_new(int from, const std::vector<const Request*>& requests) const;
   Status reject(int from, Code code, std::string_view what) const {
-    return Status(code, fmt::format("{}: {}", rank_name(from, rank_names), what));
+    return Status(code, fmt::format("{}: {}", rank_name(from, world_ranks), what));
   }
 
   Status reject_twice(int from, std::string_view name) const {
@@ -64,7 +64,7 @@ struct RootSession::State {
   std::optional<Plan> leave_optimistic_order();
   bool begins_turns() { return device_is_shared && !in_order && !std::exchange(takes_turns, true); }
 
-  std::vector<std::string> rank_names;
+  std::vector<WorldRank> world_ranks;
   int size;
   std::vector<bool> left;
   std::function<void(int, const Request&)> on_request;  // see watch(); empty: no observer

@@ -17,15 +17,14 @@ constexpr double kNews_s = 1.5;
 
 }  // namespace
 
-NamedOperations::NamedOperations(Communicator& comm, const Config& config, const std::vector<std::string>& rank_names,
-                                 std::shared_ptr<HostMemory> memory, OrderTuning tuning,
-                                 std::shared_ptr<LaunchTurns> turns)
+NamedOperations::NamedOperations(Communicator& comm, const Config& config, std::shared_ptr<HostMemory> memory,
+                                 OrderTuning tuning, std::shared_ptr<LaunchTurns> turns)
     : comm_(comm),
       failure_(config, kNews_s),
       submissions_(comm.rank(), comm.size()),
-      exchange_(comm, config, rank_names, std::move(tuning), operations_.telemetry(), *this),
+      exchange_(comm, config, std::move(tuning), operations_.telemetry(), *this),
       order_(comm, config, submissions_, exchange_, pending_, operations_),
-      executor_(comm, rank_names[static_cast<std::size_t>(comm.rank())], std::move(memory),
+      executor_(comm, name_of(comm.members()[static_cast<std::size_t>(comm.rank())]), std::move(memory),
                 turns ? std::move(turns) : std::make_shared<LaunchTurns>(), pending_, order_, operations_, failure_) {}
 
 NamedOperations::~NamedOperations() {

@@ -30,12 +30,10 @@ namespace fdl {
 
 class NamedOperations final : private PlanExchange::Receiver {
  public:
-  // `memory` is memory that all ranks of the host map, for the fusion buffer, or null. `rank_names` are the names of
-  // the group's ranks in error texts. `turns`: those at the device, of all groups of this rank; null: this is the only
-  // group that uses one. `comm` and `config` outlive this object.
-  NamedOperations(Communicator& comm, const Config& config, const std::vector<std::string>& rank_names,
-                  std::shared_ptr<HostMemory> memory = nullptr, OrderTuning tuning = {},
-                  std::shared_ptr<LaunchTurns> turns = nullptr);
+  // `memory` is memory that all ranks of the host map, for the fusion buffer, or null. `turns`: those at the device, of
+  // all groups of this rank; null: this is the only group that uses one. `comm` and `config` outlive this object.
+  NamedOperations(Communicator& comm, const Config& config, std::shared_ptr<HostMemory> memory = nullptr,
+                  OrderTuning tuning = {}, std::shared_ptr<LaunchTurns> turns = nullptr);
   ~NamedOperations();
   NamedOperations(const NamedOperations&) = delete;
   NamedOperations& operator=(const NamedOperations&) = delete;

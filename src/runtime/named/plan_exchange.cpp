@@ -15,8 +15,9 @@ namespace {
 constexpr std::array<std::byte, 1> kAllCame{std::byte{1}};
 
 // Locking is disabled in a group of one rank, which sends no messages to save.
-NegotiatorOptions negotiator_options(Communicator& comm, const Config& config, const OrderTuning& tuning,
-                                     const std::vector<std::string>& rank_names) {
+NegotiatorOptions negotiator_options(Communicator& comm, const Config& config, const OrderTuning& tuning) {
+  std::vector<WorldRank> ranks;
+  for (const Member& member : comm.members()) ranks.push_back({.number = member.world_rank, .host = member.host_name});
   return {.size = comm.size(),
           .fusion_bytes = config.fusion_bytes,
           .stall_warning_ns = seconds_to_ns(config.stall_warning_s),
@@ -25,7 +26,7 @@ NegotiatorOptions negotiator_options(Communicator& comm, const Config& config, c
           .optimistic = comm.readiness_flags() == nullptr,
           .tune = tuning.tune,
           .cut = tuning.cut,
-          .rank_names = rank_names};
+          .world_ranks = std::move(ranks)};
 }
 
 AgreementTree tree_of(Communicator& comm, const Config& config) {
@@ -59,8 +60,8 @@ bool fits_group(const Bucket& bucket, int ranks) {
 
 }  // namespace
 
-PlanExchange::PlanExchange(Communicator& comm, const Config& config, const std::vector<std::string>& rank_names,
-                           OrderTuning tuning, NamedTelemetry& telemetry, Receiver& receiver)
+PlanExchange::PlanExchange(Communicator& comm, const Config& config, OrderTuning tuning, NamedTelemetry& telemetry,
+                           Receiver& receiver)
     : comm_(comm),
       telemetry_(telemetry),
       receiver_(receiver),
@@ -69,7 +70,7 @@ PlanExchange::PlanExchange(Communicator& comm, const Config& config, const std::
       member_(static_cast<std::size_t>(config.cache_capacity)) {
   if (tree_.is_relay()) relay_.emplace(tree_);
   if (tree_.is_root()) {
-    root_ = std::make_unique<RootSession>(negotiator_options(comm, config, tuning, rank_names),
+    root_ = std::make_unique<RootSession>(negotiator_options(comm, config, tuning),
                                           static_cast<std::size_t>(config.cache_capacity));
     tuning_report_.begin(std::move(tuning));
   }

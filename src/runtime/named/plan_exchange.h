@@ -50,8 +50,8 @@ class PlanExchange {
   };
 
   // `tuning`: how the cut of locked orders is tuned, and where the result goes; see tuning_report.h.
-  PlanExchange(Communicator& comm, const Config& config, const std::vector<std::string>& rank_names, OrderTuning tuning,
-               NamedTelemetry& telemetry, Receiver& receiver);
+  PlanExchange(Communicator& comm, const Config& config, OrderTuning tuning, NamedTelemetry& telemetry,
+               Receiver& receiver);
 
   // Sends the requests of `submissions`, receives messages and makes a plan (root only). Returns whether anything
   // moved. `backlog_bytes`: the size of the buckets that were agreed on and have not begun on this rank.

@@ -893,8 +893,8 @@ TEST_F(Stalls, ExcludeJoinedRanksAndJoins) {
   EXPECT_THAT(stalls[0].missing, ElementsAre(2));
 }
 
-TEST_F(Stalls, UseWorldRanksWhereRankNamesHaveThem) {
-  Use({.size = 2, .stall_warning_ns = kSecond, .rank_names = {"rank 5 (host-x)", "rank 9 (host-y)"}});
+TEST_F(Stalls, NameRanksOfTheWorld) {
+  Use({.size = 2, .stall_warning_ns = kSecond, .world_ranks = {{5, "host-x"}, {9, "host-y"}}});
   Submit(0, {allreduce("a")});
   EXPECT_EQ(negotiator_->stalls(kSecond)[0].text,
             "'a' (allreduce) has waited for 1 s: rank 5 submitted it, missing: rank 9 (host-y)");

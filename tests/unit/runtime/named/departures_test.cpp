@@ -51,7 +51,7 @@ TEST(Departures, AMessageThatIsSlowerThanTheNewsOfItsRankEndsNoGroup) {
   ranks.progress({0, 1});
   for (const Tensor* tensor : {&of_root, &of_other}) {
     ASSERT_TRUE(tensor->handle->done());
-    EXPECT_NE(tensor->handle->status().text().find("rank 12 has shut down"), std::string::npos)
+    EXPECT_NE(tensor->handle->status().text().find("rank 12 (host-2) has shut down"), std::string::npos)
         << tensor->handle->status().text();
   }
   EXPECT_TRUE(ranks[0].named.failure().ok()) << ranks[0].named.failure().text();

@@ -17,8 +17,7 @@ namespace fdl::test {
 class DrivenRanks {
  public:
   struct Rank {
-    Rank(std::unique_ptr<Communicator> made, const Config& config, const std::vector<std::string>& names)
-        : comm(std::move(made)), named(*comm, config, names) {}
+    Rank(std::unique_ptr<Communicator> made, const Config& config) : comm(std::move(made)), named(*comm, config) {}
 
     void submit(Tensor& tensor, const std::string& name) {
       std::vector<Entry> entries;
@@ -39,12 +38,10 @@ class DrivenRanks {
   explicit DrivenRanks(int size, const Config& config = make_config())
       : config_(config), ranks_(static_cast<std::size_t>(size)) {
     const std::string id = unique_id();
-    std::vector<std::string> names;
-    for (int rank = 0; rank < size; ++rank) names.push_back("rank " + std::to_string(10 + rank));
     // All ends of the loopback are made at once.
     run_ranks(size, [&](int rank) {
       ranks_[static_cast<std::size_t>(rank)] =
-          std::make_unique<Rank>(make_communicator(id, rank, size, config_), config_, names);
+          std::make_unique<Rank>(make_communicator(id, rank, size, config_), config_);
     });
   }
 
