@@ -123,7 +123,7 @@ tcp_info tcp_info_of(int fd) {
 
 }  // namespace
 
-Result<UniqueFd> begin_connect(const Address& address, bool* refused) {
+Result<UniqueFd> begin_connect(const Address& address, ConnectFault* fault) {
   FDL_ASSIGN_OR_RETURN(const SocketAddress target, parse_address(address));
   UniqueFd fd(::socket(target.family(), kStreamFlags, 0));
   if (!fd) return Status::from_errno("socket");
@@ -134,7 +134,11 @@ Result<UniqueFd> begin_connect(const Address& address, bool* refused) {
   // An interrupted connect continues in the background, like one that is in progress.
   if (::connect(fd.get(), target.raw(), target.length) != 0 && errno != EINPROGRESS && errno != EINTR) {
     const int error = errno;
-    if (refused != nullptr) *refused = error == ECONNREFUSED;
+    if (fault != nullptr) {
+      *fault = error == ECONNREFUSED    ? ConnectFault::nothing_listens
+               : error == EADDRNOTAVAIL ? ConnectFault::no_port
+                                        : ConnectFault::other;
+    }
     return Status::from_errno("connect", error);
   }
   return fd;

@@ -48,9 +48,12 @@ Result<UniqueFd> accept_one(int listening_fd);
 // TCP_NODELAY, keepalive (5 s idle, 3 probes of 2 s) and TCP_USER_TIMEOUT of 15 s.
 Result<UniqueFd> connect_any(std::span<const Address> addresses, Deadline deadline);
 // Begins a non-blocking connect, for a driver of many connections at once. The socket becomes writable when the connect
-// has succeeded or failed; SO_ERROR has the result. `refused` is set to true if the failure is that nothing listens
-// there; a Unix socket fails at once.
-Result<UniqueFd> begin_connect(const Address& address, bool* refused = nullptr);
+// has succeeded or failed; SO_ERROR has the result. If it fails at once, `fault` is set, and `other` is neither of
+// these:
+//   nothing_listens  the address refuses connections; only a Unix socket tells it at once
+//   no_port          this host has no free port to connect from
+enum class ConnectFault : unsigned char { other, nothing_listens, no_port };
+Result<UniqueFd> begin_connect(const Address& address, ConnectFault* fault = nullptr);
 // Adapts a TCP connection to outages of the network that last up to `outage_s`, which it must survive: keepalive and
 // TCP_USER_TIMEOUT end it only later. The kernel doubles its pause before each retransmission, so without a limit a
 // connection could be silent once more for as long as the outage has lasted. Kernels before Linux 6.15 have no limit.

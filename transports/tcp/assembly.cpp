@@ -42,6 +42,11 @@ Status tcp_keys_differ(const Membership& membership, int peer, const std::string
                                    membership.name_of(membership.rank), membership.name_of(peer), failures));
 }
 
+Status tcp_lacks_port(const Membership& membership, int peer, const std::string& failures) {
+  return Status(Code::resource, fmt::format("tcp: {} is not connected to {}: {}", membership.name_of(membership.rank),
+                                            membership.name_of(peer), failures));
+}
+
 std::size_t Assembly::place_count(const std::vector<int>& streams) {
   return static_cast<std::size_t>(kChannelCount * std::max(1, *std::max_element(streams.begin(), streams.end())));
 }
@@ -90,13 +95,11 @@ Status Assembly::start() {
   // Time is kept in reserve for connecting to the others after a lower rank has not published, so that the error names
   // only that rank.
   const Deadline deadline = membership_.deadline;
-  // A quarter of the remaining time, at most 1 s.
-  Deadline for_fetching = deadline;
   if (!deadline.is_never()) {
     const int64_t reserve_ns = std::min<int64_t>(deadline.remaining_ns() / 4, 1'000'000'000);
-    for_fetching = deadline.shifted_by_ns(-reserve_ns);
+    for_fetching_ = deadline.shifted_by_ns(-reserve_ns);
   }
-  FDL_RETURN_IF_ERROR(fetch_addresses(for_fetching));
+  FDL_RETURN_IF_ERROR(fetch_addresses(for_fetching_));
   return run(deadline);
 }
 
@@ -135,8 +138,14 @@ Status Assembly::run(Deadline deadline) {
 Status Assembly::on_round_failed(std::size_t place) {
   const Link& failed = link(place);
   last_failure_[static_cast<std::size_t>(failed.caller.target)] = failed.failures;
-  return failed.refused_rounds < kFinalRefusals ? Status()
-                                                : tcp_keys_differ(membership_, failed.caller.target, failed.failures);
+  if (failed.refused_rounds >= kFinalRefusals) {
+    return tcp_keys_differ(membership_, failed.caller.target, failed.failures);
+  }
+  // The others wait until the deadline, and would then name this rank without the reason.
+  if (failed.lacks_port() && for_fetching_.passed()) {
+    return tcp_lacks_port(membership_, failed.caller.target, failed.failures);
+  }
+  return {};
 }
 
 Status Assembly::on_accepted(std::size_t place) {

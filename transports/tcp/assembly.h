@@ -43,6 +43,7 @@ class Assembly final : private TcpLinks {
   const Membership& membership_;
   const std::vector<int>& streams_;
   const std::size_t place_count_;
+  Deadline for_fetching_ = Deadline::never();  // earlier than the deadline by a quarter of the time, at most 1 s
   std::vector<TcpConnection> connected_;
   std::vector<bool> published_;            // by member: whether its addresses were fetched
   std::vector<std::string> last_failure_;  // by member: errors of the last round of calls
@@ -54,6 +55,9 @@ std::string tcp_protection_of(const Membership& membership);
 // The seals of a connection with a member; null if the two do not protect their bytes.
 std::unique_ptr<StreamProtection> tcp_protection(const Membership& membership, int peer,
                                                  const TcpConnection& connection);
+
+// This rank has no port to connect from: it lacks a resource, and the peer is not at fault.
+Status tcp_lacks_port(const Membership& membership, int peer, const std::string& failures);
 
 // The errors of members that do not fit together: different numbers of connections, different keys.
 Status tcp_streams_differ(const Membership& membership, const TcpCaller& caller, int mine);

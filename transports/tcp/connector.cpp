@@ -304,6 +304,8 @@ Status TcpConnector::Loop::on_round_failed(std::size_t place) {
     fail(place, tcp_keys_differ(owner->endpoint->membership_, call.caller.target, call.failures));
   } else if (call.deaf_rounds == kFinalRefusals) {
     fail(place, blame_callee(place, Code::peer_lost, "does not listen any more: it has left"), true);
+  } else if (slot->give_up.passed() && call.lacks_port()) {
+    fail(place, tcp_lacks_port(owner->endpoint->membership_, call.caller.target, call.failures));
   } else if (slot->give_up.passed()) {
     fail(place,
          blame_callee(place, Code::timeout,

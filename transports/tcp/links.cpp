@@ -192,10 +192,12 @@ Status TcpLinks::try_address(std::size_t place) {
     link.none_listens = false;
     return next_address(place, Status(Code::transport, "it published no address"));
   }
-  bool refused = false;
-  Result<UniqueFd> fd = begin_connect(link.addresses[link.trying], &refused);
+  ConnectFault fault = ConnectFault::other;
+  Result<UniqueFd> fd = begin_connect(link.addresses[link.trying], &fault);
+  link.has_begun |= fd.ok();
+  link.had_no_port |= !fd.ok() && fault == ConnectFault::no_port;
   if (!fd.ok()) {
-    if (!refused) link.none_listens = false;
+    if (fault != ConnectFault::nothing_listens) link.none_listens = false;
     return next_address(place, fd.status());
   }
   link.fd = fd.take();
@@ -229,6 +231,8 @@ void TcpLinks::rest(std::size_t place) {
   link.failures.clear();
   link.was_refused = false;
   link.none_listens = true;
+  link.has_begun = false;
+  link.had_no_port = false;
   link.state = Link::State::resting;
   link.timeout = Deadline::after_ns(kRestNs);
 }

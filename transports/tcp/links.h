@@ -62,8 +62,13 @@ class TcpLinks {
     bool was_refused = false;                // a farandole process answered in this round and refused the handshake
     Deadline refusable = Deadline::never();  // later the callee may have ended the handshake because it took too long
     bool none_listens = true;                // every address of this round refused the connection
+    bool has_begun = false;                  // a connection to some address of this round was begun
+    bool had_no_port = false;                // this host had no port to connect to some address of this round from
     int refused_rounds = 0;                  // in a row
     int deaf_rounds = 0;                     // in a row, in which none listened
+
+    // After a round: the call has failed for want of a port of this host, so the callee is not at fault.
+    bool lacks_port() const { return had_no_port && !has_begun; }
   };
 
   // Limit for the handshake of an established connection.

@@ -26,7 +26,9 @@ class Attempt {
  public:
   Attempt(const Address& address, std::string_view purpose, std::string_view job_key, std::string_view mine)
       : address_(address), introduction_(Introduction::Role::client, job_key, purpose, mine) {
-    auto fd = begin_connect(address, &nothing_listens_);
+    ConnectFault fault = ConnectFault::other;
+    auto fd = begin_connect(address, &fault);
+    nothing_listens_ = fault == ConnectFault::nothing_listens;
     if (fd.ok()) {
       fd_ = fd.take();
     } else {

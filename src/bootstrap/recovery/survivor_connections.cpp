@@ -216,9 +216,9 @@ void SurvivorConnections::keep_links() {
 void SurvivorConnections::begin(int rank, Link& link) {
   if (link.addresses.empty()) return calls_.postpone(rank, now_ns());
   calls_.begin(rank, now_ns());
-  bool refused = false;
-  auto fd = begin_connect(link.addresses[link.next_address], &refused);
-  if (!fd.ok()) return fail_address(rank, link, refused);
+  ConnectFault fault = ConnectFault::other;
+  auto fd = begin_connect(link.addresses[link.next_address], &fault);
+  if (!fd.ok()) return fail_address(rank, link, fault == ConnectFault::nothing_listens);
   link.connecting = fd.take();
   link.until = Deadline::after_ns(kConnect_ns);
 }

@@ -169,9 +169,11 @@ NodeSearch::Result NodeSearch::attempt_address(const std::string& address, Deadl
   const auto failed = [&](const Status& why, Outcome outcome = Outcome::silent) {
     return Result{.outcome = outcome, .failure = why.while_doing("asking the node at " + address)};
   };
-  bool is_refused = false;
-  auto fd = begin_connect({address}, &is_refused);
-  if (!fd.ok()) return failed(fd.status(), is_refused ? Outcome::refused : Outcome::silent);
+  ConnectFault fault = ConnectFault::other;
+  auto fd = begin_connect({address}, &fault);
+  if (!fd.ok()) {
+    return failed(fd.status(), fault == ConnectFault::nothing_listens ? Outcome::refused : Outcome::silent);
+  }
   int error = 0;
   socklen_t length = sizeof error;
   if (!wait_writable(fd->get(), deadline)) return failed(Status(Code::timeout, "no answer in time"));

@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 import farandole
+import numpy
+import pytest
 from launch import FARANDOLE, SUPPORT
 
 PORTS = range(40000, 40004)
@@ -38,7 +40,7 @@ def listen():
     del holders
 
 
-def _output_of(check, rank):
+def _output_of(check, rank, *arguments):
     as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     given = {
         "FARANDOLE_RANK": str(rank),
@@ -48,7 +50,7 @@ def _output_of(check, rank):
         "FARANDOLE_START_TIMEOUT_S": "2",
         "PYTHONPATH": SUPPORT,
     }
-    command = ["unshare", "--net", *as_root, sys.executable, __file__, check]
+    command = ["unshare", "--net", *as_root, sys.executable, __file__, check, *arguments]
     done = subprocess.run(
         command,
         env={**os.environ, **given},
@@ -74,13 +76,14 @@ def test_a_rank_that_has_no_port_to_listen_at_says_so():
 def start():
     try:
         farandole.init()
+        farandole.allreduce(numpy.ones(4, numpy.float32))
     except farandole.Error as error:
         print("FAILED", error.code, error.culprit_rank, error.text)
 
 
-def job():
+def job(*settings):
     holders = _use_all_ports()
-    variables = {**os.environ, "FARANDOLE_TRANSPORT": "tcp"}
+    variables = {**os.environ, "FARANDOLE_TRANSPORT": "tcp", **dict(one.split("=") for one in settings)}
     for name in ("RANK", "SIZE", "RENDEZVOUS"):
         del variables[f"FARANDOLE_{name}"]
     subprocess.run([FARANDOLE, "run", "-np", "4", "--", sys.executable, __file__, "start"], env=variables, check=True)
@@ -97,5 +100,21 @@ def test_ranks_that_have_no_port_to_listen_at_lack_a_resource():
         assert culprit != rank and (culprit == "-1" or sentence.startswith(f"rank {culprit} (")), text
 
 
+# They listen at ports that are not among those to connect from. In a mesh a rank calls the lower ones, so rank 0 lacks
+# nothing; at first use any rank may be the first that calls.
+@pytest.mark.parametrize("mesh_ranks", [16, 1])
+def test_ranks_that_have_no_port_to_connect_from_lack_a_resource(mesh_ranks):
+    settings = [f"FARANDOLE_TCP_MESH_RANKS={mesh_ranks}", "FARANDOLE_PORT_BASE=41000", "FARANDOLE_LOST_AFTER_S=1"]
+    text = _output_of("job", 0, *settings)
+    failures = re.findall(r"^\[(\d)\] FAILED RESOURCE (-?\d) (.*)", text, re.MULTILINE)
+    assert len(failures) == 4, text
+    of_mesh = {"1", "2", "3"}
+    for rank, culprit, sentence in failures:
+        assert "no free port to connect from (net.ipv4.ip_local_port_range)" in sentence, text
+        own = rank if culprit == "-1" else culprit
+        assert re.match(rf"rank {own} \(|tcp: rank {own} \(", sentence), text
+        assert mesh_ranks == 1 or own in of_mesh, text
+
+
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
+    globals()[sys.argv[1]](*sys.argv[2:])
