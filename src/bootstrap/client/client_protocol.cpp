@@ -13,6 +13,8 @@ namespace {
 
 using Kind = CoordinatorMessage::Kind;
 
+bool is_after_failure(const CoordinatorMessage& news) { return news.number == CoordinatorMessage::kAfterFailure; }
+
 }  // namespace
 
 ClientProtocol::ClientProtocol(const Hello& hello, const Limits& limits)
@@ -75,10 +77,10 @@ void ClientProtocol::handle(CoordinatorMessage message, int64_t now_ns) {
         leave_confirmed_ = true;
         break;
       }
-      note_left(message.rank, message.why, now_ns);
+      note_left(message.rank, message.why, is_after_failure(message), now_ns);
       break;
     case Kind::departed:
-      note_departed(message.hosts, now_ns);
+      note_departed(message, now_ns);
       break;
     case Kind::comm_failed:
       note_decision(message, now_ns);
@@ -153,7 +155,7 @@ void ClientProtocol::handle_event(CoordinatorMessage message) {
 
 void ClientProtocol::note_lost(CoordinatorMessage message, int64_t now_ns) {
   last_loss_ = {.rank = message.rank, .why = message.why, .moment_ns = now_ns};
-  message.why = with_last_decision(message.rank, message.why, now_ns);
+  if (is_after_failure(message)) message.why = with_last_decision(message.rank, message.why);
   note_gone(CoordinatorEvent::Kind::lost, message, now_ns);
 }
 
@@ -162,7 +164,7 @@ void ClientProtocol::note_lost_together(const CoordinatorMessage& message, int64
   for_each_rank(message.hosts, [&](int rank, const std::string& host) { host_of[rank] = host; });
   for (std::size_t i = 0; i < std::min(message.ranks.size(), message.values.size()); ++i) {
     const int rank = message.ranks[i];
-    CoordinatorMessage loss{.kind = Kind::lost, .rank = rank};
+    CoordinatorMessage loss{.kind = Kind::lost, .number = message.number, .rank = rank};
     loss.why = Status::blame(rank, std::string(host_of[rank]), Code::peer_lost, message.values[i]);
     note_lost(std::move(loss), now_ns);
     // The others have lost this rank, perhaps while it was stopped. What follows came after its end.
@@ -170,13 +172,15 @@ void ClientProtocol::note_lost_together(const CoordinatorMessage& message, int64
   }
 }
 
-void ClientProtocol::note_departed(const std::vector<HostRanks>& hosts, int64_t now_ns) {
-  for_each_rank(hosts, [&](int rank, const std::string& host) { note_left(rank, departure_of(rank, host), now_ns); });
+void ClientProtocol::note_departed(const CoordinatorMessage& message, int64_t now_ns) {
+  for_each_rank(message.hosts, [&](int rank, const std::string& host) {
+    note_left(rank, departure_of(rank, host), is_after_failure(message), now_ns);
+  });
 }
 
-void ClientProtocol::note_left(int rank, const Status& why, int64_t now_ns) {
+void ClientProtocol::note_left(int rank, const Status& why, bool is_after_failure, int64_t now_ns) {
   CoordinatorMessage event{.kind = Kind::left, .rank = rank};
-  event.why = with_last_decision(rank, why, now_ns);
+  event.why = is_after_failure ? with_last_decision(rank, why) : why;
   note_gone(CoordinatorEvent::Kind::left, event, now_ns);
 }
 
@@ -207,10 +211,11 @@ void ClientProtocol::note_decision(const CoordinatorMessage& message, int64_t no
 }
 
 // A program may end, or end all its processes, because a communicator has failed. A rank that waits in another
-// communicator or group finds the departure or loss of such a process, whose cause is the failure.
-Status ClientProtocol::with_last_decision(int rank, const Status& why, int64_t now_ns) const {
+// communicator or group finds the departure or loss of such a process, whose cause is the failure. The coordinator
+// tells whether it came shortly before.
+Status ClientProtocol::with_last_decision(int rank, const Status& why) const {
   const Decision& last = last_decision_;
-  if (last.why.ok() || last.why.error().culprit_rank == rank || now_ns - last.moment_ns > kShortlyAfter_ns) return why;
+  if (last.why.ok() || last.why.error().culprit_rank == rank) return why;
   return with_failure_before(why, last.comm, last.why);
 }
 
@@ -219,7 +224,7 @@ Status ClientProtocol::with_last_decision(int rank, const Status& why, int64_t n
 Status ClientProtocol::with_last_loss(int rank, const Status& why, int64_t now_ns) const {
   const Loss& last = last_loss_;
   if (last.why.ok() || last.rank == rank || now_ns - last.moment_ns > kShortlyAfter_ns) {
-    return with_last_decision(rank, why, now_ns);
+    return now_ns - last_decision_.moment_ns > kShortlyAfter_ns ? why : with_last_decision(rank, why);
   }
   Error error = why.error();
   error.text += "; shortly before, " + last.why.text();

@@ -106,10 +106,10 @@ class ClientProtocol {
   void add_event(CoordinatorEvent event);
   void note_lost(CoordinatorMessage message, int64_t now_ns);
   void note_lost_together(const CoordinatorMessage& message, int64_t now_ns);
-  void note_departed(const std::vector<HostRanks>& hosts, int64_t now_ns);
-  void note_left(int rank, const Status& why, int64_t now_ns);
+  void note_departed(const CoordinatorMessage& message, int64_t now_ns);
+  void note_left(int rank, const Status& why, bool is_after_failure, int64_t now_ns);
   void note_gone(CoordinatorEvent::Kind kind, const CoordinatorMessage& message, int64_t now_ns);
-  Status with_last_decision(int rank, const Status& why, int64_t now_ns) const;
+  Status with_last_decision(int rank, const Status& why) const;
   Status with_last_loss(int rank, const Status& why, int64_t now_ns) const;
   void note_answer();
   void note_query(int64_t now_ns);

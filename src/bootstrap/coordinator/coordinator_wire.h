@@ -75,8 +75,9 @@ struct CoordinatorMessage {
     refused = 33,  // why
     // id; why, or the requested value, members or table; to fetch_many: values, and ranks: those without a value
     reply = 34,
-    server = 35,       // members[0]: the rank whose process serves the coordinator
-    ping = 36,         // id
+    server = 35,  // members[0]: the rank whose process serves the coordinator
+    ping = 36,    // id
+    // These two, `departed` and `lost_together`: number: kAfterFailure, or 0
     lost = 37,         // rank, why
     left = 38,         // rank, why
     comm_failed = 39,  // key: the communicator; why
@@ -116,6 +117,9 @@ struct CoordinatorMessage {
   static constexpr int64_t kFirstLists = 1;
   static constexpr int64_t kFirstTable = 2;
   static constexpr int64_t kFirstLosses = 3;
+
+  // Of news about ranks: they came shortly after the latest `comm_failed` (kShortlyAfter_ns).
+  static constexpr int64_t kAfterFailure = 1;
 
   Kind kind = Kind::hello;
   uint64_t id = 0;

@@ -223,6 +223,7 @@ class JobMembership {
   void decide_against_alive(int64_t now_ns);
   void decide_reports_of(int rank, const Status& why);
   Status end_with_reason(const Member& member) const;
+  int64_t number_of_news() const;
 
   static constexpr int64_t kNoPause_ns = std::numeric_limits<int64_t>::min() / 2;
 
@@ -261,6 +262,7 @@ class JobMembership {
   std::map<std::string, Status> decisions_;  // by communicator; OK while its first report is in reports_
   std::string last_decided_;                 // of these
   int64_t last_decided_ns_ = 0;
+  int64_t last_failed_ns_ = 0;                             // when the latest of decisions_ was made, departures too
   std::unordered_map<std::string, Query> queries_;         // by communicator
   std::unordered_map<std::string, StallReporter> stalls_;  // by communicator
   std::vector<JobQuery> job_queries_;

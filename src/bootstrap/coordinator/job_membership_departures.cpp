@@ -56,7 +56,7 @@ void JobMembership::announce(const std::vector<int>& ranks, CoordinatorMessage t
   }
   for (const int rank : lost_by_silence_) add(*member_at(rank));
   for (std::size_t i = 0; !one_by_one.empty() && i < ranks.size(); ++i) {
-    CoordinatorMessage event{.kind = each, .rank = ranks[i]};
+    CoordinatorMessage event{.kind = each, .number = together.number, .rank = ranks[i]};
     event.why = member_at(ranks[i])->end;
     send_to_each(one_by_one, std::move(event));
   }
@@ -71,6 +71,7 @@ void JobMembership::announce_departures() {
   std::ranges::sort(ranks);
   CoordinatorMessage together{.kind = Kind::departed};
   together.hosts = by_host(ranks);
+  together.number = number_of_news();
   announce(ranks, std::move(together), CoordinatorMessage::kFirstLists, Kind::left);
 }
 
@@ -85,6 +86,7 @@ void JobMembership::announce_losses() {
   std::vector<int> sorted = ranks;
   std::ranges::sort(sorted);
   together.hosts = by_host(sorted);
+  together.number = number_of_news();
   announce(ranks, std::move(together), CoordinatorMessage::kFirstLosses, Kind::lost);
   for (const int rank : std::exchange(lost_by_silence_, {})) hang_ups_.push_back(member_at(rank)->peer);
 }
@@ -122,6 +124,7 @@ void JobMembership::vacate(Member& member, Member::State state, News news) {
     CoordinatorMessage event{.kind = Kind::left};
     event.rank = member.hello.rank;
     event.why = member.end;
+    event.number = number_of_news();
     send_to_all(std::move(event));
   }
   answer_job_queries_for(member);

@@ -352,6 +352,7 @@ void JobMembership::end_circle(FailureReport& failure, const std::set<int>& rank
 // which then fails for this reason on those that wait or arrive later.
 void JobMembership::decide(const std::string& comm, const Status& why) {
   decisions_[comm] = why;
+  last_failed_ns_ = ticked_ns_;
   // A departure is the consequence of another failure, whose text goes on counting.
   if (why.code() != Code::shut_down) {
     last_decided_ = comm;
@@ -361,6 +362,12 @@ void JobMembership::decide(const std::string& comm, const Status& why) {
   send_to_all(decision_on(comm, why));
   // Last, and by a copy of the name: the arguments may be parts of the report.
   std::erase_if(reports_, [name = comm](const FailureReport& one) { return one.comm == name; });
+}
+
+// Of `lost` and its like. Ranks that compared their own clocks would give different texts.
+int64_t JobMembership::number_of_news() const {
+  const bool is_after = !decisions_.empty() && ticked_ns_ - last_failed_ns_ <= kShortlyAfter_ns;
+  return is_after ? CoordinatorMessage::kAfterFailure : 0;
 }
 
 // A rank that left in good order may have done so because a communicator had failed. Those that wait for it in another

@@ -25,6 +25,11 @@ CoordinatorMessage left(int rank) {
   return message;
 }
 
+CoordinatorMessage after_failure(CoordinatorMessage news) {
+  news.number = CoordinatorMessage::kAfterFailure;
+  return news;
+}
+
 CoordinatorMessage decided(const std::string& comm) {
   CoordinatorMessage message{.kind = Kind::comm_failed};
   message.key = comm;
@@ -133,7 +138,7 @@ TEST_F(LateSetUp, HasMoreTimeAfterADeparture) {
 }
 
 TEST_F(LateSetUp, IsToldOfTheDecisionOrTheLossWhicheverCameFirst) {
-  protocol_.receive({decided("early"), lost(0), decided("late")}, kNow);
+  protocol_.receive({decided("early"), after_failure(lost(0)), decided("late")}, kNow);
   EXPECT_EQ(told("early").text(), "a decision");
   EXPECT_EQ(told("late").text(), "rank 0 was lost; shortly before, communicator 'early' had failed: a decision");
 }
@@ -142,13 +147,16 @@ TEST_F(LateSetUp, IsToldOfTheDecisionOrTheLossWhicheverCameFirst) {
 
 class LossAfterADecision : public LateSetUp {
  protected:
-  // With which text a rank is lost `later_ns` after a decision that names rank 2.
-  std::string text_of(int rank, int64_t later_ns = 0) {
+  // With which text a rank is lost after a decision that names rank 2; `number` is that of the news.
+  std::string text_of(int rank, int64_t number = CoordinatorMessage::kAfterFailure) {
     CoordinatorMessage decision = decided("all comm 1");
     decision.why = Status::blame(2, "host", Code::peer_lost, "rank 2 is cut off");
     protocol_.receive({decision}, kNow);
     static_cast<void>(protocol_.take_events());
-    protocol_.receive({lost(rank)}, kNow + later_ns);
+    CoordinatorMessage loss = lost(rank);
+    loss.number = number;
+    // This rank may have been stopped meanwhile: its clock tells nothing about the others' texts.
+    protocol_.receive({loss}, kNow + 60'000'000'000);
     const auto events = protocol_.take_events();
     EXPECT_EQ(events.size(), 1u);
     EXPECT_EQ(events.front().why.error().culprit_rank, rank);
@@ -167,7 +175,7 @@ TEST_F(LossAfterADecision, IsNamedByADepartureToo) {
   CoordinatorMessage departed{.kind = Kind::departed};
   departed.hosts = {{.host_name = "h"}};
   append_rank(departed.hosts.front().ranges, 0);
-  protocol_.receive({decision, left(3), departed}, kNow);
+  protocol_.receive({decision, after_failure(left(3)), after_failure(departed)}, kNow);
   std::vector<std::string> texts;
   for (const CoordinatorEvent& event : protocol_.take_events()) texts.emplace_back(event.why.text());
   EXPECT_THAT(
@@ -179,9 +187,7 @@ TEST_F(LossAfterADecision, IsNamedByADepartureToo) {
 
 TEST_F(LossAfterADecision, IsTheSameFailureIfTheDecisionNamesThatRank) { EXPECT_EQ(text_of(2), "rank 2 was lost"); }
 
-TEST_F(LossAfterADecision, HasNothingToDoWithOneLongBefore) {
-  EXPECT_EQ(text_of(0, 10'000'000'001), "rank 0 was lost");
-}
+TEST_F(LossAfterADecision, HasNothingToDoWithOneLongBefore) { EXPECT_EQ(text_of(0, 0), "rank 0 was lost"); }
 
 TEST_F(LossAfterADecision, NamesItIfTheRankServedTheCoordinatorToo) {
   CoordinatorMessage server{.kind = Kind::server};

@@ -381,6 +381,33 @@ TEST_F(JobMembershipTest, DepartureAfterAFailureNamesIt) {
                                         "rank 0 (h0): no descriptor is left")));
 }
 
+// Whatever the clocks of the ranks, those that are told of the loss in one message have one text.
+TEST_F(JobMembershipTest, NewsSayWhetherTheyCameShortlyAfterAFailure) {
+  for (const int64_t after_ns : {int64_t{0}, kShortlyAfter_ns, kShortlyAfter_ns + 1}) {
+    lose_after(10);
+    all_arrive();
+    CoordinatorMessage report{.kind = Kind::report};
+    report.key = "a";
+    report.why = Status::blame(0, "h0", Code::resource, "rank 0 (h0): no descriptor is left");
+    membership_.tick(kSecond);
+    EXPECT_TRUE(receive(0, report, kSecond).ok());
+    membership_.tick(kSecond + after_ns);
+    membership_.take_outgoing();
+    membership_.closed(peer(1));
+    EXPECT_TRUE(receive(2, {.kind = Kind::leave}, kSecond + after_ns).ok());
+    membership_.tick(kSecond + after_ns + kSecond);
+    std::map<std::pair<Kind, int>, int64_t> numbers;
+    for (const JobMembership::Outgoing& one : membership_.take_outgoing()) {
+      if (one.peer == peer(0)) numbers[{one.message->kind, one.message->rank}] = one.message->number;
+    }
+    const int64_t expected = after_ns <= kShortlyAfter_ns ? CoordinatorMessage::kAfterFailure : 0;
+    EXPECT_EQ((numbers.at({Kind::lost, 1})), expected) << after_ns;
+    // A departure may be announced later than it came.
+    if (after_ns == kShortlyAfter_ns) continue;
+    EXPECT_EQ((numbers.at({Kind::left, 2})), expected) << after_ns;
+  }
+}
+
 // Without the report the others could only say that rank 1 has shut down.
 TEST_F(JobMembershipTest, ReportBeforeAllHaveArrivedIsTheReasonOfTheFailedStart) {
   arrive(0);
