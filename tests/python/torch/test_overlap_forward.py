@@ -306,6 +306,20 @@ def check_clipping_and_scaling():
         both_ways(train_with)
 
 
+def _has_overtaken(model, optimizer):
+    """Waits for the first layer's bias, and returns 1 if many others were still being reduced."""
+    step = optimizer._communication._deferred
+    if step is None:
+        return 0
+    buckets = optimizer._communication.buckets
+    priorities = [optimizer._communication._priority_of(bucket) for bucket in buckets]
+    assert 0 < priorities[0] < priorities[-1] and priorities == sorted(set(priorities))
+    assert model.first.bias in buckets[-1].parameters
+    model.first.bias.detach()
+    open_parts = [not hvd.poll(handle) for update in step._updates for handle, _ in update.in_flight]
+    return int(sum(open_parts) > 4)
+
+
 def check_overtaking():
     """The first layer's gradient is reduced before those that arrived earlier and are larger.
 
@@ -328,16 +342,9 @@ def check_overtaking():
         optimizer.step()
         if hvd.size() == 1:
             return
-        step = optimizer._communication._deferred
-        if step is None:
-            continue
-        buckets = optimizer._communication.buckets
-        priorities = [optimizer._communication._priority_of(bucket) for bucket in buckets]
-        assert 0 < priorities[0] < priorities[-1] and priorities == sorted(set(priorities))
-        assert model.first.bias in buckets[-1].parameters
-        model.first.bias.detach()
-        open_parts = [not hvd.poll(handle) for update in step._updates for handle, _ in update.in_flight]
-        if sum(open_parts) > 4:
+        seen = torch.tensor([_has_overtaken(model, optimizer)])
+        # All ranks make the same number of steps.
+        if hvd.allreduce_(seen, op=hvd.Max).item():
             return
     raise AssertionError("the first layer's gradient always came last")
 
