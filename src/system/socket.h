@@ -48,10 +48,10 @@ Result<UniqueFd> accept_one(int listening_fd);
 // TCP_NODELAY, keepalive (5 s idle, 3 probes of 2 s) and TCP_USER_TIMEOUT of 15 s.
 Result<UniqueFd> connect_any(std::span<const Address> addresses, Deadline deadline);
 // Begins a non-blocking connect, for a driver of many connections at once. The socket becomes writable when the connect
-// has succeeded or failed; SO_ERROR has the result. If it fails at once, `fault` is set, and `other` is neither of
-// these:
-//   nothing_listens  the address refuses connections; only a Unix socket tells it at once
+// has succeeded or failed; SO_ERROR has the result. If it fails at once, `fault` is set to the reason:
+//   nothing_listens  the address refuses connections; only a Unix socket fails at once for this reason
 //   no_port          this host has no free port to connect from
+//   other            any other error
 enum class ConnectFault : unsigned char { other, nothing_listens, no_port };
 Result<UniqueFd> begin_connect(const Address& address, ConnectFault* fault = nullptr);
 // Adapts a TCP connection to outages of the network that last up to `outage_s`, which it must survive: keepalive and

@@ -195,7 +195,7 @@ Status TcpLinks::try_address(std::size_t place) {
   ConnectFault fault = ConnectFault::other;
   Result<UniqueFd> fd = begin_connect(link.addresses[link.trying], &fault);
   link.has_begun |= fd.ok();
-  link.had_no_port |= !fd.ok() && fault == ConnectFault::no_port;
+  link.had_no_port |= fault == ConnectFault::no_port;
   if (!fd.ok()) {
     if (fault != ConnectFault::nothing_listens) link.none_listens = false;
     return next_address(place, fd.status());

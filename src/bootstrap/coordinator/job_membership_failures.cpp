@@ -364,7 +364,8 @@ void JobMembership::decide(const std::string& comm, const Status& why) {
   std::erase_if(reports_, [name = comm](const FailureReport& one) { return one.comm == name; });
 }
 
-// Of `lost` and its like. Ranks that compared their own clocks would give different texts.
+// The number of a `lost`, `left`, `departed` or `lost_together` message. If each rank compared times of its own clock,
+// ranks could report one loss with different texts.
 int64_t JobMembership::number_of_news() const {
   const bool is_after = !decisions_.empty() && ticked_ns_ - last_failed_ns_ <= kShortlyAfter_ns;
   return is_after ? CoordinatorMessage::kAfterFailure : 0;

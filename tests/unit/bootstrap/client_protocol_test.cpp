@@ -155,7 +155,7 @@ class LossAfterADecision : public LateSetUp {
     static_cast<void>(protocol_.take_events());
     CoordinatorMessage loss = lost(rank);
     loss.number = number;
-    // This rank may have been stopped meanwhile: its clock tells nothing about the others' texts.
+    // A rank that was stopped receives the news late by its own clock. That must not change the text.
     protocol_.receive({loss}, kNow + 60'000'000'000);
     const auto events = protocol_.take_events();
     EXPECT_EQ(events.size(), 1u);
@@ -183,6 +183,21 @@ TEST_F(LossAfterADecision, IsNamedByADepartureToo) {
                  "rank 2 is cut off",
                  "rank 3 (host) has shut down; shortly before, communicator 'all comm 1' had failed: rank 2 is cut off",
                  "rank 0 (h) has shut down; shortly before, communicator 'all comm 1' had failed: rank 2 is cut off"));
+}
+
+TEST_F(LossAfterADecision, NamesItForEachOfSeveralRanksThatAreLostTogether) {
+  CoordinatorMessage decision = decided("all comm 1");
+  decision.why = Status::blame(2, "host", Code::peer_lost, "rank 2 is cut off");
+  CoordinatorMessage together{.kind = Kind::lost_together};
+  together.ranks = {3, 0};
+  together.values = {"rank 3 was lost", "rank 0 was lost"};
+  protocol_.receive({decision, after_failure(together)}, kNow);
+  std::vector<std::string> texts;
+  for (const CoordinatorEvent& event : protocol_.take_events()) texts.emplace_back(event.why.text());
+  EXPECT_THAT(texts, ::testing::ElementsAre(
+                         "rank 2 is cut off",
+                         "rank 3 was lost; shortly before, communicator 'all comm 1' had failed: rank 2 is cut off",
+                         "rank 0 was lost; shortly before, communicator 'all comm 1' had failed: rank 2 is cut off"));
 }
 
 TEST_F(LossAfterADecision, IsTheSameFailureIfTheDecisionNamesThatRank) { EXPECT_EQ(text_of(2), "rank 2 was lost"); }

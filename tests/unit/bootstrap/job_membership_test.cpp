@@ -381,7 +381,7 @@ TEST_F(JobMembershipTest, DepartureAfterAFailureNamesIt) {
                                         "rank 0 (h0): no descriptor is left")));
 }
 
-// Whatever the clocks of the ranks, those that are told of the loss in one message have one text.
+// Only the coordinator's clock decides this, so all ranks report the loss with the same text.
 TEST_F(JobMembershipTest, NewsSayWhetherTheyCameShortlyAfterAFailure) {
   for (const int64_t after_ns : {int64_t{0}, kShortlyAfter_ns, kShortlyAfter_ns + 1}) {
     lose_after(10);
