@@ -22,19 +22,24 @@ namespace fdl::test {
 
 inline const std::string kKey = "a job key for tests";
 
+// A coordinator that has an address and no thread yet, so that ranks may be forked.
+inline std::unique_ptr<Coordinator> listening_coordinator(CoordinatorOptions options) {
+  if (options.job_key.empty()) options.job_key = kKey;
+  if (options.server_name.empty()) options.server_name = "farandole run on host-a";
+  auto opened = Coordinator::open(options);
+  if (!opened.ok()) {
+    ADD_FAILURE() << opened.status().text();
+    std::abort();
+  }
+  return opened.take();
+}
+
 class RunningCoordinator {
  public:
-  explicit RunningCoordinator(CoordinatorOptions options) {
-    if (options.job_key.empty()) options.job_key = kKey;
-    if (options.server_name.empty()) options.server_name = "farandole run on host-a";
-    auto opened = Coordinator::open(options);
-    if (!opened.ok()) {
-      ADD_FAILURE() << opened.status().text();
-      std::abort();
-    }
-    coordinator_ = opened.take();
-    thread_ = std::thread([this] { coordinator_->run(); });
-  }
+  explicit RunningCoordinator(CoordinatorOptions options)
+      : RunningCoordinator(listening_coordinator(std::move(options))) {}
+  explicit RunningCoordinator(std::unique_ptr<Coordinator> listening)
+      : coordinator_(std::move(listening)), thread_([this] { coordinator_->run(); }) {}
   ~RunningCoordinator() { stop(); }
   Coordinator* operator->() { return coordinator_.get(); }
   std::thread::id thread_id() const { return thread_.get_id(); }

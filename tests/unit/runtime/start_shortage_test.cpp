@@ -6,7 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/lifecycle/runtime.h"
@@ -75,12 +77,14 @@ bool start_with(int short_rank, int spare, const std::string& transport) {
   CoordinatorOptions options;
   options.size = kRanks;
   options.address = "unix";
-  test::RunningCoordinator coordinator(options);
+  std::unique_ptr<Coordinator> coordinator = test::listening_coordinator(options);
   const std::string rendezvous = coordinator->address() + "?coordinator=1";
+  // A rank that is forked while the coordinator's thread holds a lock of OpenSSL would wait for that lock for ever.
   std::vector<RankProcess> ranks;
   for (int rank = 0; rank < kRanks; ++rank) {
     ranks.push_back(start(rank, rendezvous, transport, rank == short_rank ? spare : -1));
   }
+  const test::RunningCoordinator running(std::move(coordinator));
   std::vector<std::string> outcomes;
   for (const RankProcess& rank : ranks) outcomes.push_back(rank.outcome());
   int started = 0;
