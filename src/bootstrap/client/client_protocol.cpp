@@ -451,11 +451,12 @@ void ClientProtocol::end_set_ups(const Status& why, int64_t now_ns) {
   has_changed_ = true;
 }
 
-// A probe without an answer is repeated at the usual rate, so that the silence of the coordinator counts in full.
+// A probe without an answer is repeated at the usual rate, so that the silence of the coordinator counts in full. All
+// ranks may have an open request at the same time.
 int64_t ClientProtocol::probe_watched(int64_t now_ns) {
   const int64_t usual_ns = usual_probe_interval_ns(limits_.suspect_after_s);
-  bool any = !undecided_.empty();
-  std::size_t most = 0;
+  bool any = !undecided_.empty() || !replies_.empty();
+  std::size_t most = replies_.empty() ? 0 : static_cast<std::size_t>(hello_.size);
   std::set<int> ranks;
   for (const std::weak_ptr<SetupWatch>& one : watches_) {
     const std::shared_ptr<SetupWatch> watch = one.lock();

@@ -19,7 +19,7 @@ constexpr double kGrace_s = 2;  // for the coordinator's own timeout error, whic
 }  // namespace
 
 // Sends a request and blocks until its reply. It fails early if one of the ranks `of` is gone or the coordinator is
-// lost.
+// lost. A coordinator that is stopped owes the reply, so this thread probes it.
 Result<CoordinatorMessage> SocketClient::send_request(CoordinatorMessage request, const std::vector<int>& of,
                                                       Deadline deadline) {
   uint64_t id = 0;
@@ -28,7 +28,11 @@ Result<CoordinatorMessage> SocketClient::send_request(CoordinatorMessage request
     FDL_ASSIGN_OR_RETURN(id, protocol_.request(std::move(request)));
     carry_out_and_wake();
   }
-  while (!waits_until_settled(id, of, deadline) && !deadline.passed()) deadline.ask();
+  Deadline next_probe = Deadline::after_ns(usual_probe_interval_ns(limits_.suspect_after_s));
+  while (!waits_until_settled(id, of, deadline.earlier(next_probe)) && !deadline.passed()) {
+    if (next_probe.passed()) next_probe = Deadline::at_ns(probe_watched(now_ns()));
+    deadline.ask();
+  }
   MutexLock lock(mutex_);
   auto reply = protocol_.take_reply(id, of);
   carry_out_and_wake();

@@ -115,7 +115,7 @@ class CoordinatorClient {
   // Fires all watches, and each later one when it is made: this rank ends its world, and no set-up of it goes on.
   virtual void end_set_ups(const Status& why) = 0;
   // Calls probe() for the ranks of all watches if it is time to. Returns the time of the next call; INT64_MAX if there
-  // is no watch and no report without a decision.
+  // is no watch, no request without a reply and no report without a decision.
   virtual int64_t probe_watched(int64_t now_ns) = 0;
   // Whether the coordinator has not answered a probe of this rank yet.
   virtual bool has_open_probe() = 0;

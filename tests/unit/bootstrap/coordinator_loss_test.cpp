@@ -544,6 +544,21 @@ TEST(Processes, RankThatWaitsForADecisionFindsTheStopOfTheServingRank) {
   EXPECT_FALSE((*rank)->has_open_probe());
 }
 
+// A publish waits for no other rank, and no set-up need be watched meanwhile.
+TEST(Processes, RankThatWaitsForAReplyFindsTheStopOfTheServingRank) {
+  const std::string rendezvous = fresh_name();
+  Child server(0, 2, rendezvous, true, 0.6);
+  auto rank = join_with({.silence_warning_s = 0.2, .lost_after_s = 0.6, .suspect_after_s = 0.01}, rendezvous, 1, 2);
+  ASSERT_TRUE(rank);
+  ASSERT_TRUE((*rank)->wait_for_all(Deadline::after_seconds(60)).ok());
+  server.stop();
+  const Status published = (*rank)->publish("k", "v");
+  EXPECT_EQ(published.code(), Code::peer_lost);
+  EXPECT_EQ(published.error().culprit_rank, 0);
+  EXPECT_EQ(rank->next_event()->kind, CoordinatorEvent::Kind::silent);
+  EXPECT_EQ(rank->next_event()->kind, CoordinatorEvent::Kind::lost);
+}
+
 TEST(Processes, ServingRankThatContinuesInTimeIsNotLost) {
   const std::string rendezvous = fresh_name();
   Child server(0, 2, rendezvous, true);
