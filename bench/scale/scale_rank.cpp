@@ -164,6 +164,10 @@ int run_rank(int thread, int threads, std::size_t count, int lost) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (std::getenv("START_NS") == nullptr) {
+    std::fprintf(stderr, "this is a rank of bench/scale/run.sh, which starts it\n");
+    return 2;
+  }
   std::signal(SIGTERM, SIG_IGN);  // the launcher sends it to all ranks when the first one has died
   const auto count = static_cast<std::size_t>(argc > 1 ? std::atol(argv[1]) : 4) / sizeof(float);
   const int lost = argc > 2 ? std::atoi(argv[2]) : -1;

@@ -200,6 +200,7 @@ void CoordinatorServer::accept_all(CoordinatorListener& listener, bool may_only_
       take_in(std::move(fd), may_only_query);
     }
   }
+  if (const Status shortage = listener.lasting_shortage(); !shortage.ok()) rounds_.note_shortage(shortage);
 }
 
 // No rank connects twice, so a port that only ranks can know has served its purpose.

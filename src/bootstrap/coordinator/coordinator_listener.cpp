@@ -20,6 +20,7 @@ namespace fdl {
 namespace {
 
 constexpr double kPauseWithoutDescriptors_s = 0.1;
+constexpr double kLastingShortage_s = 1;  // in which a program may have closed other files
 
 // Coordinators of this process by name. Intentionally leaked, because a coordinator may outlive static objects.
 struct Names {
@@ -168,12 +169,21 @@ Status CoordinatorListener::watch(Poller& poller, uint64_t token) {
 
 UniqueFd CoordinatorListener::accept(Poller& poller, std::string_view server) {
   auto accepted = accept_one(fd_.get());
-  if (accepted.ok()) return accepted.take();
-  log_warning("{}: {}; new connections wait", server, accepted.status().text());
+  if (accepted.ok()) {
+    if (*accepted) shortage_ = {};
+    return accepted.take();
+  }
+  if (shortage_.ok()) {
+    log_warning("{}: {}; new connections wait", server, accepted.status().text());
+    shortage_lasts_ = Deadline::after_seconds(kLastingShortage_s);
+  }
+  shortage_ = accepted.status();
   poller.remove(fd_.get());
   pause_ends_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
   return {};
 }
+
+Status CoordinatorListener::lasting_shortage() const { return shortage_lasts_.passed() ? shortage_ : Status(); }
 
 void CoordinatorListener::resume(Poller& poller) {
   if (pause_ends_.passed() && poller.add(fd_.get(), token_).ok()) pause_ends_ = Deadline::never();

@@ -32,8 +32,10 @@ class CoordinatorListener {
   Status watch(Poller& poller, uint64_t token);
   // Returns a pending connection, or an empty descriptor if none is left. If descriptors or memory are short,
   // connections stay in the kernel's queue and keep the listener readable; it therefore leaves the poller until
-  // resume(). `server` begins the warning.
+  // resume(). `server` begins the warning, of which there is one for each shortage.
   UniqueFd accept(Poller& poller, std::string_view server);
+  // Why connections could not be accepted for longer than a moment, and none has been since; OK otherwise.
+  Status lasting_shortage() const;
   // When resume() is due; never if the listener is watched.
   Deadline pause_ends() const { return pause_ends_; }
   // Watches the listener again after a pause.
@@ -51,6 +53,8 @@ class CoordinatorListener {
   std::string memory_name_;  // within this process
   uint64_t token_ = 0;       // in the poller
   Deadline pause_ends_ = Deadline::never();
+  Status shortage_;  // of the last attempt to accept a connection
+  Deadline shortage_lasts_ = Deadline::never();
 };
 
 // Returns the address registered under memory://name. Waits until a coordinator of this process has registered it.

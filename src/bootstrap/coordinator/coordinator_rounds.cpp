@@ -37,6 +37,12 @@ void CoordinatorRounds::drop_expired_strangers(int64_t now_ns) {
   while (!strangers_.empty() && now_ns >= strangers_.begin()->second.moment_ns()) drop(strangers_.begin()->first);
 }
 
+// Each stranger becomes a member or gives back what it holds, within seconds. If that is not enough for the ranks that
+// have not arrived, a wait does not help them.
+void CoordinatorRounds::note_shortage(const Status& why) {
+  if (membership_.absent_ranks() > strangers_.size()) membership_.fail_start_short_of(why);
+}
+
 void CoordinatorRounds::drop(Peer peer) {
   count_stranger();
   connections_.close(peer);

@@ -62,6 +62,8 @@ class CoordinatorRounds {
   void drop(Peer peer);
   // The caller has closed the connection. JobMembership may queue messages about the peer, which are not sent to it.
   void closed(Peer peer);
+  // The caller cannot accept connections, and `why` tells what it lacks.
+  void note_shortage(const Status& why);
   // Asks all ranks what they do. A query that is open already answers this request too.
   void query_states(int64_t now_ns) { static_cast<void>(membership_.query_job(JobMembership::kOwnPeer, now_ns)); }
 

@@ -225,6 +225,18 @@ void JobMembership::fail_start_without_ended() {
   }
 }
 
+// The ranks that have arrived leave, and make room for the others to learn the reason.
+void JobMembership::fail_start_short_of(const Status& why) {
+  if (arrived_ == 0 || !start_failed_.ok()) return;
+  const std::string text =
+      fmt::format("the process of the coordinator ({}) cannot accept the connections of the other {} of {} ranks: {}",
+                  options_.server_name, absent_ranks(), options_.size, why.text());
+  const Member& first = members_.front();
+  const bool serves = first.state == Member::State::present && serves_the_coordinator(first);
+  answer_waiting(start_failed_ = serves ? Status::blame(0, first.hello.host_name, why.code(), text)
+                                        : Status(why.code(), text));
+}
+
 bool JobMembership::must_report_failure() const {
   const auto never_connects = std::ranges::count_if(ended_, [this](const auto& one) {
     return members_[static_cast<std::size_t>(one.first)].state == Member::State::absent && !late_.contains(one.first);

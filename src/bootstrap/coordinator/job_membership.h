@@ -56,6 +56,9 @@ class JobMembership {
   // would wait for it in vain; of a rank that has arrived, the connection says it. `peer` gets an empty job_reply,
   // unless it is kOwnPeer. An error means that the message makes no sense.
   Status process_ended(int rank, const Status& why, Peer peer = kOwnPeer);
+  // The process of the coordinator cannot accept the connections of the ranks that have not arrived. The start fails on
+  // all ranks.
+  void fail_start_short_of(const Status& why);
   static constexpr int64_t kStateAnswer_ns = 2'000'000'000;
   // Announces to all members that the coordinator ends in good order. From then on no rank can join.
   void end();

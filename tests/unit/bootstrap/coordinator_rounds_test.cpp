@@ -110,6 +110,27 @@ TEST_F(CoordinatorRoundsTest, OfTooManyStrangersTheOneThatIsSilentForLongestIsDr
   EXPECT_EQ(done_.back(), fmt::format("close {}", strangers[0])) << "none is silent: the oldest";
 }
 
+TEST_F(CoordinatorRoundsTest, AShortageFailsTheStartUnlessStrangersMayGiveBackEnough) {
+  const Status none_left(Code::resource, "accept: no descriptor");
+  rounds_.note_shortage(none_left);
+  const Peer zero = add();
+  CoordinatorMessage wait{.kind = Kind::wait, .number = 60 * kSecond};
+  receive(zero, {hello_of(0), wait});
+  const Peer stranger = add();
+  rounds_.finish(0);
+  rounds_.note_shortage(none_left);
+  rounds_.finish(1);
+  EXPECT_THAT(done_, Not(Contains(queued(zero, Kind::reply)))) << "the stranger may be rank 1";
+  close(stranger);
+  rounds_.note_shortage(none_left);
+  rounds_.finish(2);
+  EXPECT_THAT(done_, Contains(queued(zero, Kind::reply)));
+  const Peer one = add();
+  receive(one, {hello_of(1)});
+  rounds_.finish(3);
+  EXPECT_THAT(done_, Contains(queued(one, Kind::refused)));
+}
+
 TEST_F(CoordinatorRoundsTest, WhatComesBeforeAHelloIsRefused) {
   const Peer peer = add();
   receive(peer, {CoordinatorMessage{.kind = Kind::leave}, hello_of(0)});

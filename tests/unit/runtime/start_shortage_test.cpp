@@ -22,10 +22,10 @@ using test::kKey;
 constexpr int kRanks = 4;
 
 // "9 2 rank 2 (host): eventfd: ...": code, reported rank, text. Code 0: the world has started.
-std::string outcome_of(int rank, const std::string& rendezvous, const std::string& transport) {
+std::string outcome_of(int rank, int size, const std::string& rendezvous, const std::string& transport) {
   RuntimeOptions options;
   options.rank = rank;
-  options.size = kRanks;
+  options.size = size;
   options.rendezvous = rendezvous;
   options.job_key = kKey;
   options.knobs = {{"transport", transport}, {"start_timeout_s", "60"}, {"log_level", "off"}};
@@ -58,14 +58,14 @@ void leave_descriptors(int spare) {
   ::setrlimit(RLIMIT_NOFILE, &few);
 }
 
-RankProcess start(int rank, const std::string& rendezvous, const std::string& transport, int spare) {
+RankProcess start(int rank, int size, const std::string& rendezvous, const std::string& transport, int spare) {
   int ends[2] = {-1, -1};
   if (::pipe(ends) != 0) std::abort();
   const pid_t child = ::fork();
   if (child == 0) {
     ::close(ends[0]);
     if (spare >= 0) leave_descriptors(spare);
-    const std::string text = outcome_of(rank, rendezvous, transport);
+    const std::string text = outcome_of(rank, size, rendezvous, transport);
     ::_exit(::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 1);
   }
   ::close(ends[1]);
@@ -82,7 +82,7 @@ bool start_with(int short_rank, int spare, const std::string& transport) {
   // A rank that is forked while the coordinator's thread holds a lock of OpenSSL would wait for that lock for ever.
   std::vector<RankProcess> ranks;
   for (int rank = 0; rank < kRanks; ++rank) {
-    ranks.push_back(start(rank, rendezvous, transport, rank == short_rank ? spare : -1));
+    ranks.push_back(start(rank, kRanks, rendezvous, transport, rank == short_rank ? spare : -1));
   }
   const test::RunningCoordinator running(std::move(coordinator));
   std::vector<std::string> outcomes;
@@ -126,6 +126,26 @@ TEST(StartShortage, OfARankThatJoinsTheSharedMemoryIsNamedOnAllRanks) { expect_a
 TEST(StartShortage, OverTcpIsNamedOnAllRanks) {
   expect_all_or_none(0, "tcp");
   expect_all_or_none(2, "tcp");
+}
+
+// Rank 0 serves the coordinator, and cannot hold a connection to each rank. Those that have one give it back, and the
+// others learn the reason then.
+TEST(StartShortage, OfTheRankThatServesTheCoordinatorIsNamedOnAllRanks) {
+  constexpr int kMany = 40;
+  constexpr int kSpare = 30;
+  const std::string rendezvous = "unix:@farandole-short-" + std::to_string(::getpid());
+  std::vector<RankProcess> ranks;
+  for (int rank = 0; rank < kMany; ++rank) {
+    ranks.push_back(start(rank, kMany, rendezvous, "tcp", rank == 0 ? kSpare : -1));
+  }
+  const std::string begin = std::to_string(static_cast<int>(Code::resource)) + " 0 ";
+  for (const RankProcess& rank : ranks) {
+    const std::string outcome = rank.outcome();
+    EXPECT_EQ(outcome.find(begin), 0u) << outcome;
+    EXPECT_NE(outcome.find("the process of the coordinator (rank 0 on "), std::string::npos) << outcome;
+    EXPECT_NE(outcome.find("cannot accept the connections of the other "), std::string::npos) << outcome;
+    EXPECT_NE(outcome.find("ulimit -n"), std::string::npos) << outcome;
+  }
 }
 
 }  // namespace
