@@ -233,8 +233,8 @@ void JobMembership::fail_start_short_of(const Status& why) {
                   options_.server_name, absent_ranks(), options_.size, why.text());
   const Member& first = members_.front();
   const bool serves = first.state == Member::State::present && serves_the_coordinator(first);
-  answer_waiting(start_failed_ = serves ? Status::blame(0, first.hello.host_name, why.code(), text)
-                                        : Status(why.code(), text));
+  answer_waiting(start_failed_ =
+                     serves ? Status::blame(0, first.hello.host_name, why.code(), text) : Status(why.code(), text));
 }
 
 bool JobMembership::must_report_failure() const {
