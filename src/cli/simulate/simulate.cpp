@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "base/clock.h"
 #include "base/config.h"
 #include "cli/json_line.h"
 #include "cli/simulate/cluster_text.h"
@@ -269,8 +270,19 @@ Status simulate_control(const SimulateArguments& arguments, const Experiment& ex
   return write_file(arguments.svg, picture_of(points, title, /*over_ranks=*/true));
 }
 
+// Tells what takes long: thousands of ranks, or what comes after the first seconds. Tables appear point by point.
+void tell_progress(const Cluster& cluster, const std::string& way) {
+  constexpr int kMany = 2048;
+  constexpr int64_t kLong_ns = 2'000'000'000;
+  static const int64_t began_ns = now_ns();
+  if (cluster.ranks() < kMany && now_ns() - began_ns < kLong_ns) return;
+  fmt::print(stderr, "simulating {} on {} ranks ({:.0f} s so far)\n", way, cluster.ranks(),
+             static_cast<double>(now_ns() - began_ns) / 1e9);
+}
+
 Status simulate_all(const SimulateArguments& arguments) {
-  FDL_ASSIGN_OR_RETURN(const Experiment experiment, parse(arguments));
+  FDL_ASSIGN_OR_RETURN(Experiment experiment, parse(arguments));
+  experiment.query.on_begin = tell_progress;
   if (arguments.start || !arguments.lose.empty()) return simulate_control(arguments, experiment);
   if (experiment.training) return simulate_steps(arguments, experiment);
   const Collective collective = experiment.query.collective;

@@ -66,6 +66,7 @@ class PointWriter {
   PointWriter(const SimulateQuery& query, SimulatedPoint& point) : query_(query), point_(point) {}
 
   void add(SimulatedRow row, const SimulatedWay& way) {
+    query_.on_begin(point_.cluster, row.name);
     const auto run = simulate_collective(way, point_.cluster, query_.limits);
     if (run.ok()) {
       row.run = *run;

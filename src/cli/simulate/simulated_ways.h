@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@ struct SimulateQuery {
   std::string algorithms = "all";
   int64_t slice_bytes = 256 * 1024;
   SimulationLimits limits;
+  std::function<void(const Cluster&, const std::string& way)> on_begin = [](const Cluster&, const std::string&) {};
 };
 
 struct SimulatedRow {

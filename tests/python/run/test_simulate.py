@@ -193,6 +193,15 @@ def test_a_picture_that_cannot_be_written_is_an_error():
     assert "/no/such/folder/x.svg" in done.stderr
 
 
+def test_tells_what_takes_long():
+    small = simulate("--hosts", "8", "--bytes", "4")
+    assert small.returncode == 0 and small.stderr == "", small.stderr
+    large = simulate("--hosts", "512", "--ranks-per-host", "8", "--bytes", "4", "--algorithm", "recursive_doubling")
+    assert large.returncode == 0, large.stderr
+    assert re.fullmatch(r"simulating recursive_doubling on 4096 ranks \(\d+ s so far\)\n", large.stderr), large.stderr
+    assert "simulating" not in large.stdout
+
+
 def test_a_start_of_8192_ranks():
     small, large = rows_of("--hosts", "64,1024", "--ranks-per-host", "8", "--start")
     assert (small["ranks"], large["ranks"]) == (512, 8192)
