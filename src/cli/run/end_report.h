@@ -16,27 +16,38 @@ class EndReport {
  public:
   EndReport(std::string rendezvous, std::string job_key)
       : rendezvous_(std::move(rendezvous)), job_key_(std::move(job_key)) {}
-  // Waits until the report is sent, at most kPatience_s after send().
-  ~EndReport() = default;
+  // Waits until the reports are sent: that of a failure at most kPatience_s after send(), the other at most kFarewell_s
+  // from now, because this launcher has nothing else to do.
+  ~EndReport() { farewell_.moment_ns = now_ns() + seconds_to_ns(kFarewell_s); }
   EndReport(const EndReport&) = delete;
   EndReport& operator=(const EndReport&) = delete;
 
-  // The first rank counts: this launcher ends the others because of it.
-  void send(int rank, const Status& why) {
-    if (thread_.joinable()) return;
-    thread_ = std::jthread([this, rank, why, deadline = Deadline::after_seconds(kPatience_s)] {
-      const Status sent = send_ended_rank(rendezvous_, job_key_, rank, why, deadline);
-      if (!sent.ok()) log_info("the coordinator was not told of the end of rank {}: {}", rank, sent.text());
-    });
+  // The first rank that fails counts: this launcher ends the others because of it.
+  void send_failure(int rank, const Status& why) { send(failure_, rank, why, Deadline::after_seconds(kPatience_s)); }
+  // A rank that has ended well may have joined the job before; the coordinator knows. The first one counts: no rank of
+  // a job has an end before all have joined.
+  void send_end(int rank, const Status& why) {
+    send(end_, rank, why, Deadline::after_seconds(kPatience_s).interrupted_by(farewell_));
   }
 
  private:
   // As long as this launcher gives its other ranks after a failure.
   static constexpr double kPatience_s = 3;
+  static constexpr double kFarewell_s = 0.2;
+
+  void send(std::jthread& thread, int rank, const Status& why, Deadline deadline) {
+    if (thread.joinable()) return;
+    thread = std::jthread([this, rank, why, deadline] {
+      const Status sent = send_ended_rank(rendezvous_, job_key_, rank, why, deadline);
+      if (!sent.ok()) log_info("the coordinator was not told of the end of rank {}: {}", rank, sent.text());
+    });
+  }
 
   const std::string rendezvous_;
   const std::string job_key_;
-  std::jthread thread_;
+  Interrupt farewell_;
+  std::jthread failure_;
+  std::jthread end_;
 };
 
 }  // namespace fdl

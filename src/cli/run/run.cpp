@@ -175,6 +175,12 @@ void wait_until_told(CoordinatorThread& coordinator, double patience_s) {
   if (!coordinator.wait_until_empty(deadline)) coordinator.be_brief();
 }
 
+// The option wins over the configuration.
+double start_timeout_of(const Job& job) {
+  const auto given = job.plan.variables.find("FARANDOLE_START_TIMEOUT_S");
+  return given == job.plan.variables.end() ? job.config.start_timeout_s : std::strtod(given->second.c_str(), nullptr);
+}
+
 // Runs all ranks of this host once, with a coordinator if this node serves it.
 Outcome run_once(const Job& job, int restart) {
   const RunPlan& plan = job.plan;
@@ -188,9 +194,7 @@ Outcome run_once(const Job& job, int restart) {
     for (const std::string& pod : plan.pods) {
       for (int local = 0; local < plan.ranks_per_node; ++local) coordinator_of_job.expected_hosts.push_back(pod);
     }
-    if (const auto timeout = plan.variables.find("FARANDOLE_START_TIMEOUT_S"); timeout != plan.variables.end()) {
-      coordinator_of_job.start_timeout_s = std::strtod(timeout->second.c_str(), nullptr);
-    }
+    coordinator_of_job.start_timeout_s = start_timeout_of(job);
     auto coordinator = Coordinator::open(coordinator_of_job);
     if (!coordinator.ok())
       return {fail(coordinator.status().while_doing("serving " + coordinator_of_job.address).text(), kExitRendezvous)};
@@ -207,11 +211,14 @@ Outcome run_once(const Job& job, int restart) {
   EndReport end_report(rendezvous, job.key);
   // A pod may get a successor.
   const bool has_other_launchers = plan.nodes > 1 && !plan.in_pods;
+  // The start is over when its limit has passed, and with it what an end that is no failure may mean.
+  const Deadline start_ends = Deadline::after_seconds(start_timeout_of(job));
   supervised.note_ended = [&](int rank, pid_t process, const Ending& ending) {
-    // On another node a rank that has ended well has left the job, and the coordinator may be gone.
-    if (!coordinator_thread && (ending.success() || !has_other_launchers)) return;
     const Status why = ended_before_joining(rank, process, host_facts().host_name, ending.text());
-    coordinator_thread ? coordinator_thread->note_ended(rank, why) : end_report.send(rank, why);
+    if (coordinator_thread) return coordinator_thread->note_ended(rank, why);
+    if (!has_other_launchers) return;
+    if (!ending.success()) return end_report.send_failure(rank, why);
+    if (!start_ends.passed()) end_report.send_end(rank, why);
   };
   supervised.ranks = ranks_of(plan, rendezvous, job.key, restart, job.config.term_grace_s, job.binding);
   const Outcome outcome = supervise(std::move(supervised));
@@ -229,12 +236,6 @@ int run_steady(const Job& job) {
     if (outcome.code == kExitOk || outcome.was_terminated || !may_again) return outcome.code;
     log_line("restart", fmt::format("restart {} of {}", restart + 1, job.options.restarts));
   }
-}
-
-// The option wins over the configuration.
-double start_timeout_of(const Job& job) {
-  const auto given = job.plan.variables.find("FARANDOLE_START_TIMEOUT_S");
-  return given == job.plan.variables.end() ? job.config.start_timeout_s : std::strtod(given->second.c_str(), nullptr);
 }
 
 Result<std::unique_ptr<WorkerGroup>> make_worker_group(const Job& job) {

@@ -218,6 +218,20 @@ def test_a_rank_that_ends_long_before_the_init_of_other_nodes_is_named_there(end
     assert "waiting at most 9 s for the ranks of other nodes" in errors[0], errors
 
 
+# The launcher of the second node cannot know whether its rank had joined; the coordinator can.
+@pytest.mark.parametrize("victim", [1, 2, 3])
+def test_a_rank_that_ends_well_before_init_is_named_on_all_nodes(victim):
+    code = (
+        f"import os, sys\nif os.environ['FARANDOLE_RANK'] == '{victim}': sys.exit(0)\nimport farandole as f; f.init()"
+    )
+    begin = time.monotonic()
+    codes, _, errors = run_on_nodes(2, 2, python(code))
+    assert time.monotonic() - begin < 25, errors
+    assert 0 not in codes, errors
+    for text in errors:
+        assert f"rank {victim} (process " in text and "ended before it had joined the job: exit code 0" in text, errors
+
+
 def test_ctrl_c_ends_the_wait_for_ranks_of_other_nodes():
     variables = dict(os.environ, FARANDOLE_JOB_KEY="one secret on all nodes")
     arguments = ["-np", "1", "--nnodes", "2", "--node-rank", "0", "--rendezvous", f"127.0.0.1:{free_port()}"]
