@@ -3,7 +3,7 @@
 # bash tests/simulate.sh --seeds 1000000 [--first 1]. A seed that fails prints its story; --seed N prints those of one
 # seed, and --jobs ordered or --jobs named runs one of the two kinds. With --planted it plants faults in a copy of the
 # protocol, one at a time, and prints how many jobs it takes to see each of them:
-# bash tests/simulate.sh --planted [--seeds 20000].
+# bash tests/simulate.sh --planted [--seeds 30000].
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seeds=
@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
 done
 if [ ! -e build/build.ninja ]; then cmake -G Ninja -S . -B build -DFARANDOLE_TESTS=ON -DFARANDOLE_WERROR=ON; fi
 cmake --build build --target simulation_test
-if [ $planted = 1 ]; then exec python3 tests/simulation/planted_faults.py --seeds "${seeds:-20000}"; fi
+if [ $planted = 1 ]; then exec python3 tests/simulation/planted_faults.py --seeds "${seeds:-30000}"; fi
 case "$jobs" in
   all) tests='*WhateverHappens' ;;
   ordered) tests='SimulatedJobs.*WhateverHappens' ;;

@@ -167,7 +167,7 @@ CONTROL_PLANE = [
     (
         "a rank that has reported does not look at the coordinator",
         CLIENT,
-        "bool any = !undecided_.empty();",
+        "bool any = !undecided_.empty() || !replies_.empty();",
         "bool any = false;",
     ),
     (
@@ -318,7 +318,7 @@ def simulate(seeds: int, jobs: str) -> tuple[int, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=20000, help="at most so many jobs for each fault")
+    parser.add_argument("--seeds", type=int, default=30000, help="at most so many jobs for each fault")
     parser.add_argument("--only", default="", help="only faults whose description contains these words")
     options = parser.parse_args()
     COPY.mkdir(exist_ok=True)
