@@ -145,6 +145,8 @@ void JobMembership::start_over() {
   store_ = Store(options_.store_bytes);
   reports_.clear();
   decisions_.clear();
+  last_decision_ = {};
+  last_failed_ns_ = kLongAgo_ns;
   queries_.clear();
   stalls_.clear();
 }

@@ -121,6 +121,11 @@ class JobMembership {
   enum class News { at_once, together };
 
   // A failure of a communicator that is not decided yet: the coordinator waits for a pong of the reported rank.
+  struct LastDecision {
+    std::string comm;
+    Status why;  // OK: there is none
+    int64_t moment_ns = 0;
+  };
   struct FailureReport {
     std::string comm;
     int first_reporter = -1;
@@ -228,14 +233,14 @@ class JobMembership {
   Status end_with_reason(const Member& member) const;
   int64_t number_of_news() const;
 
-  static constexpr int64_t kNoPause_ns = std::numeric_limits<int64_t>::min() / 2;
+  static constexpr int64_t kLongAgo_ns = std::numeric_limits<int64_t>::min() / 2;
 
   CoordinatorOptions options_;
   std::string address_;
   CoordinatorClient::Hello process_;
   int64_t began_ns_ = -1;                                 // when the first rank of this job arrived; -1: none has
   int64_t ticked_ns_ = 0;                                 // time of the last tick
-  int64_t pause_ended_ns_ = kNoPause_ns;                  // the end of the last pause, see was_paused()
+  int64_t pause_ended_ns_ = kLongAgo_ns;                  // the end of the last pause, see was_paused()
   int64_t due_ns_ = std::numeric_limits<int64_t>::max();  // next() after it
   std::vector<Member> members_;
   std::unordered_map<Peer, int> rank_of_;
@@ -262,10 +267,9 @@ class JobMembership {
   Store store_;
   std::map<RequestOfPeer, ManyFetch> many_fetches_;
   std::vector<FailureReport> reports_;
-  std::map<std::string, Status> decisions_;  // by communicator; OK while its first report is in reports_
-  std::string last_decided_;                 // of these
-  int64_t last_decided_ns_ = 0;
-  int64_t last_failed_ns_ = 0;                             // when the latest of decisions_ was made, departures too
+  std::map<std::string, Status> decisions_;                // by communicator; OK while its first report is in reports_
+  LastDecision last_decision_;                             // of these, but for departures
+  int64_t last_failed_ns_ = kLongAgo_ns;                   // when the latest of decisions_ was made, departures too
   std::unordered_map<std::string, Query> queries_;         // by communicator
   std::unordered_map<std::string, StallReporter> stalls_;  // by communicator
   std::vector<JobQuery> job_queries_;

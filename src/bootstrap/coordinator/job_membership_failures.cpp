@@ -354,10 +354,7 @@ void JobMembership::decide(const std::string& comm, const Status& why) {
   decisions_[comm] = why;
   last_failed_ns_ = ticked_ns_;
   // A departure is the consequence of another failure, whose text goes on counting.
-  if (why.code() != Code::shut_down) {
-    last_decided_ = comm;
-    last_decided_ns_ = ticked_ns_;
-  }
+  if (why.code() != Code::shut_down) last_decision_ = {.comm = comm, .why = why, .moment_ns = ticked_ns_};
   if (arrived_ < options_.size && start_failed_.ok()) answer_waiting(start_failed_ = why);
   send_to_all(decision_on(comm, why));
   // Last, and by a copy of the name: the arguments may be parts of the report.
@@ -367,18 +364,17 @@ void JobMembership::decide(const std::string& comm, const Status& why) {
 // The number of a `lost`, `left`, `departed` or `lost_together` message. If each rank compared times of its own clock,
 // ranks could report one loss with different texts.
 int64_t JobMembership::number_of_news() const {
-  const bool is_after = !decisions_.empty() && ticked_ns_ - last_failed_ns_ <= kShortlyAfter_ns;
-  return is_after ? CoordinatorMessage::kAfterFailure : 0;
+  return ticked_ns_ - last_failed_ns_ <= kShortlyAfter_ns ? CoordinatorMessage::kAfterFailure : 0;
 }
 
 // A rank that left in good order may have done so because a communicator had failed. Those that wait for it in another
 // one have not got that failure.
 Status JobMembership::end_with_reason(const Member& member) const {
-  const auto last = decisions_.find(last_decided_);
-  const bool is_shortly_before = last != decisions_.end() && ticked_ns_ - last_decided_ns_ <= kShortlyAfter_ns;
+  const LastDecision& last = last_decision_;
+  const bool is_shortly_before = !last.why.ok() && ticked_ns_ - last.moment_ns <= kShortlyAfter_ns;
   if (member.state != Member::State::left || !is_shortly_before) return member.end;
-  if (last->second.error().culprit_rank == member.hello.rank) return member.end;
-  return with_failure_before(member.end, last->first, last->second);
+  if (last.why.error().culprit_rank == member.hello.rank) return member.end;
+  return with_failure_before(member.end, last.comm, last.why);
 }
 
 void JobMembership::decide_reports_of(int rank, const Status& why) {

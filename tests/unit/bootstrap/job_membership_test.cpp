@@ -1015,6 +1015,45 @@ TEST(JobMembershipOfManyJobs, RankWhoseProcessHasEndedIsMissingInTheNextOne) {
   EXPECT_EQ(outgoing[0].message->why.text(), "rank 1 ended");
 }
 
+// A communicator of the next job has the name of the one that failed in the former job.
+TEST(JobMembershipOfManyJobs, FailureOfAnEarlierJobIsNoReasonInTheNextOne) {
+  CoordinatorOptions options;
+  options.size = 3;
+  options.serves_again = true;
+  JobMembership membership(options, "here", {});
+  const auto greet_all = [&](JobMembership::Peer first) {
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_TRUE(
+          membership.greet(first + static_cast<JobMembership::Peer>(rank), {rank, 3, "h", "boot", 100 + rank}, 0));
+    }
+  };
+  const auto report = [&](JobMembership::Peer peer, const Status& why) {
+    CoordinatorMessage message{.kind = Kind::report};
+    message.key = "all";
+    message.why = why;
+    EXPECT_TRUE(membership.receive(peer, message, 1).ok());
+  };
+  greet_all(10);
+  report(10, Status(Code::transport, "of the first job"));
+  for (const JobMembership::Peer peer : {10, 11, 12}) {
+    EXPECT_TRUE(membership.receive(peer, {.kind = Kind::leave}, 1).ok());
+  }
+  greet_all(20);
+  membership.take_outgoing();
+  EXPECT_TRUE(membership.receive(22, {.kind = Kind::leave}, 1).ok());
+  membership.tick(2 * kSecond);
+  for (const JobMembership::Outgoing& one : membership.take_outgoing()) EXPECT_EQ(one.message->number, 0);
+  report(20, Status::blame(1, "h", Code::peer_lost, "rank 1 has closed the connection"));
+  EXPECT_TRUE(membership.receive(21, {.kind = Kind::leave}, 1).ok());
+  bool is_decided = false;
+  for (const JobMembership::Outgoing& one : membership.take_outgoing()) {
+    if (one.message->kind != Kind::comm_failed) continue;
+    is_decided = true;
+    EXPECT_EQ(one.message->why.text(), "rank 1 (h) has shut down");
+  }
+  EXPECT_TRUE(is_decided);
+}
+
 TEST(JobMembershipText, ManyMissingRanksAreRanges) {
   CoordinatorOptions options;
   options.size = 100;
