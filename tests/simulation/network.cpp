@@ -132,6 +132,7 @@ void Connection::deliver(int to) {
 void Connection::close(int side) {
   Side& here = sides_[side];
   if (std::exchange(here.is_closed, true)) return;
+  if (network_.is_finished_) return;  // the actor at the other end may be gone
   Side& there = sides_[1 - side];
   Process& reader = there.actor->process();
   const bool is_late = reader.paused_until > network_.simulation().now() ||
