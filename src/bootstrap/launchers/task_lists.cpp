@@ -13,7 +13,7 @@
 namespace fdl {
 namespace {
 
-using Found = Result<std::optional<NodeFacts>>;
+using FoundFacts = Result<std::optional<NodeFacts>>;
 
 // Removes the port of "host:port"; an IPv6 address without brackets stays whole.
 std::string host_of(const std::string& address) {
@@ -84,7 +84,7 @@ bool leads(const std::string& task) { return task == "MASTER" || task == "CHIEF"
 }  // namespace
 
 // Node numbers: the chief (or master) first, then the workers.
-Found read_tf_config(const Variables& variables, const Platform&) {
+FoundFacts read_tf_config(const Variables& variables, const Platform&) {
   if (!variables.has("TF_CONFIG")) return std::optional<NodeFacts>();
   const auto config = parse_json(variables.text("TF_CONFIG"));
   if (!config.ok()) return bad_tf_config(config.status().text());
@@ -111,7 +111,7 @@ Found read_tf_config(const Variables& variables, const Platform&) {
   return std::optional(node);
 }
 
-Found read_skypilot(const Variables& variables, const Platform&) {
+FoundFacts read_skypilot(const Variables& variables, const Platform&) {
   if (!variables.has("SKYPILOT_NODE_RANK") && !variables.has("SKYPILOT_NUM_NODES")) return std::optional<NodeFacts>();
   FDL_ASSIGN_OR_RETURN(const Pair pair, read_pair(variables, "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"));
   NodeFacts node;
@@ -127,7 +127,7 @@ Found read_skypilot(const Variables& variables, const Platform&) {
 }
 
 // All hosts sort the same list, so each finds its number by its position.
-Found read_sagemaker(const Variables& variables, const Platform&) {
+FoundFacts read_sagemaker(const Variables& variables, const Platform&) {
   if (!variables.has("SM_CURRENT_HOST") && !variables.has("SM_HOSTS")) return std::optional<NodeFacts>();
   const auto list = parse_json(variables.text("SM_HOSTS"));
   std::vector<std::string> hosts;
@@ -152,7 +152,7 @@ Found read_sagemaker(const Variables& variables, const Platform&) {
 }
 
 // The position of this host in the lists of all tasks is its number. With one task its index is enough.
-Found read_volcano(const Variables& variables, const Platform& platform) {
+FoundFacts read_volcano(const Variables& variables, const Platform& platform) {
   if (!variables.has("VC_TASK_INDEX")) return std::optional<NodeFacts>();
   std::vector<std::pair<std::string, std::vector<std::string>>> tasks;
   for (const auto& [name, value] : variables.all()) {
