@@ -47,6 +47,8 @@ struct CoordinatorOptions {
   // Whether the listener closes as soon as all ranks have arrived: for an address that only the ranks get. The
   // connections stay open.
   bool closes_when_complete = false;
+  // Not OK: the job cannot start, for this reason. Each rank that connects gets it.
+  Status cannot_start;
 };
 
 class Coordinator {

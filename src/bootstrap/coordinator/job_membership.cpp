@@ -34,6 +34,7 @@ JobMembership::JobMembership(const CoordinatorOptions& options, std::string addr
       address_(std::move(address)),
       process_(std::move(process)),
       members_(static_cast<std::size_t>(options.size)),
+      start_failed_(options.cannot_start),
       store_(options.store_bytes) {}
 
 JobMembership::Member* JobMembership::member_of(Peer peer) {

@@ -88,6 +88,7 @@ double arrival_timeout_s(const RuntimeOptions& options, const Config& config) {
 // PMI-1 limits values to 1024 bytes without spaces; the key takes 65.
 constexpr std::size_t kLongestShared = 800;
 constexpr uint64_t kOtherDescriptors = 512;
+constexpr uint64_t kFewestOthers = 8;  // a start needs more
 constexpr std::string_view kFailed = "failed#";
 // The group of all ranks, and its communicator: the last thing that a start makes. A failure anywhere in the start is
 // reported as its own, so that all ranks return it with the name of the rank that failed.
@@ -294,7 +295,16 @@ Status Runtime::meet_through(const std::function<Result<std::string>(const std::
 // on is of no use to anything but the ranks.
 Status Runtime::serve_coordinator() {
   // For a connection to each rank, beside what the program and this rank have open.
-  raise_limit_of_descriptors(static_cast<uint64_t>(identity_.size) + kOtherDescriptors);
+  const auto ranks = static_cast<uint64_t>(identity_.size);
+  const uint64_t limit = raise_limit_of_descriptors(ranks + kOtherDescriptors);
+  Status cannot_start;
+  if (limit < ranks + kFewestOthers) {
+    const std::string host = host_facts().host_name;
+    cannot_start = Status::blame(0, host, Code::resource,
+                                 "rank 0 (" + host + ") serves the coordinator, which needs a connection to each of " +
+                                     std::to_string(ranks) + " ranks, and may open " + std::to_string(limit) +
+                                     " files: raise the hard limit of `ulimit -n` there");
+  }
   const bool only_ranks_know_it = options_.share || identity_.rendezvous.starts_with(kLauncherPlace);
   FDL_ASSIGN_OR_RETURN(coordinator_, Coordinator::open({.size = identity_.size,
                                                         .job_key = identity_.job_key,
@@ -305,7 +315,8 @@ Status Runtime::serve_coordinator() {
                                                         .silence_warning_s = config_.silence_warning_s,
                                                         .lost_after_s = config_.lost_after_s,
                                                         .server_name = "rank 0 on " + host_facts().host_name,
-                                                        .closes_when_complete = only_ranks_know_it}));
+                                                        .closes_when_complete = only_ranks_know_it,
+                                                        .cannot_start = cannot_start}));
   coordinator_thread_ = start_thread_without_signals([this] { coordinator_->run(); });
   return {};
 }
