@@ -318,7 +318,7 @@ Status Runtime::serve_coordinator() {
                                                         .closes_when_complete = only_ranks_know_it,
                                                         .cannot_start = cannot_start}));
   coordinator_thread_ = start_thread_without_signals([this] { coordinator_->run(); });
-  return {};
+  return cannot_start;  // this rank does not connect either
 }
 
 // The coordinator of a world of survivors was there when they got its address. If it is not any more, it has ended.
