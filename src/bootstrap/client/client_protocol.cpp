@@ -452,7 +452,7 @@ void ClientProtocol::end_set_ups(const Status& why, int64_t now_ns) {
 }
 
 // A probe without an answer is repeated at the usual rate, so that the silence of the coordinator counts in full. All
-// ranks may have an open request at the same time.
+// ranks may wait for replies at the same time, so an open request is probed for as seldom as a set-up of all ranks.
 int64_t ClientProtocol::probe_watched(int64_t now_ns) {
   const int64_t usual_ns = usual_probe_interval_ns(limits_.suspect_after_s);
   bool any = !undecided_.empty() || !replies_.empty();

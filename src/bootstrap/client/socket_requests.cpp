@@ -19,7 +19,7 @@ constexpr double kGrace_s = 2;  // for the coordinator's own timeout error, whic
 }  // namespace
 
 // Sends a request and blocks until its reply. It fails early if one of the ranks `of` is gone or the coordinator is
-// lost. A coordinator that is stopped owes the reply, so this thread probes it.
+// lost. A coordinator that is stopped sends no reply, so this thread probes it while it waits.
 Result<CoordinatorMessage> SocketClient::send_request(CoordinatorMessage request, const std::vector<int>& of,
                                                       Deadline deadline) {
   uint64_t id = 0;

@@ -170,7 +170,7 @@ Status CoordinatorListener::watch(Poller& poller, uint64_t token) {
 UniqueFd CoordinatorListener::accept(Poller& poller, std::string_view server) {
   auto accepted = accept_one(fd_.get());
   if (accepted.ok()) {
-    if (*accepted) shortage_ = {};
+    shortage_ = {};  // also if no connection waits: the kernel looks for a free descriptor first
     return accepted.take();
   }
   if (shortage_.ok()) {

@@ -34,7 +34,7 @@ class CoordinatorListener {
   // connections stay in the kernel's queue and keep the listener readable; it therefore leaves the poller until
   // resume(). `server` begins the warning, of which there is one for each shortage.
   UniqueFd accept(Poller& poller, std::string_view server);
-  // Why connections could not be accepted for longer than a moment, and none has been since; OK otherwise.
+  // Why all attempts to accept a connection have failed for longer than a moment; OK otherwise.
   Status lasting_shortage() const;
   // When resume() is due; never if the listener is watched.
   Deadline pause_ends() const { return pause_ends_; }

@@ -120,12 +120,12 @@ class JobMembership {
   // When the others learn that a rank has gone.
   enum class News { at_once, together };
 
-  // A failure of a communicator that is not decided yet: the coordinator waits for a pong of the reported rank.
   struct LastDecision {
     std::string comm;
     Status why;  // OK: there is none
     int64_t moment_ns = 0;
   };
+  // A failure of a communicator that is not decided yet: the coordinator waits for a pong of the reported rank.
   struct FailureReport {
     std::string comm;
     int first_reporter = -1;

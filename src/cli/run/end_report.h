@@ -24,8 +24,8 @@ class EndReport {
 
   // The first rank that fails counts: this launcher ends the others because of it.
   void send_failure(int rank, const Status& why) { send(failure_, rank, why, Deadline::after_seconds(kPatience_s)); }
-  // A rank that has ended well may have joined the job before; the coordinator knows. The first one counts: no rank of
-  // a job has an end before all have joined.
+  // A rank has ended without a failure; the coordinator knows whether it had joined the job. Only the first such rank
+  // is reported: if it had joined, all have, because a rank leaves a job after all have joined.
   void send_end(int rank, const Status& why) {
     send(end_, rank, why, Deadline::after_seconds(kPatience_s).interrupted_by(farewell_));
   }

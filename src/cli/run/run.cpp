@@ -211,7 +211,7 @@ Outcome run_once(const Job& job, int restart) {
   EndReport end_report(rendezvous, job.key);
   // A pod may get a successor.
   const bool has_other_launchers = plan.nodes > 1 && !plan.in_pods;
-  // The start is over when its limit has passed, and with it what an end that is no failure may mean.
+  // After the limit of the start, ranks that have not joined have been reported as missing.
   const Deadline start_ends = Deadline::after_seconds(start_timeout_of(job));
   supervised.note_ended = [&](int rank, pid_t process, const Ending& ending) {
     const Status why = ended_before_joining(rank, process, host_facts().host_name, ending.text());

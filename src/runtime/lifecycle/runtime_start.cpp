@@ -297,9 +297,9 @@ Status Runtime::serve_coordinator() {
   // For a connection to each rank, beside what the program and this rank have open.
   const auto ranks = static_cast<uint64_t>(identity_.size);
   const uint64_t limit = raise_limit_of_descriptors(ranks + kOtherDescriptors);
+  const std::string host = host_facts().host_name;
   Status cannot_start;
   if (limit < ranks + kFewestOthers) {
-    const std::string host = host_facts().host_name;
     cannot_start = Status::blame(0, host, Code::resource,
                                  "rank 0 (" + host + ") serves the coordinator, which needs a connection to each of " +
                                      std::to_string(ranks) + " ranks, and may open " + std::to_string(limit) +
@@ -314,7 +314,7 @@ Status Runtime::serve_coordinator() {
                                                         .start_timeout_s = arrival_timeout_s(options_, config_),
                                                         .silence_warning_s = config_.silence_warning_s,
                                                         .lost_after_s = config_.lost_after_s,
-                                                        .server_name = "rank 0 on " + host_facts().host_name,
+                                                        .server_name = "rank 0 on " + host,
                                                         .closes_when_complete = only_ranks_know_it,
                                                         .cannot_start = cannot_start}));
   coordinator_thread_ = start_thread_without_signals([this] { coordinator_->run(); });

@@ -517,18 +517,25 @@ TEST(Processes, StopOfTheServingRankZeroIsAWarningThenALossWithOneText) {
   EXPECT_EQ(server.exit_code(), 0);
 }
 
+// Rank 0 serves the coordinator in a process of its own, and rank 1 has joined. A silence counts soon.
+struct RankAndServer {
+  const std::string rendezvous = fresh_name();
+  Child server{0, 2, rendezvous, true, 0.6};
+  const std::unique_ptr<Rank> rank =
+      join_with({.silence_warning_s = 0.2, .lost_after_s = 0.6, .suspect_after_s = 0.01}, rendezvous, 1, 2);
+  bool complete() const { return rank && (*rank)->wait_for_all(Deadline::after_seconds(60)).ok(); }
+};
+
 // A rank whose communicator has failed waits for the decision and for nothing else.
 TEST(Processes, RankThatWaitsForADecisionFindsTheStopOfTheServingRank) {
-  const std::string rendezvous = fresh_name();
-  Child server(0, 2, rendezvous, true, 0.6);
-  auto rank = join_with({.silence_warning_s = 0.2, .lost_after_s = 0.6, .suspect_after_s = 0.01}, rendezvous, 1, 2);
-  ASSERT_TRUE(rank);
-  ASSERT_TRUE((*rank)->wait_for_all(Deadline::after_seconds(60)).ok());
+  RankAndServer job;
+  const std::unique_ptr<Rank>& rank = job.rank;
+  ASSERT_TRUE(job.complete());
   EXPECT_EQ((*rank)->probe_watched(now_ns()), kNever) << "there is nothing to wait for";
   (*rank)->report("a", Status(Code::transport, "decided"));
   ASSERT_EQ(first_text(rank->next_event()), "decided");
   EXPECT_EQ((*rank)->probe_watched(now_ns()), kNever) << "the decision has arrived";
-  server.stop();
+  job.server.stop();
   (*rank)->report("b", Status(Code::transport, "a peer has left"));
   EXPECT_TRUE((*rank)->has_open_probe());
   for (int i = 0; i < 1000 && rank->waiting_events() < 2 && (*rank)->probe_watched(now_ns()) != kNever; ++i) {
@@ -546,12 +553,10 @@ TEST(Processes, RankThatWaitsForADecisionFindsTheStopOfTheServingRank) {
 
 // A publish waits for no other rank, and no set-up need be watched meanwhile.
 TEST(Processes, RankThatWaitsForAReplyFindsTheStopOfTheServingRank) {
-  const std::string rendezvous = fresh_name();
-  Child server(0, 2, rendezvous, true, 0.6);
-  auto rank = join_with({.silence_warning_s = 0.2, .lost_after_s = 0.6, .suspect_after_s = 0.01}, rendezvous, 1, 2);
-  ASSERT_TRUE(rank);
-  ASSERT_TRUE((*rank)->wait_for_all(Deadline::after_seconds(60)).ok());
-  server.stop();
+  RankAndServer job;
+  const std::unique_ptr<Rank>& rank = job.rank;
+  ASSERT_TRUE(job.complete());
+  job.server.stop();
   const Status published = (*rank)->publish("k", "v");
   EXPECT_EQ(published.code(), Code::peer_lost);
   EXPECT_EQ(published.error().culprit_rank, 0);
