@@ -160,12 +160,12 @@ part_cpp() {
 
 # run_pytest NAME PLACE [may-skip [VARIABLE=VALUE...]]: a skipped test is a failure unless may-skip is given; the reasons of
 # skipped tests are printed. The variables are those of the test process. Each of $jobs workers runs files of its own. A
-# test that has not ended after 15 minutes prints the stacks of its threads and fails, so that the others still run.
+# test that has not ended after 30 minutes prints the stacks of its threads and fails, so that the others still run.
 run_pytest() {
   install_python_package
   local name=$1 log="$logs/$1.log"
   # faulthandler prints the stacks also where no Python code runs any more.
-  env "${@:4}" python -m pytest -q -rs --timeout 900 -o faulthandler_timeout=900 --junitxml="$logs/$name.xml" \
+  env "${@:4}" python -m pytest -q -rs --timeout 1800 -o faulthandler_timeout=1800 --junitxml="$logs/$name.xml" \
     -n "$jobs" --dist loadfile --no-loadscope-reorder "$2" >"$log" 2>&1 || true
   local total bad skipped
   read -r total bad skipped < <(python - "$logs/$name.xml" <<'PY'

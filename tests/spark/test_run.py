@@ -12,6 +12,7 @@ import cloudpickle
 import farandole
 import farandole.spark
 import pytest
+from limits import allowed
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 from pyspark import cloudpickle as spark_cloudpickle  # noqa: E402
@@ -127,7 +128,7 @@ def test_an_interrupt_ends_all_ranks(spark, tmp_path):
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         farandole.spark.run(work, (str(tmp_path),), num_proc=4)
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + allowed(60)
     while any(os.path.exists(f"/proc/{one}") for one in os.listdir(tmp_path)):
         assert time.monotonic() < limit
         time.sleep(0.05)
@@ -185,7 +186,9 @@ def test_bad_arguments_are_named(spark):
 def fresh(program, **variables):
     """The error output of a new interpreter."""
     environment = {**os.environ, **variables}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=allowed(120)
+    )
     return done.stderr
 
 

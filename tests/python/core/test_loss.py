@@ -9,6 +9,7 @@ import farandole
 import numpy as np
 import pytest
 from launch import Launched, launch
+from limits import allowed
 
 
 def _until_lost(step):
@@ -39,7 +40,7 @@ def named():
 
 
 def _wait_for(rank, word, deadline_s=40):
-    end = time.monotonic() + deadline_s
+    end = time.monotonic() + allowed(deadline_s)
     while time.monotonic() < end:
         if word in rank.output:
             return
@@ -110,7 +111,7 @@ def test_a_lost_rank_is_named_by_all_others(transport, what, how, victim):
         survivors = [rank for rank in job.ranks if rank is not lost]
         for rank in survivors:
             _wait_for(rank, "TEXT")
-            rank.process.wait(20)
+            rank.process.wait(allowed(20))
         lost.process.send_signal(signal.SIGKILL)
         # Of a communicator or group that is being made, some ranks may be ready and make the next one.
         step = "(connecting|splitting) group" if what is splits else "connecting all comm"
@@ -138,7 +139,7 @@ def test_a_survivor_that_gives_up_first_is_not_blamed_by_the_other(transport, wh
         stopped.process.send_signal(signal.SIGSTOP)
         for rank in survivors:
             _wait_for(rank, "TEXT")
-            assert rank.process.wait(20) == 0
+            assert rank.process.wait(allowed(20)) == 0
         stopped.process.send_signal(signal.SIGKILL)
         for rank in survivors:
             code, culprit, host = _field(rank, "LOST")[1:]
@@ -190,7 +191,7 @@ def test_a_rank_that_is_stopped_and_continues_is_named_in_a_warning_and_not_lost
         end.touch()
         for rank in job.ranks:
             _wait_for(rank, "ENDED")
-            assert rank.process.wait(20) == 0, rank.output
+            assert rank.process.wait(allowed(20)) == 0, rank.output
             assert "lost" not in rank.output.replace("it is lost (", ""), rank.output
 
 
@@ -228,7 +229,7 @@ def test_a_rank_that_drains_is_not_lost_beside_one_that_is_stopped(transport, tm
         mark.touch()
         for rank in job.ranks[:2]:
             _wait_for(rank, "LOST" if rank.number == 0 else "DRAINED")
-            assert rank.process.wait(20) == 0, rank.output
+            assert rank.process.wait(allowed(20)) == 0, rank.output
         stopped.process.send_signal(signal.SIGKILL)
         assert float(_field(job.ranks[1], "DRAINED")[0]) > 1, "it did not wait for the operation in flight"
         code, culprit, _ = _field(job.ranks[0], "LOST")[1:]

@@ -10,6 +10,7 @@ import farandole
 import numpy as np
 import pytest
 from launch import Launched
+from limits import allowed
 
 STEPS = 10_000_000
 
@@ -96,7 +97,7 @@ class Shrinking(Launched):
         super().__init__(size, __name__, ["survives"], environment, rendezvous=rendezvous)
 
     def until(self, word, ranks, count=1, deadline_s=40):
-        end = time.monotonic() + deadline_s
+        end = time.monotonic() + allowed(deadline_s)
         for rank in ranks:
             while len(self.said(rank, word)) < count:
                 assert time.monotonic() < end, f"rank {rank} did not say {word} {count} times\n{self.report()}"
@@ -117,7 +118,7 @@ class Shrinking(Launched):
             pass
         try:
             for rank in ranks:
-                assert self.ranks[rank].process.wait(40) == 0, self.report()
+                assert self.ranks[rank].process.wait(allowed(40)) == 0, self.report()
         finally:
             os.unlink(self.told)
         bits = sum(1 << rank for rank in ranks)
@@ -168,7 +169,7 @@ def test_a_stopped_rank_is_left_out_and_disturbs_nobody_when_it_wakes(transport,
         job.send(signal.SIGSTOP, victim)
         job.until("WORLD", left)
         job.send(signal.SIGCONT, victim)
-        job.ranks[victim].process.wait(20)
+        job.ranks[victim].process.wait(allowed(20))
         (failed,) = job.said(victim, "FAILED")
         assert failed[:2] == ["PEER_LOST", str(victim)], job.report()
         assert f"rank {victim} on " in failed[2] and "is not in the new world" in failed[2], failed
@@ -182,7 +183,7 @@ def test_a_stopped_rank_that_wakes_after_the_others_have_ended_does_not_go_on_al
         job.until("WORLD", [1, 2])
         job.finish([1, 2])
         job.send(signal.SIGCONT, 0)
-        job.ranks[0].process.wait(20)
+        job.ranks[0].process.wait(allowed(20))
         assert [one[:2] for one in job.said(0, "FAILED")] == [["PEER_LOST", "0"]], job.report()
 
 

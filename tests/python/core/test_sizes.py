@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from expect import fails
 from launch import Launched, checks_of, free_port, require
+from limits import allowed
 
 
 def check_init():
@@ -103,7 +104,7 @@ def random_caller(size, seed, calls):
         "RANDOM_SIZES_CALLS": str(calls),
     }
     with Launched(size, "random_sizes", ["check_random_calls"], environment) as job:
-        job.wait(300)
+        job.wait(allowed(300))
         assert [rank.code for rank in job.ranks] == [0] * size, job.report()
         return [tuple(map(int, rank.output.split()[-2:])) for rank in job.ranks]
 

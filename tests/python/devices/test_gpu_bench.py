@@ -13,6 +13,7 @@ import zipfile
 import farandole
 import pytest
 from launch import ROOT
+from limits import allowed
 
 FOLDER = os.path.join(ROOT, "bench", "gpu")
 
@@ -20,7 +21,7 @@ FOLDER = os.path.join(ROOT, "bench", "gpu")
 def run(script, *words, **variables):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
     return subprocess.run([sys.executable, os.path.join(FOLDER, script), *words], env={**environment, **variables},
-                          stdin=subprocess.DEVNULL, capture_output=True, timeout=240)  # fmt: skip
+                          stdin=subprocess.DEVNULL, capture_output=True, timeout=allowed(240))  # fmt: skip
 
 
 # ---- ddp_bench
@@ -77,7 +78,7 @@ def packed(tmp_path):
                 archive.write(path, os.path.relpath(path, os.path.dirname(package)))
     folder = tmp_path / "packed"
     done = subprocess.run(["bash", os.path.join(FOLDER, "pack.sh"), "--programs", PROGRAMS, "--wheel", str(wheel),
-                           "--folder", str(folder)], capture_output=True, text=True, timeout=120)  # fmt: skip
+                           "--folder", str(folder)], capture_output=True, text=True, timeout=allowed(120))  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder, done.stdout
 
@@ -85,7 +86,7 @@ def packed(tmp_path):
 def dry_run(folder, *words):
     return subprocess.run(["bash", os.path.join(FOLDER, "dry_run.sh"), "--folder", str(folder), *words],
                           env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True,
-                          timeout=600)  # fmt: skip
+                          timeout=allowed(600))  # fmt: skip
 
 
 def test_a_packed_folder_needs_nothing_else(packed):
@@ -114,7 +115,7 @@ def test_what_a_machine_lacks_is_named_and_left_out(packed):
     for program in ("nccl_bench", "calls_bench"):
         (folder / program).unlink()
     done = subprocess.run(["bash", str(folder / "run.sh"), "B", "C", "--check"], capture_output=True, text=True,
-                          env={"PATH": "/usr/bin:/bin", "PYTHON": "/nowhere/python3"}, timeout=60)  # fmt: skip
+                          env={"PATH": "/usr/bin:/bin", "PYTHON": "/nowhere/python3"}, timeout=allowed(60))  # fmt: skip
     assert done.returncode == 3, done.stdout + done.stderr
     for tool in ("/nowhere/python3", "compute-sanitizer", "nsys"):
         assert f"missing: {tool}" in done.stdout

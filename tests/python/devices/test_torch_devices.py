@@ -18,6 +18,7 @@ from farandole.torch.distributed.devices import DeviceWork
 from farandole.torch.gradient_buckets import of_size
 from farandole.torch.gradient_reduction import GradientReductions
 from launch import checks_of, require
+from limits import allowed
 from test_devices import ENVIRONMENTS
 from torch.distributed.distributed_c10d import AllgatherOptions
 
@@ -464,7 +465,7 @@ def a_wait_is_for_one_work(store):
         second = dist.all_reduce(tensors[1], async_op=True)
         time.sleep(0.05)  # for the second one to reach the group's stream
     first.wait()
-    end, answers, last = ctypes.c_void_p(), [1], time.monotonic() + 10
+    end, answers, last = ctypes.c_void_p(), [1], time.monotonic() + allowed(10)
     driver = fake_devices.driver()
     fake_devices.with_context(0, lambda: driver.cuEventCreate(ctypes.byref(end), 2))
     fake_devices.with_context(0, lambda: driver.cuEventRecord(end, ctypes.c_void_p(1)))  # of the current stream

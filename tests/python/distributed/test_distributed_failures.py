@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from farandole.torch.distributed import monitored_barrier
 from launch import ROOT, free_port, launch
+from limits import allowed
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -251,7 +252,7 @@ def test_the_examples_run_under_torchrun(names):
             str(free_port()),
             script.name,
         ]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=90,
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=allowed(90),
                               env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
     assert done.returncode == 0, done.stdout
     for name in names:

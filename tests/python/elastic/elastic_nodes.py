@@ -8,6 +8,7 @@ import threading
 import time
 
 from launch import FARANDOLE, free_port
+from limits import allowed
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KEY = "0123456789abcdef0123456789abcdef"
@@ -86,7 +87,7 @@ class Job:
         return nodes
 
     def wait(self, what, timeout=30):
-        end = time.monotonic() + timeout
+        end = time.monotonic() + allowed(timeout)
         while not what():
             assert time.monotonic() < end, self.report
             time.sleep(0.02)

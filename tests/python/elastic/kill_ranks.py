@@ -18,6 +18,8 @@ import tempfile
 import threading
 import time
 
+from limits import allowed
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "support"))
 
@@ -51,7 +53,7 @@ class Job:
 
     def wait(self, what, seconds=60):
         """The first true value of `what()`. Fails after `seconds`, or if the job has ended."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + allowed(seconds)
         while time.monotonic() < end and self.process.poll() is None:
             found = what()
             if found:
@@ -75,7 +77,7 @@ class Job:
     def stop(self):
         with open(os.path.join(self.folder, "stop"), "w"):
             pass
-        code = self.process.wait(60)
+        code = self.process.wait(allowed(60))
         self.reader.join()
         return code
 

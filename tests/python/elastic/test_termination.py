@@ -10,6 +10,7 @@ import farandole
 import pytest
 from farandole import termination
 from launch import FARANDOLE
+from limits import allowed
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -35,7 +36,7 @@ def told_to_end(flags, task, folder, ups):
                 lines.append(job.stdout.readline())
                 assert lines[-1], job.stderr.read()
             job.send_signal(signal.SIGTERM)
-            rest, errors = job.communicate(timeout=30)
+            rest, errors = job.communicate(timeout=allowed(30))
         finally:
             job.kill()
     printed = [json.loads(line.split("SAYS ")[1]) for line in "".join(lines + [rest]).splitlines() if "SAYS " in line]

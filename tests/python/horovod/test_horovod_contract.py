@@ -17,6 +17,7 @@ from horovod.common import util
 from horovod.data import AsyncDataLoaderMixin, BaseDataLoader
 from horovod.runner.util.threads import in_thread
 from launch import FARANDOLE, checks_of, require
+from limits import allowed
 
 HOROVODRUN = os.path.join(os.path.dirname(sys.executable), "horovodrun")
 NAMES = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME", "CONTROLLER"]
@@ -25,7 +26,7 @@ SHOW = "import json, os; print('SHOW', json.dumps({n: v for n, v in os.environ.i
 
 def shown(command):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
-    done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=allowed(60))
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line.partition("SHOW ")[2] for line in done.stdout.splitlines() if "SHOW " in line]
     return sorted((json.loads(line) for line in lines), key=lambda one: one["HOROVOD_RANK"])
@@ -54,7 +55,7 @@ def test_the_variables_of_an_elastic_job_follow_init():
 
 def test_the_programs_own_controller_is_not_reported():
     command = [HOROVODRUN, "-np", "1", sys.executable, "-c", "import horovod.torch as hvd; hvd.init()"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=allowed(60))
     assert "HOROVOD_CONTROLLER" not in done.stdout + done.stderr
 
 
@@ -219,7 +220,7 @@ def test_an_async_loader_runs_ahead_and_ends_its_thread():
     loader = AsyncLoader(async_loader_queue_size=2, count=100)
     batches = iter(loader)
     assert next(batches) == 0
-    end = time.monotonic() + 10
+    end = time.monotonic() + allowed(10)
     while len(loader.made) < 3 and time.monotonic() < end:
         time.sleep(0.01)
     assert 3 <= len(loader.made) <= 4, "the queue holds two batches, and the thread has one or two more"

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from launch import FARANDOLE, ROOT
+from limits import allowed
 
 
 def blocks(path, language):
@@ -20,7 +21,7 @@ def lines_of(program, folder):
     script.write_text(program)
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
     done = subprocess.run([FARANDOLE, "run", "-np", "2", "--", sys.executable, str(script)], env=variables,
-                          capture_output=True, text=True, timeout=100)  # fmt: skip
+                          capture_output=True, text=True, timeout=allowed(100))  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return sorted(done.stdout.splitlines())
 

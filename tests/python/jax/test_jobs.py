@@ -8,6 +8,7 @@ import sys
 import farandole.jax
 import jax
 from launch import FARANDOLE, ROOT, free_port
+from limits import allowed
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -21,7 +22,7 @@ class Job:
         }
         inherited.update(OMP_NUM_THREADS="1", **variables)
         command = [FARANDOLE, "run", *flags.split(), "--", sys.executable, *map(str, arguments)]
-        done = subprocess.run(command, env=inherited, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, env=inherited, capture_output=True, text=True, timeout=allowed(120))
         self.code, self.output, self.errors = done.returncode, done.stdout, done.stderr
         self.printed = [json.loads(line.split("SAYS ")[1]) for line in done.stdout.splitlines() if "SAYS " in line]
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from launch import ROOT
+from limits import allowed
 
 
 def test_outcomes_of_mpi4pys_own_tests_are_the_same_with_and_without():
@@ -14,7 +15,7 @@ def test_outcomes_of_mpi4pys_own_tests_are_the_same_with_and_without():
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=500,
+        timeout=allowed(500),
     )
     assert ended.returncode == 0, ended.stdout
     assert ended.stdout.count("0 modules differ") == 2, ended.stdout

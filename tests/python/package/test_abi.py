@@ -6,6 +6,7 @@ from pathlib import Path
 import farandole
 import pytest
 from launch import ROOT
+from limits import allowed
 
 HEADER = """
 typedef struct { int count; const char* name; } shape;
@@ -39,7 +40,7 @@ def library(folder, header=HEADER, source=SOURCE):
 
 def abi(*arguments):
     command = ["bash", Path(ROOT, "packaging/abi.sh"), *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=allowed(900))
     return done.returncode, done.stdout
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from launch import ROOT
+from limits import allowed
 
 
 @pytest.mark.parametrize(
@@ -17,7 +18,7 @@ from launch import ROOT
 )
 def test_a_shared_dependency_is_noticed(name, first, tmp_path):
     command = [sys.executable, Path(ROOT, "packaging/clash.py"), tmp_path, name]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=allowed(120))
     assert done.returncode != 0 and "no clash" not in done.stdout
     called = [line.split("clash: ")[1].split()[0] for line in done.stdout.splitlines() if "clash: " in line]
     assert called and all(symbol.startswith(tuple(first.split("|"))) for symbol in called), done.stdout
@@ -29,5 +30,7 @@ def test_without_copies_it_ends_well(tmp_path):
     subprocess.run(["gcc", "-shared", tmp_path / "empty.c", "-o", tmp_path / "empty.so"], check=True)
     rank = [sys.executable, Path(ROOT, "packaging/clash.py"), tmp_path, "--rank", tmp_path / "empty.so"]
     launcher = [Path(sys.executable).parent / "farandole", "run", "--quiet", "-np", "2", "--"]
-    done = subprocess.run([*launcher, *rank], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    done = subprocess.run(
+        [*launcher, *rank], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=allowed(120)
+    )
     assert done.returncode == 0 and done.stdout.count("no clash") == 2, done.stdout

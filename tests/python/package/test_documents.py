@@ -24,6 +24,7 @@ import sys
 import tempfile
 
 import pytest
+from limits import allowed
 
 REPOSITORY = str(next(one for one in pathlib.Path(__file__).resolve().parents if (one / "pyproject.toml").exists()))
 BINARIES = os.path.dirname(sys.executable)
@@ -106,7 +107,7 @@ class Document:
     def call(self, command, block, errors=False):
         done = subprocess.run(command, cwd=self.folder, env=self.variables, stdin=subprocess.DEVNULL, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT if errors else subprocess.PIPE,
-                              timeout=DEADLINE_S)  # fmt: skip
+                              timeout=allowed(DEADLINE_S))  # fmt: skip
         assert (done.returncode != 0) == errors, f"{block.place}: {done.returncode}\n{done.stdout}{done.stderr or ''}"
         return done.stdout
 

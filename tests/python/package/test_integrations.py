@@ -9,6 +9,7 @@ import sys
 
 import farandole
 import pytest
+from limits import allowed
 
 HERE = os.path.join(os.path.dirname(farandole.__file__), "integrations")
 KINDS = ("kubernetes", "ray")
@@ -24,7 +25,7 @@ NEEDS_RAY = "ray.train"  # a module of classes of Ray Train's
 
 def python(*words, **more):
     """The output of a new interpreter, and its exit code."""
-    return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60, **more)
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=allowed(60), **more)
 
 
 def output_of(program):

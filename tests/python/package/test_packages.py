@@ -8,6 +8,7 @@ import sys
 import farandole
 import pytest
 from farandole.doctor import packages
+from limits import allowed
 
 PROGRAM = os.path.join(os.path.dirname(farandole.__file__), "bin", "farandole")
 
@@ -102,7 +103,7 @@ def test_another_python_at_the_front_of_path_is_named(monkeypatch, tmp_path):
 def doctor(*words, **variables):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FARANDOLE_")}
     done = subprocess.run(
-        [*words, "doctor", "--json"], env={**kept, **variables}, capture_output=True, text=True, timeout=60
+        [*words, "doctor", "--json"], env={**kept, **variables}, capture_output=True, text=True, timeout=allowed(60)
     )
     return done.returncode, {one["what"]: one for one in json.loads(done.stdout)["findings"]}
 

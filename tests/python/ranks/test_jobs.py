@@ -16,6 +16,7 @@ from farandole.integrations.ranks.elastic_job import ElasticJob, limits_of
 from farandole.integrations.ranks.fixed_job import FixedJob
 from farandole.integrations.ranks.job import Options
 from farandole.integrations.ranks.process import task_of
+from limits import allowed
 from process_cluster import ProcessCluster, is_gone
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this module
@@ -216,7 +217,7 @@ def test_too_few_workers_are_reported_with_those_that_came():
     job.on_hello = hello
     with pytest.raises(TimeoutError, match=r"the test started 2 of 3 workers within 600 s: .*process \d+.*free slots"):
         job.run()
-    assert all(one.wait(30) is not None for one in cluster.agents)
+    assert all(one.wait(allowed(30)) is not None for one in cluster.agents)
 
 
 def test_a_job_system_that_does_not_cancel_is_not_awaited():
@@ -275,7 +276,7 @@ def test_an_interrupt_of_the_driver_ends_all_ranks(tmp_path):
     finally:
         signal.signal(signal.SIGINT, before)
     assert run.cluster.cancelled
-    limit = time.monotonic() + 30
+    limit = time.monotonic() + allowed(30)
     while not all(is_gone(int(one)) for one in os.listdir(tmp_path)):
         assert time.monotonic() < limit
         time.sleep(0.01)

@@ -10,6 +10,7 @@ import farandole
 import numpy
 import pytest
 from launch import FARANDOLE, SUPPORT
+from limits import allowed
 
 PORTS = range(40000, 40004)
 RENDEZVOUS = 29500
@@ -57,7 +58,7 @@ def _output_of(check, rank, *arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=allowed(60),
     )
     assert done.returncode == 0, done.stdout
     return done.stdout

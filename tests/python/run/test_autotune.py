@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from launch import FARANDOLE
+from limits import allowed
 
 STEPS = """
 import numpy
@@ -39,7 +40,7 @@ def run(ranks, **variables):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
     environment |= {"FARANDOLE_TRANSPORT": "tcp", "FARANDOLE_LOG_LEVEL": "info", **variables}
     command = [FARANDOLE, "run", "--standalone", "-np", str(ranks), "--", sys.executable, "-c", STEPS]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=allowed(240))
 
 
 def test_a_bad_start_is_mended_on_all_ranks_and_kept_for_the_next_job(tmp_path):

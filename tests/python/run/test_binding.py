@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from launch import FARANDOLE
+from limits import allowed
 
 ALL = sorted(os.sched_getaffinity(0))
 PRINT = [sys.executable, "-c", "import os; print(*sorted(os.sched_getaffinity(0)))"]
@@ -18,7 +19,7 @@ def run(*options, ranks=2, before=()):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FARANDOLE_")}
     environment["OMP_NUM_THREADS"] = "1"  # else `run` chooses a value and writes a note
     command = [*before, FARANDOLE, "run", "-np", str(ranks), "--no-prefix", *options, "--", *PRINT]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=allowed(60))
 
 
 def sets(done):
@@ -53,7 +54,7 @@ def test_a_binding_from_outside_stays():
 def test_the_variable_of_the_option_counts():
     environment = ["env", "FARANDOLE_RUN_BIND_TO=none"]
     done = subprocess.run([*environment, FARANDOLE, "run", "-np", "2", "--no-prefix", "--", *PRINT],
-                          capture_output=True, text=True, timeout=60)  # fmt: skip
+                          capture_output=True, text=True, timeout=allowed(60))  # fmt: skip
     assert sets(done) == [tuple(ALL)] * 2
 
 
@@ -76,5 +77,5 @@ def test_the_ranks_of_an_elastic_job_are_not_bound():
 
 def test_config_and_doctor_tell_it():
     for command in ("config", "doctor"):
-        done = subprocess.run([FARANDOLE, command], capture_output=True, text=True, timeout=120)
+        done = subprocess.run([FARANDOLE, command], capture_output=True, text=True, timeout=allowed(120))
         assert "farandole run binds " in done.stdout, done.stdout

@@ -12,6 +12,7 @@ import time
 import fake_devices
 import pytest
 from launch import FARANDOLE, free_port
+from limits import allowed
 
 
 def farandole(*arguments, environment=None, timeout=60):
@@ -97,7 +98,7 @@ def test_ranks_that_run_another_python_are_reported(tmp_path):
     note = f"farandole run: ranks run {other}, but this command belongs to {sys.executable}"
     for words, reported in (["--", "python3", "x.py"], True), (["--quiet", "--", "python3", "x.py"], False), (
         ["--", sys.executable, "-c", "print('ran')"], False):  # fmt: skip
-        done = subprocess.run([*command, *words], env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([*command, *words], env=environment, capture_output=True, text=True, timeout=allowed(60))
         assert done.returncode == 0 and "ran" in done.stdout, done.stderr
         assert (note in done.stderr) == reported, done.stderr
 
@@ -124,7 +125,7 @@ def test_run_divides_the_cores_among_its_ranks():
 def test_ranks_have_the_hard_limit_of_descriptors():
     soft, hard = 256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     command = f"ulimit -Sn {soft}; exec '{FARANDOLE}' run --quiet -np 1 -- sh -c 'ulimit -Sn'"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=allowed(60))
     assert done.stdout.split() == ["[0]", str(hard)], done.stderr
 
 
@@ -169,7 +170,7 @@ def run_on_nodes(count, ranks, command):
         )
         for node in range(count)
     ]
-    printed = [node.communicate(timeout=60) for node in nodes]
+    printed = [node.communicate(timeout=allowed(60)) for node in nodes]
     return [node.returncode for node in nodes], [one[0] for one in printed], [one[1] for one in printed]
 
 
@@ -246,7 +247,7 @@ def test_ctrl_c_ends_the_wait_for_ranks_of_other_nodes():
             break
     begin = time.monotonic()
     launcher.send_signal(signal.SIGINT)
-    assert launcher.wait(20) == -signal.SIGINT
+    assert launcher.wait(allowed(20)) == -signal.SIGINT
     assert time.monotonic() - begin < 5
     launcher.stderr.close()
 
@@ -281,7 +282,7 @@ def test_run_names_the_signal_and_leaves_nothing_behind():
 
 def _until_gone(mark):
     # The zombie of a process that no one has reaped yet has no command line any more.
-    end = time.monotonic() + 20
+    end = time.monotonic() + allowed(20)
     while subprocess.run(["pgrep", "-f", mark], capture_output=True).returncode == 0:
         assert time.monotonic() < end, f"{mark} still runs"
         time.sleep(0.05)
@@ -297,7 +298,7 @@ def test_run_that_is_killed_leaves_nothing_behind(elastic):
         assert {job.stdout.readline() for _ in range(2)} == {"[0] ready\n", "[1] ready\n"}
         assert subprocess.run(["pgrep", "-f", mark], capture_output=True).returncode == 0
         job.kill()
-        job.wait(10)
+        job.wait(allowed(10))
         _until_gone(mark)
 
 
@@ -358,7 +359,7 @@ def test_run_forwards_signals():
                           stderr=subprocess.PIPE, text=True) as job:  # fmt: skip
         assert {job.stdout.readline() for _ in range(2)} == {"[0] ready\n", "[1] ready\n"}
         job.send_signal(signal.SIGTERM)
-        output, _ = job.communicate(timeout=30)
+        output, _ = job.communicate(timeout=allowed(30))
         assert sorted(output.splitlines()) == ["[0] got it", "[1] got it"]
         assert job.returncode == 143
 
@@ -697,7 +698,7 @@ def test_too_few_descriptors_for_the_ranks_end_the_run_with_a_code_of_its_own():
         [FARANDOLE, "run", "-np", "40", "--", "sleep", "60"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=allowed(60),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limits),
     )
     assert done.returncode == 71, done.stderr
@@ -715,7 +716,7 @@ def test_output_that_cannot_be_written_is_an_error(command):
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=allowed(60),
         )
     assert done.returncode == 74, done.stderr
     assert re.fullmatch("farandole: standard output cannot be written(: No space left on device)?\n", done.stderr)
@@ -723,6 +724,6 @@ def test_output_that_cannot_be_written_is_an_error(command):
 
 def test_output_closed_early_ends_the_command_without_an_error():
     command = f"'{sys.executable}' -m farandole config | head -n 1; echo ${{PIPESTATUS[0]}} >&2"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=allowed(60))
     assert len(done.stdout.splitlines()) == 1
     assert done.stderr in ("0\n", "141\n"), done.stderr  # finished before head did, or ended by SIGPIPE

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from launch import FARANDOLE, free_port
+from limits import allowed
 
 KEY = {"FARANDOLE_JOB_KEY": "sixteen-characters"}
 SAY = "echo $FARANDOLE_RANK/$FARANDOLE_SIZE local $FARANDOLE_LOCAL_RANK node $FARANDOLE_NODE_RANK/$FARANDOLE_NODE_COUNT"
@@ -24,7 +25,7 @@ def variables(environment=None):
 
 def run(*arguments, environment=None, **more):
     return subprocess.run([FARANDOLE, "run", *arguments], env=variables(environment), capture_output=True, text=True,
-                          timeout=60, **more)  # fmt: skip
+                          timeout=allowed(60), **more)  # fmt: skip
 
 
 def start(*arguments, environment=None):
@@ -235,7 +236,7 @@ def test_sigterm_waits_for_the_grace_period_and_exits_with_143():
     with start("-np", "2", "--", "bash", "-c", script, environment={"FARANDOLE_TERM_GRACE_S": "20"}) as job:
         assert {job.stdout.readline() for _ in range(2)} == {"[0] ready\n", "[1] ready\n"}
         job.send_signal(signal.SIGTERM)
-        output, errors = job.communicate(timeout=30)
+        output, errors = job.communicate(timeout=allowed(30))
     assert printed(output) == ["[0] saved", "[1] saved"] and job.returncode == 143
     assert "SIGTERM: the ranks have 20 s" in errors and "failed first" not in errors, errors
 
@@ -250,7 +251,7 @@ def test_ranks_are_killed_after_the_grace_period_or_a_second_signal(grace, signa
         if signals == 2:
             assert "SIGTERM: the ranks have 60 s" in job.stderr.readline()
             job.send_signal(signal.SIGTERM)
-        job.communicate(timeout=30)
+        job.communicate(timeout=allowed(30))
     assert job.returncode == 143 and time.monotonic() - begin < 20
 
 
@@ -279,7 +280,7 @@ def test_orphans_are_reaped_while_the_ranks_run():
 
 def explain(environment, *arguments):
     return subprocess.run([FARANDOLE, "env", "--explain", *arguments], env=variables(environment), capture_output=True,
-                          text=True, timeout=60)  # fmt: skip
+                          text=True, timeout=allowed(60))  # fmt: skip
 
 
 def test_env_explains_its_choice():

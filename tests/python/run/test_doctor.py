@@ -8,6 +8,7 @@ import sys
 
 import efa_devices
 from launch import FARANDOLE
+from limits import allowed
 
 
 def variables(environment=None):
@@ -19,7 +20,7 @@ def variables(environment=None):
 
 def doctor(*arguments, environment=None, run=()):
     done = subprocess.run([FARANDOLE, *run, "doctor", *arguments], env=variables(environment), capture_output=True,
-                          text=True, timeout=60)  # fmt: skip
+                          text=True, timeout=allowed(60))  # fmt: skip
     assert done.returncode in (0, 78), done.stderr
     return done
 
@@ -87,7 +88,7 @@ def test_ranks_without_a_limit_of_threads_are_a_warning():
     run = [FARANDOLE, "run", "-np", "2", "--no-prefix", "--"]
     for command, verdict in (["env", "-u", "OMP_NUM_THREADS"], "warning"), ([], "good"):
         done = subprocess.run([*run, *command, FARANDOLE, "doctor", "--json"], env=variables({"OMP_NUM_THREADS": ""}),
-                              capture_output=True, text=True, timeout=60)  # fmt: skip
+                              capture_output=True, text=True, timeout=allowed(60))  # fmt: skip
         lines = [json.loads(line)["findings"] for line in done.stdout.splitlines() if line.startswith("{")]
         threads = [one for finding in lines for one in finding if one["what"] == "OMP_NUM_THREADS"]
         assert [one["verdict"] for one in threads] == [verdict], done.stdout + done.stderr
@@ -184,7 +185,7 @@ def test_ranks_below_sshd_receive_sigterm_first_and_the_pod_exits_with_143(tmp_p
         assert init.stdout.readline() == f"sshd -De -f {tmp_path}/.sshd_config -p 2222\n"
         assert init.stdout.readline().startswith("rank ")
         init.send_signal(signal.SIGTERM)
-        output, errors = init.communicate(timeout=30)
+        output, errors = init.communicate(timeout=allowed(30))
     assert output == "saving\nsaved\nsshd ends\n", (output, errors)
     assert init.returncode == 143 and "SIGTERM: 1 ranks have" in errors, errors
 
@@ -195,20 +196,20 @@ def test_hanging_ranks_do_not_exceed_the_pods_grace_period(tmp_path):
         init.stdout.readline()
         rank = int(init.stdout.readline().removeprefix("rank "))
         init.send_signal(signal.SIGTERM)
-        init.wait(timeout=30)
+        init.wait(allowed(30))
         os.kill(rank, signal.SIGKILL)  # in a pod the kernel does this when process 1 ends
     assert init.returncode == 143
 
 
 def test_an_sshd_that_exits_is_a_failure_and_a_missing_one_names_the_package(tmp_path):
     with sshd_init(tmp_path, "#!/bin/sh\nexit 0\n") as init:
-        assert init.wait(timeout=30) == 1 and "sshd ended by itself (exit code 0)" in init.stderr.read()
+        assert init.wait(allowed(30)) == 1 and "sshd ended by itself (exit code 0)" in init.stderr.read()
     done = subprocess.run(
         [FARANDOLE, "sshd-init", "--sshd", str(tmp_path / "none")],
         env=variables(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=allowed(30),
     )
     assert done.returncode == 78 and "install openssh-server" in done.stderr
 
@@ -226,5 +227,5 @@ print('left', mine())
 raise SystemExit(9)"
 """
     with sshd_init(tmp_path, script) as init:
-        output, _ = init.communicate(timeout=30)
+        output, _ = init.communicate(timeout=allowed(30))
     assert output == "left []\n" and init.returncode == 9

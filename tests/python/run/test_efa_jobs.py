@@ -11,6 +11,7 @@ import urllib.request
 import pytest
 from efa_devices import LEAST_OLD, PROVIDERS, count, efa, make_nccl_plugin, make_tree
 from launch import FARANDOLE, SUPPORT, free_port
+from limits import allowed
 from transport_programs import COLLECTIVES, NAMED, REPORT, START
 
 pytestmark = pytest.mark.skipif(not os.path.isdir(PROVIDERS), reason=f"{PROVIDERS} is not built")
@@ -27,7 +28,7 @@ def start(program, count=2, **environment):
 def run(program, count=2, **environment):
     """Runs the program on so many ranks; returns the exit code and all output."""
     job = start(program, count, **environment)
-    output, _ = job.communicate(timeout=120)
+    output, _ = job.communicate(timeout=allowed(120))
     return job.returncode, output
 
 
@@ -54,7 +55,7 @@ def run_on_two_hosts(program, host_a=None, host_b=None, **environment):
     ended = subprocess.run(
         [sys.executable, os.path.join(SUPPORT, "two_hosts.py"), sys.executable, "-c", TWO_HOSTS],
         env={"PATH": os.environ["PATH"], "FARANDOLE_LOG_LEVEL": "info", "PROGRAM": program, **own, **environment},
-        capture_output=True, text=True, timeout=120)  # fmt: skip
+        capture_output=True, text=True, timeout=allowed(120))  # fmt: skip
     return ended.returncode, ended.stdout + ended.stderr
 
 
@@ -246,7 +247,7 @@ def test_a_lost_device_is_named_with_its_rank_within_two_seconds(tmp_path):
     lost, ready = tmp_path / "lost", tmp_path / "ready"
     program = 'import os\nif os.environ["FARANDOLE_RANK"] != "1": os.environ["FAKE_EFA_LOST"] = "/nowhere"\n' + LOOP
     job = start(program, 3, FARANDOLE_TRANSPORT="efa", FAKE_EFA_LOST=str(lost), READY=str(ready), **efa())
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + allowed(60)
     while not ready.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     lost.touch()
@@ -257,7 +258,8 @@ def test_a_lost_device_is_named_with_its_rank_within_two_seconds(tmp_path):
         output += line
         if text.match(line):
             named_after.append(time.monotonic() - begun)
-    assert job.wait(timeout=60) != 0 and len(named_after) == 3 and max(named_after) < 2, f"{named_after} s\n{output}"
+    assert job.wait(allowed(60)) != 0 and len(named_after) == 3, output
+    assert max(named_after) < min(allowed(2), 8), f"{named_after} s; a silent rank is lost after 10 s"
 
 
 @pytest.mark.parametrize("transport", ["ofi:tcp", "efa"])
@@ -300,7 +302,7 @@ os.write(1, f"rank {r} goes on\\n".encode())
 @pytest.mark.parametrize("transport", ["ofi:tcp", "efa"])
 def test_two_jobs_share_a_device(transport):
     jobs = [start(COLLECTIVES, 2, FARANDOLE_TRANSPORT=transport, **efa()) for _ in range(2)]
-    outputs = [job.communicate(timeout=120)[0] for job in jobs]
+    outputs = [job.communicate(timeout=allowed(120))[0] for job in jobs]
     for job, output in zip(jobs, outputs):
         assert job.returncode == 0 and len(re.findall(r"rank \d of 2 over", output)) == 2, output
         assert "a packet is ignored" not in output, output
@@ -311,14 +313,14 @@ def test_two_jobs_share_a_device(transport):
 
 def command(*words, **environment):
     return subprocess.run([FARANDOLE, *words], env={"PATH": os.environ["PATH"], **environment}, capture_output=True,
-                          text=True, timeout=120)  # fmt: skip
+                          text=True, timeout=allowed(120))  # fmt: skip
 
 
 def test_doctor_finds_libfabric_devices_and_what_is_missing(tmp_path):
     tree = make_tree(tmp_path, 2, model="p4d.24xlarge")
     limited = ["prlimit", "--memlock=65536:65536", FARANDOLE, "doctor", "--json"]
     done = subprocess.run(limited, env={"PATH": os.environ["PATH"], **efa(tree, 2)}, capture_output=True, text=True,
-                          timeout=60)  # fmt: skip
+                          timeout=allowed(60))  # fmt: skip
     result = {one["what"]: one for one in json.loads(done.stdout)["findings"]}
     assert re.match(r"libfabric \d+\.\d+ \(/", result["libfabric"]["text"]), result["libfabric"]
     providers = result["providers"]["text"]

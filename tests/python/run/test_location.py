@@ -9,6 +9,7 @@ import time
 
 import pytest
 from launch import FARANDOLE
+from limits import allowed
 from test_efa_jobs import run_on_two_hosts
 
 UNKNOWN = "not known (set FARANDOLE_LOCATION or FARANDOLE_TOPOLOGY)"
@@ -33,7 +34,7 @@ def farandole(*arguments, environment=None):
     }
     variables.update(OMP_NUM_THREADS="1")
     variables.update(environment or {})
-    return subprocess.run([FARANDOLE, *arguments], env=variables, capture_output=True, text=True, timeout=60)
+    return subprocess.run([FARANDOLE, *arguments], env=variables, capture_output=True, text=True, timeout=allowed(60))
 
 
 def location(environment):

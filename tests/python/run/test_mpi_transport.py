@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from launch import FARANDOLE
+from limits import allowed
 from mpi_launch import LIBRARY, RANK, SERVICE, agent_in, for_mpi4py, mpirun
 from transport_programs import COLLECTIVES, NAMED, REPORT, START
 
@@ -135,7 +136,7 @@ def in_a_thread(work):
     thread.join()
     os.write(1, f"error: {ended}\\n".encode())
     open(os.path.join(os.environ["FOLDER"], str(os.getpid())), "w").close()
-    end = time.monotonic() + 30
+    end = time.monotonic() + allowed(30)
     while len(os.listdir(os.environ["FOLDER"])) < 2 and time.monotonic() < end:
         time.sleep(0.01)
 """
@@ -181,7 +182,7 @@ def test_without_an_mpirun_it_is_never_replaced_by_another_transport():
     ended = subprocess.run(
         [FARANDOLE, "run", "-np", "2", "--", sys.executable, "-c", "import farandole; farandole.init()"],
         env={"PATH": "/usr/bin:/bin", "FARANDOLE_TRANSPORT": "mpi"},
-        capture_output=True, text=True, timeout=60)  # fmt: skip
+        capture_output=True, text=True, timeout=allowed(60))  # fmt: skip
     assert ended.returncode != 0
     assert "no mpirun has started this process and no MPI is loaded" in ended.stderr + ended.stdout
 

@@ -9,6 +9,7 @@ import time
 
 import pytest
 from launch import FARANDOLE
+from limits import allowed
 from transport_programs import COLLECTIVES, NAMED, REPORT, START
 
 TCP, UDP = "ofi:tcp", "ofi:udp;ofi_rxd"
@@ -19,7 +20,7 @@ def run(program, count=2, **environment):
     ended = subprocess.run(
         [FARANDOLE, "run", "-np", str(count), "--", sys.executable, "-c", program],
         env={"PATH": os.environ["PATH"], "FARANDOLE_LOG_LEVEL": "info", **environment},
-        capture_output=True, text=True, timeout=120)  # fmt: skip
+        capture_output=True, text=True, timeout=allowed(120))  # fmt: skip
     return ended.returncode, ended.stdout + ended.stderr
 
 

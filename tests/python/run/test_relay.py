@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from launch import SUPPORT
+from limits import allowed
 
 KEY = {"FARANDOLE_JOB_KEY": "0123456789abcdef"}
 
@@ -88,7 +89,7 @@ def run(program, edit, places="host-a host-b", **environment):
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "EDIT": edit,
              "PLACES": places, "PROGRAM": program, "RELAY": os.path.join(SUPPORT, "relay.py"), "OMP_NUM_THREADS": "1",
              "FARANDOLE_SLICE_BYTES": "16K", **environment},
-        capture_output=True, text=True, timeout=120)  # fmt: skip
+        capture_output=True, text=True, timeout=allowed(120))  # fmt: skip
     ranks = range(len(places.split()))
     return [re.findall(rf"rank {rank}: (.*)", ended.stdout) for rank in ranks], ended.stdout + ended.stderr
 

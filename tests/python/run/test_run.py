@@ -15,6 +15,7 @@ import run_tasks
 from farandole import hosts, run_rank
 from horovod.runner import config_file, launch, options
 from launch import FARANDOLE
+from limits import allowed
 
 HOROVODRUN = os.path.join(os.path.dirname(sys.executable), "horovodrun")
 
@@ -183,7 +184,9 @@ def planned(line):
 
 
 def horovodrun(*words, **variables):
-    return subprocess.run([HOROVODRUN, *words], capture_output=True, text=True, env=clean(**variables), timeout=60)
+    return subprocess.run(
+        [HOROVODRUN, *words], capture_output=True, text=True, env=clean(**variables), timeout=allowed(60)
+    )
 
 
 def test_horovodrun_starts_ranks():

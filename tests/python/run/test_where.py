@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from launch import FARANDOLE
+from limits import allowed
 
 DEADLINE_S = 60
 
@@ -27,7 +28,7 @@ def where(*arguments, environment=None):
         env=variables_of_test(environment),
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=allowed(DEADLINE_S),
     )
 
 
@@ -58,12 +59,12 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         self.process.kill()
-        self.process.wait(DEADLINE_S)
+        self.process.wait(allowed(DEADLINE_S))
         self.errors.close()
 
     def states(self, condition):
         """The states of the ranks once they meet the condition: ranks reach their calls one after the other."""
-        limit = time.monotonic() + DEADLINE_S
+        limit = time.monotonic() + allowed(DEADLINE_S)
         while True:
             done = where(str(self.process.pid), "--json")
             assert done.returncode in (0, 205), done.stderr
@@ -73,7 +74,7 @@ class Job:
             assert time.monotonic() < limit, states
 
     def wait_for_error(self, text, ended=False):
-        limit = time.monotonic() + DEADLINE_S
+        limit = time.monotonic() + allowed(DEADLINE_S)
         while True:
             self.errors.flush()
             with open(self.errors.name) as file:
@@ -209,7 +210,7 @@ def test_where_says_so_when_native_code_holds_the_interpreter(tmp_path):
 def stop(pid):
     """Stops a process and all its threads, each of which stops when it is scheduled: late on a busy machine."""
     os.kill(pid, signal.SIGSTOP)
-    end = time.monotonic() + 20
+    end = time.monotonic() + allowed(20)
     while any(state_of(task) != "T" for task in Path(f"/proc/{pid}/task").iterdir()):
         assert time.monotonic() < end, f"process {pid} has not stopped"
         time.sleep(0.01)
@@ -294,7 +295,7 @@ def test_where_finds_a_job_whose_rank_0_serves_the_coordinator(tmp_path):
     finally:
         for rank in ranks:
             rank.kill()
-            rank.wait(DEADLINE_S)
+            rank.wait(allowed(DEADLINE_S))
             rank.stdout.close()
 
 
@@ -311,7 +312,7 @@ def test_sigquit_prints_the_table_and_the_job_goes_on(tmp_path):
             job.wait_for_error(r"2 ranks, 2 answered\n +rank +host")
         (tmp_path / "go").touch()
         assert sorted(job.process.stdout.read().splitlines()) == ["[0] 2.0", "[1] 2.0"]
-        assert job.process.wait(DEADLINE_S) == 0
+        assert job.process.wait(allowed(DEADLINE_S)) == 0
 
 
 def test_a_stall_is_followed_by_the_table(tmp_path):
@@ -329,7 +330,7 @@ def inspect(*arguments):
         env=variables_of_test(),
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=allowed(DEADLINE_S),
     )
 
 
@@ -339,7 +340,7 @@ def test_the_histories_of_a_failed_job_name_the_rank_that_was_behind(tmp_path):
     with Job(ORDERED, tmp_path, 3, {"FARANDOLE_HISTORY_DIR": str(folder)}) as job:
         job.states(waits_for_rank_1)
         os.kill(job.pids[1], signal.SIGKILL)
-        assert job.process.wait(DEADLINE_S) == 137
+        assert job.process.wait(allowed(DEADLINE_S)) == 137
         written = job.wait_for_error(r"the ranks' last operations: farandole inspect \S+\*\.bin", ended=True)
     files = sorted(folder.iterdir())
     assert [re.sub(r"-[0-9a-f.]+-(\d)", r"-run-\1", file.name) for file in files] == [
@@ -376,7 +377,7 @@ def test_the_histories_of_a_successful_job_are_removed(tmp_path):
         env=variables_of_test({"FARANDOLE_HISTORY_DIR": str(tmp_path)}),
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=allowed(DEADLINE_S),
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["[0] 3", "[1] 3"]
@@ -389,7 +390,7 @@ def test_a_job_goes_on_without_the_folder_of_its_histories(tmp_path):
         env=variables_of_test({"FARANDOLE_HISTORY_DIR": str(tmp_path / "missing")}),
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=allowed(DEADLINE_S),
     )
     assert done.returncode == 0, done.stderr
     text = r"making \S+/missing/farandole-history-\S+-[01]\.bin: No such file or directory.*\(FARANDOLE_HISTORY_DIR\)"

@@ -15,6 +15,7 @@ import tempfile
 import time
 
 import fork_server
+from limits import allowed
 
 SUPPORT = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.normpath(os.path.join(SUPPORT, "..", "..", ".."))
@@ -137,7 +138,7 @@ class Launched:
             self.ranks.append(Rank(number, process, self.folder.name))
 
     def wait(self, deadline_s=DEADLINE_S):
-        end = time.monotonic() + deadline_s
+        end = time.monotonic() + allowed(deadline_s)
         try:
             for rank in self.ranks:
                 rank.code = rank.process.wait(max(0.01, end - time.monotonic()))

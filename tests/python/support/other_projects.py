@@ -3,6 +3,7 @@
 import subprocess
 
 from launch import FARANDOLE
+from limits import allowed
 
 MAIN_C = """
 #include <farandole/farandole.h>
@@ -38,7 +39,7 @@ int main() {
 def run(*command, **options):
     """Runs a command that must succeed; returns what it prints."""
     done = subprocess.run(
-        [str(word) for word in command], capture_output=True, timeout=600, **{"text": True, **options}
+        [str(word) for word in command], capture_output=True, timeout=allowed(600), **{"text": True, **options}
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout

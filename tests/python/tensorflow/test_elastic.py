@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from launch import FARANDOLE, launch
+from limits import allowed
 from test_tensorflow import same
 
 PROGRAM = """
@@ -52,7 +53,7 @@ def test_a_job_goes_on_from_its_last_commit(options, ranks_after):
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
     variables.update(OMP_NUM_THREADS="1", FARANDOLE_START_TIMEOUT_S="100")
     command = [FARANDOLE, "run", "-np", "2", *options.split(), "--", sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=allowed(180))
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     rows = [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if "{" in line]
     entered = [(one["worker"], one["enters"], one["weight"]) for one in rows if "enters" in one]

@@ -9,6 +9,7 @@ import farandole
 import numpy as np
 import pytest
 from launch import ROOT
+from limits import allowed
 
 FARANDOLE = os.path.join(os.path.dirname(farandole.__file__), "bin", "farandole")
 EXAMPLE = os.path.join(ROOT, "examples", "tensorflow_digits.py")
@@ -18,7 +19,7 @@ def run(ranks, *command):
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
     variables.update(OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3", FARANDOLE_START_TIMEOUT_S="100")
     done = subprocess.run([FARANDOLE, "run", "-np", str(ranks), sys.executable, *command], env=variables,
-                          capture_output=True, text=True, timeout=180)  # fmt: skip
+                          capture_output=True, text=True, timeout=allowed(180))  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

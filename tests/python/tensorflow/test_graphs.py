@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 from farandole.tensorflow import native
 from launch import checks_of, launch, require
+from limits import allowed
 from test_tensorflow import same
 
 
@@ -190,7 +191,7 @@ def check_saved_models():
         program = (
             f"import tensorflow as tf; print(tf.saved_model.load({served!r}).serve(tf.ones([2])).numpy().tolist())"
         )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=allowed(120))
         assert done.stdout.strip() == "[2.0, 2.0]", done.stderr
 
 
@@ -215,7 +216,7 @@ def test_one_thread_suffices():
 
 
 def run_python(program):
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=allowed(120))
 
 
 def test_the_library_loaded_before_tensorflow_is_reported():
