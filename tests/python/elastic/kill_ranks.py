@@ -18,12 +18,11 @@ import tempfile
 import threading
 import time
 
-from limits import allowed
-
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "support"))
 
 from launch import FARANDOLE  # noqa: E402
+from limits import allowed  # noqa: E402
 
 STEPS = 3  # between two kills
 
