@@ -193,8 +193,9 @@ class Rank final : public Actor {
   void make_group(Comm& comm);
   std::vector<Step> named_plan() const;
   Task<Status> run_named(uint64_t seed);
-  Task<Status> run_round(NamedPhase& phase, int round);
-  Task<Status> join_all(NamedPhase& phase);
+  Task<Status> run_round(NamedPhase& phase, int round, SimulatedGroup::Submission*& join);
+  SimulatedGroup::Submission& submit_join(const NamedPhase& phase);
+  Task<Status> finish_join(const NamedPhase& phase, SimulatedGroup::Submission& submission);
   SimulatedGroup::Submission* submit(NamedPhase& phase, const std::vector<NamedTensor>& tensors, int round);
   Status judge(NamedPhase& phase, SimulatedGroup::Submission& submission, const std::vector<NamedTensor>& tensors,
                int round);

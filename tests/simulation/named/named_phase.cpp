@@ -139,6 +139,7 @@ NamedPhase make_phase(uint64_t seed, int ranks, const std::vector<std::pair<std:
   add_submissions(phase, dice);
   if (phase.rounds > 0) add_surprises(phase, dice, ranks);
   phase.waits_for_first = dice.percent(20);
+  phase.joins_at_once = !phase.rounds_of.empty() && dice.percent(50);
   return phase;
 }
 

@@ -47,6 +47,7 @@ struct NamedPhase {
   std::vector<Surprise> surprises;
   int rounds = 1;
   std::vector<int> rounds_of;  // by world rank: after so many it joins; empty: no rank joins
+  bool joins_at_once = false;  // ranks join before the operations of their last round are done
   bool waits_for_first = false;
   bool is_of_all = false;            // its first tensor is of the group of all ranks
   bool ends_after_shutdown = false;  // the settings have a limit for operations that ranks do not submit

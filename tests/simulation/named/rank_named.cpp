@@ -131,17 +131,19 @@ Task<Status> Rank::run_named(uint64_t seed) {
   }
   NamedPhase phase = make_phase(seed, hello().size, groups_of_world);
   phase.ends_after_shutdown = group_settings(world_->plan).config->stall_shutdown_s > 0;
+  SimulatedGroup::Submission* join = nullptr;
   for (int round = 0; round < phase.rounds_on(rank_); ++round) {
-    auto running = run_round(phase, round);
+    auto running = run_round(phase, round, join);
     Status status = co_await running;
     if (!status.ok()) co_return status;
   }
   if (phase.rounds_of.empty()) co_return Status();
-  auto joining = join_all(phase);
+  auto joining = finish_join(phase, join == nullptr ? submit_join(phase) : *join);
   co_return co_await joining;
 }
 
-Task<Status> Rank::run_round(NamedPhase& phase, int round) {
+// Sets `join` where this rank joins before the operations of its last round are done.
+Task<Status> Rank::run_round(NamedPhase& phase, int round, SimulatedGroup::Submission*& join) {
   std::vector<std::vector<NamedTensor>> due;
   for (const auto& indices : phase.submissions) {
     due.emplace_back();
@@ -182,8 +184,18 @@ Task<Status> Rank::run_round(NamedPhase& phase, int round) {
     auto until_first = wait([submission] { return submission->is_done(); }, kNever);
     co_await until_first;
   }
-  auto until_done = wait(
-      [&begun] { return std::ranges::all_of(begun, [](const auto& one) { return one.first->is_done(); }); }, kNever);
+  if (phase.joins_at_once && round + 1 == phase.rounds_on(rank_)) join = &submit_join(phase);
+  const auto all_done = [&begun] {
+    return std::ranges::all_of(begun, [](const auto& one) { return one.first->is_done(); });
+  };
+  if (join != nullptr) {
+    auto until_joined = wait([&] { return join->is_done(); }, kNever);
+    co_await until_joined;
+    if (join->status().ok() && !all_done()) {
+      simulation().violated(fmt::format("{}: its join ends before the operations that it submitted before", name()));
+    }
+  }
+  auto until_done = wait(all_done, kNever);
   co_await until_done;
   Status first;
   for (const auto& [submission, tensors] : begun) {
@@ -275,22 +287,21 @@ Status Rank::judge(NamedPhase& phase, SimulatedGroup::Submission& submission, co
 }
 
 // Each rank joins after rounds of its own. The others go on, and its part of their sums is zero.
-Task<Status> Rank::join_all(NamedPhase& phase) {
-  Comm* comm = comm_of(phase.tensors.front().group);
-  SimulatedGroup& group = *comm->group;
+SimulatedGroup::Submission& Rank::submit_join(const NamedPhase& phase) {
   simulation().tell("{} joins", name());
   simulation().count("joins");
   Request request{.kind = RequestKind::join, .name = "join", .dtype = Dtype::uint8};
-  SimulatedGroup::Submission* submission = nullptr;
-  {
-    const SimulatedClock shows(clock());
-    submission = &group.submit({"join of " + phase.name}, {request}, {{}});
-  }
-  auto until_done = wait([submission] { return submission->is_done(); }, kNever);
+  const SimulatedClock shows(clock());
+  return comm_of(phase.tensors.front().group)->group->submit({"join of " + phase.name}, {request}, {{}});
+}
+
+Task<Status> Rank::finish_join(const NamedPhase& phase, SimulatedGroup::Submission& submission) {
+  SimulatedGroup& group = *comm_of(phase.tensors.front().group)->group;
+  auto until_done = wait([&submission] { return submission.is_done(); }, kNever);
   co_await until_done;
-  const Status status = submission->status();
+  const Status status = submission.status();
   if (status.ok()) {
-    const int last = submission->handle->output(0).last_joined;
+    const int last = submission.handle->output(0).last_joined;
     const auto [known, is_first] = group.record().last_joined.emplace(phase.name, last);
     if (last < 0 || last >= group.size() || known->second != last) {
       simulation().violated(
