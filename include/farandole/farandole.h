@@ -241,8 +241,9 @@ FDL_API void fdl_world_options_init(fdl_world_options* options);
  * different settings. FDL_AUTHENTICATION: the job keys differ. */
 FDL_API fdl_result fdl_world_create(const fdl_world_options* options, fdl_world** world);
 /* Leaves the job. Named operations that all ranks have agreed on get up to two seconds to finish; all others in flight
- * complete with FDL_SHUT_DOWN, and so do later calls on groups and communicators that are left. Ends `world`: no thread
- * may use it afterwards. In a callback the world stays, and the failure is logged: call it after the callback. */
+ * complete with FDL_SHUT_DOWN, and so do later calls on groups and communicators that are left. Other ranks that wait in
+ * a communicator which no thread of this rank uses are told when it is destroyed: destroy it before. Ends `world`: no
+ * thread may use it afterwards. In a callback the world stays, and the failure is logged: call it after the callback. */
 FDL_API void fdl_world_destroy(fdl_world* world);
 
 typedef struct fdl_shrink_options {
@@ -690,10 +691,10 @@ typedef struct fdl_operation {
 /* Sets all members to their defaults; operation must not be NULL. */
 FDL_API void fdl_operation_init(fdl_operation* operation);
 
-/* Submits `count` operations, at least one; several of them all run or all fail together. Returns at once; the handle
+/* Submits `count` operations, 1 to 65536; several of them all run or all fail together. Returns at once; the handle
  * gets the outcome. From any thread. The structures may be freed at once, the tensors must stay in place until the
- * handle is done, and on a device until a stream waits for it. FDL_INVALID_ARGUMENT: an argument is wrong, or the name
- * is taken.
+ * handle is done, and on a device until a stream waits for it. FDL_INVALID_ARGUMENT: an argument is wrong, the name is
+ * taken, or the names, shapes and splits of all operations take more than 16 MiB.
  *
  * A name is taken from the submission until this rank has observed the end of the operation: fdl_wait_handle or fdl_run
  * has returned its outcome, fdl_poll has found it done, or its callback runs. Whether a second submission is refused

@@ -287,11 +287,14 @@ fdl_result translate(fdl_group* group, const fdl_operation* operations, size_t c
       entry.request.group_size = static_cast<int32_t>(count);
     }
   }
+  std::size_t bytes = 0;
   for (const Entry& entry : submission.entries) {
     Status sound = check_request(entry.request);
     if (!sound.ok()) return report(sound);
+    bytes += entry.request.message_bytes();
   }
-  return FDL_OK;
+  Status fits = check_group(count, bytes);
+  return fits.ok() ? FDL_OK : report(fits);
 }
 
 // The outputs on devices that callers have taken and not freed. Intentionally leaked, as Owners explains.

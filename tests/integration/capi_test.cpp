@@ -983,6 +983,48 @@ TEST(Errors, StallShutdownEndsTheOperation) {
   });
 }
 
+std::vector<std::string> long_names(int count) {
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) names.push_back(std::to_string(i) + std::string(60'000, 'n'));
+  return names;
+}
+
+// More names than one control message may carry, of requests and of plans: 69 MiB.
+TEST(Errors, ManyLongNamesInFlightTakeSeveralMessages) {
+  const std::vector<std::string> names = long_names(1200);
+  run_ranks(2, {}, [&](World& me) {
+    const int64_t one = 1;
+    std::vector<float> values(names.size());
+    std::vector<fdl_handle*> handles(names.size());
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      values[i] = static_cast<float>(i);
+      const fdl_operation operation = allreduce_of(names[i].c_str(), &values[i], &one);
+      FDL_ASSERT_OK(fdl_submit(me.all, &operation, 1, &handles[i]));
+    }
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      FDL_ASSERT_OK(wait_and_free(handles[i]));
+      EXPECT_EQ(values[i], 2 * static_cast<float>(i));
+    }
+  });
+}
+
+TEST(Errors, AGroupOfOperationsThatNoMessageHasRoomForIsRefused) {
+  const std::vector<std::string> names = long_names(300);
+  run_ranks(2, {}, [&](World& me) {
+    std::vector<float> values(names.size(), 1);
+    std::vector<fdl_operation> operations;
+    const int64_t one = 1;
+    for (std::size_t i = 0; i < names.size(); ++i)
+      operations.push_back(allreduce_of(names[i].c_str(), &values[i], &one));
+    fdl_handle* handle = nullptr;
+    EXPECT_EQ(fdl_submit(me.all, operations.data(), operations.size(), &handle), FDL_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(fdl_last_error()->text).find("300 operations in one call"), std::string::npos);
+    float value = 1;
+    FDL_ASSERT_OK(allreduce_named(me.all, "afterwards", &value, 1));
+    EXPECT_EQ(value, 2);
+  });
+}
+
 // Each free descriptor less moves the failure to another place.
 bool every_lack_of_descriptors_is_reported() {
   const int first_free = ::dup(0);
@@ -1059,6 +1101,38 @@ TEST(Errors, ForkedChildIsRefusedAndTheParentContinues) {
   EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0);
   float value = 1;
   FDL_EXPECT_OK(fdl_allreduce(world.comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM));
+}
+
+// A request in flight is the parent's: the child must not receive into memory that both share.
+TEST(Errors, ForkedChildLeavesTheRequestsOfItsParentAlone) {
+  run_ranks(2, {}, [](World& me) {
+    if (me.rank == 1) {
+      FDL_ASSERT_OK(fdl_barrier(me.comm));
+      const float value = 7;
+      FDL_ASSERT_OK(fdl_send(me.comm, &value, 1, FDL_FLOAT32, 0));
+      return;
+    }
+    float value = 0;
+    fdl_request* request = nullptr;
+    FDL_ASSERT_OK(fdl_irecv(me.comm, &value, 1, FDL_FLOAT32, 1, &request));
+    const pid_t child = ::fork();
+    if (child == 0) {
+      int done = 0;
+      size_t index = 0;
+      fdl_request* requests[]{request};
+      bool refused = fdl_test(request, &done) == FDL_NOT_INITIALIZED && done == 0;
+      refused &= fdl_wait(request) == FDL_NOT_INITIALIZED && fdl_wait_all(requests, 1) == FDL_NOT_INITIALIZED;
+      refused &= fdl_wait_any(requests, 1, &index) == FDL_NOT_INITIALIZED && requests[0] == request;
+      fdl_request_free(request);
+      ::_exit(refused ? 0 : 1);
+    }
+    int state = 0;
+    ASSERT_EQ(::waitpid(child, &state, 0), child);
+    EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0);
+    FDL_ASSERT_OK(fdl_barrier(me.comm));
+    FDL_ASSERT_OK(fdl_wait(request));
+    EXPECT_EQ(value, 7);
+  });
 }
 
 }  // namespace

@@ -40,6 +40,11 @@ int64_t Request::element_count() const {
 
 std::size_t Request::byte_count() const { return static_cast<std::size_t>(element_count()) * size_of(dtype); }
 
+std::size_t Request::message_bytes() const {
+  constexpr std::size_t kTable = 192;  // its numbers, the table that lists them, and the padding of its vectors
+  return kTable + name.size() + group.size() + (shape.size() + splits.size()) * sizeof(int64_t);
+}
+
 std::size_t Bucket::place_bytes(std::size_t index) const {
   const std::size_t bytes = static_cast<std::size_t>(element_counts[index]) * size_of(dtype);
   if (compression != Compression::none) return round_up(bytes, kBlockElements * size_of(dtype));

@@ -44,7 +44,27 @@ struct Request {
 
   int64_t element_count() const;
   std::size_t byte_count() const;
+  // What the request takes in a control message, at most.
+  std::size_t message_bytes() const;
   bool operator==(const Request&) const = default;
+};
+
+// What a control message has room for, far below what its reader accepts. Requests that do not fit wait for the next
+// message, but a group is sent and decided whole: one that does not fit must not be submitted.
+class MessageRoom {
+ public:
+  static constexpr std::size_t kBytes = 16 * 1024 * 1024;
+  static constexpr std::size_t kRequests = 64 * 1024;
+
+  void take(std::size_t bytes, std::size_t requests = 1) {
+    bytes_ += bytes;
+    requests_ += requests;
+  }
+  bool is_full() const { return bytes_ >= kBytes || requests_ >= kRequests; }
+
+ private:
+  std::size_t bytes_ = 0;
+  std::size_t requests_ = 0;
 };
 
 // One operation that every rank of the group runs next, in the plan's order.

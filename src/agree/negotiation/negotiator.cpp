@@ -108,6 +108,18 @@ bool lies_apart(const Pending& pending, int size) {
   return pending.submitted < size || std::ranges::any_of(pending.variants, differs);
 }
 
+// What the unit takes in the message with the plan, at most: its buckets, and its requests for the caches of the ranks.
+std::size_t message_bytes_of(const Unit& unit, int size) {
+  const auto ranks = static_cast<std::size_t>(size);
+  std::size_t bytes = unit.join_name.size();
+  for (const Pending& pending : unit.members) {
+    const RequestKind kind = pending.first().kind;
+    const std::size_t rows = kind == RequestKind::allgather ? ranks : kind == RequestKind::alltoall ? ranks * ranks : 0;
+    bytes += 2 * pending.first().message_bytes() + rows * sizeof(int64_t);
+  }
+  return bytes;
+}
+
 Bucket bucket_of(const Pending& pending, int size) {
   const Request& request = pending.first();
   Bucket bucket;
@@ -177,11 +189,13 @@ struct Negotiator::State {
   void append_ready(std::vector<Bucket>& buckets, std::size_t backlog_bytes);
   void append(std::vector<Bucket>& buckets, const Unit& unit);
   void note_absence(const Unit& unit);
+  void take_room(const Unit& unit) { room.take(message_bytes_of(unit, options.size), unit.members.size()); }
 
   NegotiatorOptions options;
   Waiting waiting;
   std::optional<Failure> left;  // set once a rank has left; it fails everything from then on
   std::vector<std::string> decided_without_all;
+  MessageRoom room;  // in the message with the plan that is being decided
 };
 
 // Call it for every unit that is decided: RootRequestCache uses the names to drop requests that were on their way.
@@ -193,6 +207,7 @@ void Negotiator::State::note_absence(const Unit& unit) {
 
 void Negotiator::State::append_overdue(std::vector<Bucket>& buckets, int64_t now_ns) {
   for (const std::string& name : find_overdue(waiting, options, now_ns)) {
+    if (room.is_full()) break;  // the rest stays overdue
     const auto found = waiting.pending().find(name);
     if (found == waiting.pending().end()) continue;  // an earlier name of this loop has taken its group
     const Stall stall = stall_of(waiting, found->second, options, now_ns);
@@ -200,30 +215,41 @@ void Negotiator::State::append_overdue(std::vector<Bucket>& buckets, int64_t now
     const Failure failure{Code::timeout, stall.text + "; the stall limit has passed, so it fails on all ranks",
                           culprit};
     const Unit unit = waiting.take(name);
+    take_room(unit);
     append_failed(buckets, unit, failure);
     note_absence(unit);
   }
 }
 
 void Negotiator::State::append_left(std::vector<Bucket>& buckets) {
-  for (const Unit& unit : waiting.take_all()) {
+  std::vector<Unit> held;
+  for (Unit& unit : waiting.take_all()) {
+    if (room.is_full()) {
+      held.push_back(std::move(unit));
+      continue;
+    }
+    take_room(unit);
     append_failed(buckets, unit, *left);
     note_absence(unit);
   }
+  waiting.put_back(std::move(held));
 }
 
 // The sort is stable: units of one priority keep the order in which they became ready. A join comes last and ends
-// everything submitted before it, so it stays behind the units that are held back.
+// everything submitted before it, so it stays behind the units that are held back: those of a priority, and those for
+// which the message with the plan has no room.
 void Negotiator::State::append_ready(std::vector<Bucket>& buckets, std::size_t backlog_bytes) {
   auto units = waiting.take_ready();
   std::ranges::stable_sort(units, std::ranges::greater(), priority_of);
   std::vector<Unit> held;
   for (Unit& unit : units) {
     const bool is_prior = priority_of(unit) > 0;
-    if (unit.is_join ? !held.empty() : is_prior && backlog_bytes >= kBytesAhead) {
+    const bool waits = unit.is_join ? !held.empty() : is_prior && backlog_bytes >= kBytesAhead;
+    if (waits || room.is_full()) {
       held.push_back(std::move(unit));
       continue;
     }
+    take_room(unit);
     if (is_prior) backlog_bytes += bytes_of(unit);
     append(buckets, unit);
   }
@@ -260,6 +286,7 @@ void Negotiator::leave(int rank, const std::string& why) {
 
 Plan Negotiator::decide(int64_t now_ns, std::size_t backlog_bytes) {
   state_->decided_without_all.clear();
+  state_->room = {};
   std::vector<Bucket> buckets;
   if (state_->left) {
     state_->append_left(buckets);

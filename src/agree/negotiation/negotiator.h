@@ -56,7 +56,7 @@ class Negotiator {
   //
   // `backlog_bytes`: the size of the tensors that were decided and whose operations have not begun on the root. Once it
   // reaches kBytesAhead, units of a priority above 0 stay ready. A unit of a higher priority that becomes ready later
-  // then overtakes them.
+  // then overtakes them. Units for which the message with the plan has no room stay ready too.
   Plan decide(int64_t now_ns, std::size_t backlog_bytes = 0);
   // Whether units stayed ready in the last decide().
   bool holds_back() const;

@@ -135,7 +135,7 @@ bool Waiting::is_ready(const Pending& pending) const {
 void Waiting::collect_if_ready(const std::string& name) {
   const auto found = pending_.find(name);
   if (found == pending_.end() || !is_ready(found->second)) return;
-  ready_.push_back(take(name));
+  add_ready(take(name));
 }
 
 // Copies the names first, because collecting one removes it and its group from pending_.
@@ -147,7 +147,7 @@ void Waiting::collect_all_ready() {
 }
 
 void Waiting::finish_join() {
-  ready_.push_back(join_unit());
+  add_ready(join_unit());
   joined_.assign(at(size_), false);
   joined_count_ = 0;
   join_name_.clear();
@@ -187,15 +187,19 @@ Unit Waiting::take(const std::string& name) {
 }
 
 std::vector<Unit> Waiting::take_ready() {
+  ready_names_.clear();
   std::ranges::stable_sort(ready_, {}, standing);
   return std::exchange(ready_, {});
 }
 
-void Waiting::put_back(std::vector<Unit> units) { std::ranges::move(units, std::back_inserter(ready_)); }
+void Waiting::put_back(std::vector<Unit> units) {
+  ready_names_.clear();
+  std::ranges::move(units, std::back_inserter(ready_));
+}
 
 std::vector<Unit> Waiting::take_all() {
   ++moment_;
-  while (!pending_.empty()) ready_.push_back(take(std::string(pending_.begin()->first)));
+  while (!pending_.empty()) add_ready(take(std::string(pending_.begin()->first)));
   if (joined_count_ > 0) finish_join();
   return take_ready();
 }
@@ -210,8 +214,18 @@ bool Waiting::has_submitted(int rank, const Request& request) const {
   if (request.kind == RequestKind::join) return joined_[at(rank)];
   const auto found = pending_.find(request.name);
   if (found != pending_.end()) return found->second.submitted_by(rank);
-  const auto is_it = [&](const Pending& pending) { return pending.name == request.name && pending.submitted_by(rank); };
-  return std::ranges::any_of(ready_, [&](const Unit& unit) { return std::ranges::any_of(unit.members, is_it); });
+  return !ready_.empty() && is_ready_with(rank, request.name);
+}
+
+// A message may ask for many names while many are ready, so a search of ready_ for each would take too long.
+bool Waiting::is_ready_with(int rank, const std::string& name) const {
+  if (ready_names_.empty()) {
+    for (const Unit& unit : ready_) {
+      for (const Pending& pending : unit.members) ready_names_.emplace(pending.name, &pending);
+    }
+  }
+  const auto [first, last] = ready_names_.equal_range(name);
+  return std::any_of(first, last, [&](const auto& one) { return one.second->submitted_by(rank); });
 }
 
 bool Waiting::is_done(const Pending& pending, int rank) const {

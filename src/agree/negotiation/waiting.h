@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -63,6 +64,7 @@ class Waiting {
   std::vector<Unit> take_all();
   // Drops everything, ready or not.
   void drop_pending() {
+    ready_names_.clear();
     ready_.clear();
     pending_.clear();
     groups_.clear();
@@ -98,11 +100,18 @@ class Waiting {
   bool is_whole(const Group& group) const;
   bool is_ready(const Pending& pending) const;
   Unit join_unit();
+  void add_ready(Unit unit) {
+    ready_names_.clear();
+    ready_.push_back(std::move(unit));
+  }
+  bool is_ready_with(int rank, const std::string& name) const;
 
   int size_;
   std::unordered_map<std::string, Pending> pending_;
   std::map<std::string, Group> groups_;
   std::vector<Unit> ready_;
+  // The names in ready_: empty until has_submitted() looks for one, and after each change of ready_.
+  mutable std::unordered_multimap<std::string_view, const Pending*> ready_names_;
   std::vector<uint64_t> places_;  // by rank: how many requests it has made
   std::vector<bool> joined_;
   int joined_count_ = 0;

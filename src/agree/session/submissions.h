@@ -17,7 +17,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -53,15 +55,31 @@ class Submissions {
 
   // ---- Negotiated ----
   bool has_unsent() const { return !unsent_.empty() && !order_; }
-  // The requests to send to the root; the pointers are valid until the next call of any function here.
+  // The requests to send to the root, as many as a message has room for; the pointers are valid until the next call of
+  // any function here. The members of a group are sent together.
   std::vector<const Request*> take_unsent() {
     std::vector<const Request*> requests;
     requests.reserve(unsent_.size());
+    MessageRoom room;
+    std::unordered_set<std::string_view> groups;  // that the message has begun, once it is full
+    std::vector<Negotiated*> rest;
     for (Negotiated* negotiated : unsent_) {
+      const Request& request = negotiated->entry.request;
+      if (room.is_full()) {
+        if (rest.empty()) {
+          for (const Request* one : requests) groups.insert(one->group);
+          groups.erase("");
+        }
+        if (!groups.contains(request.group)) {
+          rest.push_back(negotiated);
+          continue;
+        }
+      }
+      room.take(request.message_bytes());
       negotiated->sent = true;
-      requests.push_back(&negotiated->entry.request);
+      requests.push_back(&request);
     }
-    unsent_.clear();
+    unsent_ = std::move(rest);
     return requests;
   }
   // This rank's entries of a bucket of a plan. A bucket that runs cannot refer to entries that were not sent yet. A

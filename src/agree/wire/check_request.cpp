@@ -37,4 +37,14 @@ Status check_request(const Request& request) {
   return ok_status();
 }
 
+Status check_group(std::size_t requests, std::size_t bytes) {
+  if (requests <= MessageRoom::kRequests && bytes <= MessageRoom::kBytes) return ok_status();
+  return Status(
+      Code::invalid_argument,
+      fmt::format("{} operations in one call, whose names, shapes and splits take {:.1f} MiB: a call may have "
+                  "at most {} operations and {} MiB of these; use several calls, or shorter names",
+                  requests, static_cast<double>(bytes) / (1024 * 1024), MessageRoom::kRequests,
+                  MessageRoom::kBytes / (1024 * 1024)));
+}
+
 }  // namespace fdl

@@ -51,6 +51,8 @@ inline constexpr uint32_t kMaxCachePositions = 65536;
 // Whether a request can be sent: its name is short, its numbers are in range, and its size in bytes can be counted. The
 // runtime checks before it submits; a message with an invalid request is rejected as a whole.
 Status check_request(const Request& request);
+// Whether requests of these bytes (Request::message_bytes) can be submitted together, as a group.
+Status check_group(std::size_t requests, std::size_t bytes);
 
 std::vector<std::byte> encode(const RequestMessage& message);
 std::vector<std::byte> encode(const RelayMessage& message);

@@ -124,8 +124,8 @@ void PlanExchange::update_trace() {
   }
 }
 
-// One message carries all new requests, the frozen count, the announcement of a shared device and the acknowledgement
-// of plans; nothing is sent if there is none of them. The root takes its own message directly.
+// One message carries the new requests that fit, the frozen count, the announcement of a shared device and the
+// acknowledgement of plans; nothing is sent if there is none of them. The root takes its own message directly.
 bool PlanExchange::send(Submissions<Entry>& submissions) {
   const bool unsent = submissions.has_unsent();
   const std::optional<uint64_t> frozen = submissions.take_frozen_count();

@@ -14,9 +14,12 @@
 namespace fdl {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
+using testing::Ge;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Lt;
 
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
@@ -183,6 +186,78 @@ TEST_F(Overtaking, JoinWaitsForWhatIsHeldBack) {
   SubmitAll({join()});
   EXPECT_EQ(Order(negotiator_->decide(now_, 0)), "a");
   EXPECT_EQ(Order(negotiator_->decide(now_, 0)), "b join");
+}
+
+// ---- More than a message has room for ----
+
+// Names of so many bytes that `count` of them do not fit into one plan.
+std::vector<Request> long_names(int count) {
+  std::vector<Request> requests;
+  for (int i = 0; i < count; ++i) {
+    requests.push_back(allreduce(std::to_string(i) + std::string(MessageRoom::kBytes / 8, 'n')));
+  }
+  return requests;
+}
+
+TEST_F(Overtaking, WhatDoesNotFitIntoAPlanComesWithTheNextOnes) {
+  Size(2);
+  std::vector<Request> requests = long_names(6);
+  SubmitAll(requests);
+  SubmitAll({join()});
+  std::string order;
+  int plans = 0;
+  do {
+    const Plan plan = Decide();
+    std::size_t bytes = 0;
+    for (const Bucket& bucket : plan.buckets) {
+      for (const std::string& name : bucket.names) {
+        bytes += name.size();
+        order += name.front();
+      }
+    }
+    EXPECT_LE(bytes, MessageRoom::kBytes);
+    ++plans;
+  } while (negotiator_->holds_back());
+  EXPECT_EQ(order, "012345j");
+  EXPECT_EQ(plans, 2);
+  EXPECT_EQ(negotiator_->pending(), 0u);
+}
+
+TEST_F(Overtaking, AGroupIsDecidedWholeWhereTheNextOneHasNoRoom) {
+  Size(2);
+  std::vector<Request> requests;
+  for (const std::string group : {"g", "h"}) {
+    for (Request& request : long_names(5)) {
+      request.name.insert(0, group);
+      requests.push_back(member(group, 5, request));
+    }
+  }
+  SubmitAll(requests);
+  EXPECT_EQ(Decide().buckets.size(), 5u);
+  EXPECT_TRUE(negotiator_->holds_back());
+  EXPECT_TRUE(negotiator_->has_submitted(1, requests.back()));
+  EXPECT_FALSE(negotiator_->has_submitted(1, requests.front()));
+  EXPECT_EQ(Decide().buckets.size(), 5u);
+  EXPECT_FALSE(negotiator_->holds_back());
+}
+
+TEST_F(Overtaking, FailuresThatDoNotFitIntoAPlanComeWithTheNextOnes) {
+  NegotiatorOptions options = options_for(2);
+  options.stall_warning_ns = kSecond;
+  options.stall_shutdown_ns = 2 * kSecond;
+  Use(options);
+  Submit(0, long_names(6));
+  now_ = 3 * kSecond;
+  const std::size_t overdue = Decide().buckets.size();
+  EXPECT_THAT(overdue, AllOf(Ge(1u), Lt(6u)));
+  EXPECT_EQ(overdue + Decide().buckets.size(), 6u);
+  Submit(0, long_names(6));
+  negotiator_->leave(1);
+  const std::size_t left = Decide().buckets.front().names.size();
+  EXPECT_THAT(left, AllOf(Ge(1u), Lt(6u)));
+  EXPECT_TRUE(negotiator_->holds_back());
+  EXPECT_EQ(left + Decide().buckets.front().names.size(), 6u);
+  EXPECT_EQ(negotiator_->pending(), 0u);
 }
 
 TEST_F(Overtaking, WhatIsHeldBackFailsWhenARankLeavesAndIsNoStall) {

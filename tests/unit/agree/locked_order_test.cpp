@@ -421,6 +421,27 @@ TEST_F(Orders, NegotiateAWholeRemainingGroupAsAGroup) {
   EXPECT_THAT(Left(0), ElementsAre("a+", "b+"));
 }
 
+TEST_F(Orders, SendWhatAMessageHasRoomForAndGroupsWhole) {
+  const std::string filler(MessageRoom::kBytes / 8, 'n');
+  const auto first_letters = [&] {
+    std::string letters;
+    for (const Request* request : at(0).take_unsent()) letters += request->name.front();
+    return letters;
+  };
+  for (const char* name : {"a", "b", "c", "d", "e", "f", "g"}) Submit(0, allreduce(name + filler));
+  Submit(0, member("group", 2, allreduce("h" + filler)));
+  Submit(0, allreduce("i" + filler));
+  Submit(0, member("other", 1, allreduce("j" + filler)));
+  Submit(0, member("group", 2, allreduce("k" + filler)));
+  EXPECT_EQ(first_letters(), "abcdefghk");
+  EXPECT_TRUE(at(0).has_unsent());
+  EXPECT_EQ(first_letters(), "ij");
+  EXPECT_FALSE(at(0).has_unsent());
+  for (std::size_t i = 0; i <= MessageRoom::kRequests; ++i) Submit(1, allreduce(std::to_string(i)));
+  EXPECT_EQ(at(1).take_unsent().size(), MessageRoom::kRequests);
+  EXPECT_EQ(at(1).take_unsent().size(), 1u);
+}
+
 TEST_F(Orders, TakeRequestsSubmittedBeforeTheLock) {
   Submit(0, allreduce("a"));
   at(0).take_unsent();

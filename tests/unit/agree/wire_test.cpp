@@ -179,6 +179,30 @@ TEST(Wire, RejectsInvalidRequests) {
   EXPECT_TRUE(check_request(some_request()).ok());
 }
 
+TEST(Wire, LimitsWhatIsSubmittedTogether) {
+  EXPECT_TRUE(check_group(1, 0).ok());
+  EXPECT_TRUE(check_group(MessageRoom::kRequests, MessageRoom::kBytes).ok());
+  const Status many = check_group(MessageRoom::kRequests + 1, 3 * 1024 * 1024);
+  EXPECT_EQ(many.code(), Code::invalid_argument);
+  EXPECT_THAT(many.text(),
+              HasSubstr("65537 operations in one call, whose names, shapes and splits take 3.0 MiB: a call "
+                        "may have at most 65536 operations and 16 MiB of these"));
+  EXPECT_EQ(check_group(1, MessageRoom::kBytes + 1).code(), Code::invalid_argument);
+}
+
+TEST(Wire, ARequestTakesNoMoreThanItsMessageBytes) {
+  Request request = some_request();
+  for (int i = 0; i < 50; ++i) {
+    request.name += 'n';
+    request.group += "gg";
+    if (i % 5 == 0) request.shape.push_back(1);
+    if (i % 3 == 0) request.splits.push_back(i);
+    RequestMessage message;
+    message.requests.assign(64, request);
+    EXPECT_LE(encode(message).size(), 64 * request.message_bytes());
+  }
+}
+
 TEST(Wire, RejectsUnknownKindsAndDtypes) {
   Request kind = allreduce("x"), dtype = allreduce("x");
   kind.kind = static_cast<RequestKind>(7);
