@@ -102,6 +102,10 @@ Status Status::from_errno(std::string_view what, int error_number) {
   return Status(code_of(error_number), std::string(what) + ": " + std::strerror(error_number) + remedy(error_number));
 }
 
+Status Status::shortage(std::string_view what, int error_number) {
+  return code_of(error_number) == Code::resource ? from_errno(what, error_number) : Status();
+}
+
 const std::string& Status::text() const { return ok() ? no_text : error_->text; }
 
 // A Status is shared and immutable, so adding context copies the error. It happens on the way of a failure only.

@@ -56,6 +56,8 @@ class [[nodiscard]] Status {
   static Status blame(int world_rank, std::string host, Code code, std::string text);
   // The failure of a system call, with the usual remedy: "socket: Too many open files; ... raise `ulimit -n`".
   static Status from_errno(std::string_view what, int error_number = errno);
+  // The same where a shortage of descriptors, memory or space is the cause; ok otherwise.
+  static Status shortage(std::string_view what, int error_number = errno);
 
   bool ok() const { return error_ == nullptr; }
   Code code() const { return ok() ? Code::ok : error_->code; }

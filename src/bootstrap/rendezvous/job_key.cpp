@@ -18,6 +18,7 @@ Result<std::string> read_secret(const std::string& what, const std::string& vari
   std::ifstream file(path);
   std::ostringstream text;
   if (!file || !(text << file.rdbuf())) {
+    FDL_RETURN_IF_ERROR(Status::shortage(fmt::format("{} cannot be read from {} = '{}'", what, variable, path)));
     return Status(Code::invalid_argument,
                   fmt::format("{} cannot be read from {} = '{}': {}; mount the secret there, readable for this user",
                               what, variable, path, errno == 0 ? "it is empty" : std::strerror(errno)));

@@ -38,7 +38,10 @@ Result<std::string> read_bounded(const std::string& path) {
   if (!std::filesystem::is_regular_file(status)) return refuse("it is no regular file");
   errno = 0;
   std::ifstream file(path, std::ios::binary);
-  if (!file) return refuse(std::strerror(errno));
+  if (!file) {
+    FDL_RETURN_IF_ERROR(Status::shortage(fmt::format("'{}' cannot be read", path)));
+    return refuse(std::strerror(errno));
+  }
   std::string text;
   std::vector<char> part(64_KiB);
   while (file.read(part.data(), static_cast<std::streamsize>(part.size())) || file.gcount() > 0) {

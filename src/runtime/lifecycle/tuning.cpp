@@ -24,10 +24,14 @@ Result<std::optional<TuningTable>> read_table(const std::string& file) {
   if (!std::filesystem::is_regular_file(file, ignored)) return std::optional<TuningTable>();
   const auto refuse = [&](const std::string& what) { return Status(Code::invalid_argument, file + ": " + what); };
   if (std::filesystem::file_size(file, ignored) > kMostBytes) return refuse("is too large to be a tuning table");
+  errno = 0;
   std::ifstream stream(file, std::ios::binary);
   std::ostringstream text;
   text << stream.rdbuf();
-  if (!stream) return refuse(std::string("cannot be read: ") + std::strerror(errno));
+  if (!stream) {
+    FDL_RETURN_IF_ERROR(Status::shortage(file + ": cannot be read"));
+    return refuse(std::string("cannot be read: ") + std::strerror(errno));
+  }
   FDL_ASSIGN_OR_RETURN(TuningTable table, TuningTable::parse(text.str(), file));
   return std::optional(std::move(table));
 }

@@ -3,37 +3,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <thread>
 
 #include "system/socket.h"
+#include "tests/support/descriptors.h"
 
 namespace fdl {
 namespace {
 
+using test::NoDescriptors;
 using testing::HasSubstr;
-
-// While it exists, this process can open no file.
-class NoDescriptors {
- public:
-  NoDescriptors() {
-    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
-    const int lowest = ::dup(STDERR_FILENO);
-    ::close(lowest);
-    rlimit few = before_;
-    few.rlim_cur = static_cast<rlim_t>(lowest);
-    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
-  }
-  ~NoDescriptors() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
-  NoDescriptors(const NoDescriptors&) = delete;
-  NoDescriptors& operator=(const NoDescriptors&) = delete;
-
- private:
-  rlimit before_{};
-};
 
 class Listener : public testing::Test {
  protected:

@@ -11,6 +11,7 @@
 #include "bootstrap/launchers/platform.h"
 #include "bootstrap/topology/efa.h"
 #include "bootstrap/topology/efa_instances.h"
+#include "tests/support/descriptors.h"
 #include "tests/support/variables.h"
 
 namespace fdl {
@@ -480,6 +481,9 @@ TEST(JobKeys, AreReadFromTheFileOfAMountedSecret) {
   EXPECT_THAT(identity(by_hand).status().text(), HasSubstr("the key in FARANDOLE_JOB_KEY_FILE has 5 characters"));
   EXPECT_THAT(identity(by_hand + Vars{{"FARANDOLE_JOB_KEY_FILE", "/no/such"}}).status().text(),
               HasSubstr("cannot be read from FARANDOLE_JOB_KEY_FILE = '/no/such': No such file"));
+  const test::NoDescriptors none;
+  EXPECT_EQ(identity(by_hand).status().code(), Code::resource);
+  EXPECT_THAT(identity(by_hand).status().text(), HasSubstr("raise `ulimit -n`"));
 }
 
 TEST(PodNames, AreThoseOfTheController) {

@@ -11,6 +11,7 @@
 #include "algorithms/choice/choose.h"
 #include "algorithms/choice/measured_choice.h"
 #include "runtime/lifecycle/compatibility_settings.h"
+#include "tests/support/descriptors.h"
 
 namespace fdl {
 namespace {
@@ -309,6 +310,15 @@ TEST_F(TuningFiles, ErrorsNameMissingOrInvalidFiles) {
   write("folder/file", "");
   EXPECT_THAT(save_tuning(path("folder/file/tuning.txt"), read(row_)).text(), HasSubstr("cannot be written"));
   EXPECT_THAT(save_tuning(path("folder"), read(row_)).text(), HasSubstr("cannot be written: it is a folder"));
+}
+
+TEST_F(TuningFiles, AShortageOfDescriptorsIsNoFaultOfTheFile) {
+  write("mine.txt", "farandole tuning 1\n" + row_);
+  const test::NoDescriptors none;
+  const Status status = load(path("mine.txt")).status();
+  EXPECT_EQ(status.code(), Code::resource);
+  EXPECT_THAT(status.text(), HasSubstr("mine.txt: cannot be read: Too many open files"));
+  EXPECT_THAT(status.text(), HasSubstr("raise `ulimit -n`"));
 }
 
 TEST_F(TuningFiles, AreCheckedBeforeThereIsATableToSave) {
