@@ -12,12 +12,19 @@ using namespace fdl::capi;
 
 namespace {
 
+// A forked child must not drive the communicator, whose connections and shared memory are the parent's. The
+// communicator of a request that is done may have been destroyed.
+bool is_of_parent(fdl_request& request) {
+  return !request.completion().done && request.comm->world->runtime->is_forked_child();
+}
+
 // An error if one of the requests is in flight and this thread must not wait for it. They then stay as they are.
 Status may_finish(std::span<fdl_request* const> requests) {
   for (fdl_request* request : requests) {
-    if (request != nullptr && !request->completion().done && is_in_callback(request->comm)) {
-      return request->comm->world->runtime->may_wait();
-    }
+    if (request == nullptr || request->completion().done) continue;
+    const Runtime& runtime = *request->comm->world->runtime;
+    if (is_of_parent(*request)) return runtime.usable();
+    if (is_in_callback(request->comm)) return runtime.may_wait();
   }
   return {};
 }
@@ -36,6 +43,7 @@ bool progress(fdl_comm* comm) {
 
 fdl_result fdl_test(fdl_request* request, int* done) try {
   if (request == nullptr || done == nullptr) return refuse("fdl_test: request and done must not be NULL");
+  if (is_of_parent(*request)) return report(request->comm->world->runtime->usable());
   // One pass of the driver: a program that polls with fdl_test makes progress without another thread.
   if (!request->completion().done) progress(request->comm);
   *done = request->completion().done ? 1 : 0;
@@ -87,7 +95,7 @@ fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index) try
   if (comm == nullptr) return refuse("fdl_wait_any: all requests are NULL");
   const auto is_done = [](fdl_request* one) { return one != nullptr && one->completion().done; };
   if (std::ranges::none_of(std::span(requests, count), is_done)) {
-    if (is_in_callback(comm)) return report(comm->world->runtime->may_wait());
+    if (Status allowed = may_finish(std::span(requests, count)); !allowed.ok()) return report(allowed);
   }
   // The limit of each request counts from here.
   Deadline limit = Deadline::never();
@@ -161,6 +169,8 @@ void fdl_request_free(fdl_request* request) try {
   if (request->completion().done) {
     static_cast<void>(order_stream_behind(request->call));
     delete request;
+  } else if (is_of_parent(*request)) {
+    // Intentionally leaked in a forked child: the parent's thread may be using its memory.
   } else if (is_in_callback(request->comm)) {
     // The request stays: it may read and write the caller's memory until it is done.
     const Status allowed = request->comm->world->runtime->may_wait();
