@@ -51,7 +51,7 @@ std::string describe_ports(const Config& config, const Environment& environment)
     line += is_job && !identity->rank_zero_serves ? "the coordinator is the launcher's"
                                                   : coordinator_port(config, is_job, facts);
     if (why_no_recovery(transport_between_hosts(config), environment, facts).empty() &&
-        !environment.has("FARANDOLE_ELASTIC")) {
+        environment.get("FARANDOLE_ELASTIC").value_or("").empty()) {
       line += "; each rank: one for fdl_world_shrink, for the whole job";
       if (!is_job) line += ", under mpirun none";
     }

@@ -27,6 +27,9 @@ bool may_be_a_loss(Code code) {
          code == Code::authentication;
 }
 
+// `farandole run` sets the variable to nothing in a job that is not elastic.
+bool is_elastic(const Environment& environment) { return !environment.get("FARANDOLE_ELASTIC").value_or("").empty(); }
+
 std::string key_of_round(const RecoveryPoint& point) {
   std::string salt = std::to_string(point.round);
   for (const int rank : point.members) salt += " " + std::to_string(rank);
@@ -40,7 +43,7 @@ std::string key_of_round(const RecoveryPoint& point) {
 // next world from its launcher.
 void Runtime::open_recovery() {
   const Environment environment = Environment::of_process();
-  if (options_.succession || identity_.size == 1 || environment.get("FARANDOLE_ELASTIC")) return;
+  if (options_.succession || identity_.size == 1 || is_elastic(environment)) return;
   if (!why_no_recovery(transport_between_hosts(config_), environment, meeting_facts()).empty()) return;
   auto opened = open_recovery_point(identity_.rendezvous, config_);
   if (opened.ok()) {
@@ -66,7 +69,7 @@ void Runtime::keep_recovery(const std::vector<CoordinatorClient::Hello>& everyon
 Status Runtime::may_shrink() const {
   FDL_RETURN_IF_ERROR(usable());
   FDL_RETURN_IF_ERROR(may_wait());
-  if (Environment::of_process().get("FARANDOLE_ELASTIC")) {
+  if (is_elastic(Environment::of_process())) {
     return Status(
         Code::unsupported,
         "this job is elastic: its launcher makes the next world (farandole.elastic.run, or shutdown and init)");
