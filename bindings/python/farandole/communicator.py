@@ -30,10 +30,11 @@ class Request:
 
         Raises its failure.
         """
-        if self._native is not None:
-            native, self._native = self._native, None
+        native = self._native
+        if native is not None:
             native.wait()
             self.error_bound = native.error_bound
+            self._native = None
         return self._result
 
 
@@ -118,8 +119,11 @@ class Communicator:
     wait()) is a bound of the largest absolute error over all elements and ranks, the same on every rank; math.inf if a
     value is not finite.
 
-    InvalidArgumentError, before anything is sent, if sizes, counts or options are wrong on this rank. A failure of
-    another rank raises PeerLostError, AbortedError, ShutDownError or TransportError and ends the communicator.
+    A communicator with its requests belongs to one thread at a time; only abort() may be called from any thread.
+
+    InvalidArgumentError, before anything is sent, if sizes, counts or options are wrong on this rank, or if another
+    call on the communicator is in progress. A failure of another rank raises PeerLostError, AbortedError, ShutDownError
+    or TransportError and ends the communicator.
     """
 
     _waits = True

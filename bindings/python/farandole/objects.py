@@ -249,7 +249,7 @@ def broadcast_object(thing, root, name, group):
         return pickle.loads(stream, buffers=apart)
     try:
         parts, joined = _parts_of(thing)
-    except Exception as error:
+    except BaseException as error:  # KeyboardInterrupt too: the other ranks wait for the object
         _send_failure(error, root, name, group)
         raise
     _broadcast_parts(parts, joined, root, name, group)
@@ -264,7 +264,7 @@ def allgather_object(thing, name, group):
     group.member().check_trust()
     try:
         data, failure = dumps(thing), None
-    except Exception as error:
+    except BaseException as error:
         data, failure = b"", error
     gathered = allgather_bytes(data, name, group)
     if failure is not None:

@@ -130,6 +130,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
  public:
   explicit Channel(std::shared_ptr<Group> group) : group_(std::move(group)), generation_(generation) {
     fdl_group* members = group_->get();
+    const Users::User user(group_->users());
     fdl_result result;
     {
       py::gil_scoped_release release;

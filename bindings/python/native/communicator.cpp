@@ -13,10 +13,16 @@ namespace py = pybind11;
 
 namespace {
 
-class Communicator {
+class Communicator : public EndsWithWorld {
  public:
+  static std::shared_ptr<Communicator> create(std::shared_ptr<Group> group) {
+    auto made = std::make_shared<Communicator>(group);
+    group->world()->add(made);
+    return made;
+  }
   explicit Communicator(std::shared_ptr<Group> group) : group_(std::move(group)) {
     fdl_group* members = group_->get();
+    const Users::User user(group_->users());
     fdl_result result;
     {
       py::gil_scoped_release release;
@@ -25,7 +31,7 @@ class Communicator {
     if (PyErr_Occurred() != nullptr) close();
     check_interrupted(result);
   }
-  ~Communicator() { close(); }
+  ~Communicator() override { close(); }
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
@@ -34,16 +40,19 @@ class Communicator {
     if (!comm_) raise_error(FDL_INVALID_ARGUMENT, "this communicator has been freed");
     return comm_;
   }
-  bool is_open() const { return comm_ && group_->world()->is_open(); }
   void close() {
-    bool alive = is_open();
+    check_unused();
     fdl_comm* comm = std::exchange(comm_, nullptr);
-    if (!alive) return;  // the world was closed and has ended it
+    if (comm == nullptr) return;
     py::gil_scoped_release release;
     fdl_comm_destroy(comm);
   }
+  void world_ends() override {
+    if (!in_call_ && !aborts_.any()) close();
+  }
   void abort(const std::string& reason) {
     fdl_comm* comm = get();
+    const Users::User user(aborts_);
     fdl_result result;
     {
       py::gil_scoped_release release;
@@ -52,9 +61,63 @@ class Communicator {
     check(result);
   }
 
+  // A call on the communicator. Throws while another one is in progress, in another thread or below a signal handler.
+  class Call {
+   public:
+    explicit Call(Communicator& comm) : inside(comm.get()), comm_(comm) {
+      comm.check_unused();
+      comm.in_call_ = true;
+    }
+    ~Call() {
+      while (!comm_.dropped_.empty()) {
+        const std::vector<Dropped> dropped = std::exchange(comm_.dropped_, {});
+        py::gil_scoped_release release;
+        for (const Dropped& one : dropped) fdl_request_free(one.request);
+      }
+      comm_.in_call_ = false;
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+    fdl_comm* const inside;
+
+   private:
+    Communicator& comm_;
+  };
+
+  // Frees the request, which no object refers to any more. `views`: the memory that it reads and writes until then.
+  void drop(fdl_request* request, std::vector<View> views) {
+    if (in_call_) {
+      dropped_.push_back({request, std::move(views)});  // no thread may use the communicator beside the call
+      return;
+    }
+    in_call_ = true;
+    {
+      py::gil_scoped_release release;
+      fdl_request_free(request);
+    }
+    in_call_ = false;
+  }
+
  private:
+  struct Dropped {
+    fdl_request* request;
+    std::vector<View> views;
+  };
+
+  void check_unused() const {
+    if (!in_call_ && !aborts_.any()) return;
+    raise_error(
+        FDL_INVALID_ARGUMENT,
+        "another call on this communicator is in progress; a communicator belongs to one thread at a time: make "
+        "one for each thread, or use operations by name");
+  }
+
   std::shared_ptr<Group> group_;
   fdl_comm* comm_ = nullptr;
+  bool in_call_ = false;  // with the GIL, as Users
+  Users aborts_;
+  std::vector<Dropped> dropped_;
 };
 
 // A started operation. It keeps the memory that the operation reads and writes until the operation is done; the core
@@ -64,16 +127,14 @@ class Request {
   Request(std::shared_ptr<Communicator> comm, std::vector<View> views)
       : comm_(std::move(comm)), views_(std::move(views)) {}
   ~Request() {
-    if (!request || !comm_->is_open()) return;
-    py::gil_scoped_release release;
-    fdl_request_free(request);
+    if (request) comm_->drop(request, std::move(views_));
   }
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
 
   bool test() {
     if (!request) return true;
-    comm_->get();
+    const Communicator::Call call(*comm_);
     int done = 0;
     fdl_result result = fdl_test(request, &done);
     if (result != FDL_OK || done) finish();
@@ -82,7 +143,7 @@ class Request {
   }
   void wait() {
     if (!request) return;
-    comm_->get();
+    const Communicator::Call call(*comm_);
     fdl_result result;
     {
       py::gil_scoped_release release;
@@ -181,7 +242,6 @@ void put_on_device(const std::vector<View>& views, fdl_call& what) {
 py::object call(const std::shared_ptr<Communicator>& comm, int collective, py::object input, py::object output,
                 size_t count, Counts counts, Counts recv_counts, int op, py::handle root, const py::dict& wanted,
                 bool wait) {
-  fdl_comm* inside = comm->get();
   Options options(wanted);
   fdl_call what;
   fdl_call_init(&what);
@@ -212,26 +272,26 @@ py::object call(const std::shared_ptr<Communicator>& comm, int collective, py::o
   what.counts_length = given.length;
   what.recv_counts = received.data;
   what.recv_counts_length = received.length;
+  const Communicator::Call call(*comm);
   fdl_result result;
   if (wait) {
     double error_bound = 0;
     options.bound_to(error_bound);
     {
       py::gil_scoped_release release;
-      result = fdl_call_ex(inside, &what, options.pointer(), nullptr);
+      result = fdl_call_ex(call.inside, &what, options.pointer(), nullptr);
     }
     check_interrupted(result);
     return options.options.compression == FDL_COMPRESSION_NONE ? py::none() : py::object(py::float_(error_bound));
   }
   auto request = std::make_shared<Request>(comm, std::move(views));
   options.bound_to(request->error_bound);
-  check(fdl_call_ex(inside, &what, options.pointer(), &request->request));
+  check(fdl_call_ex(call.inside, &what, options.pointer(), &request->request));
   return py::cast(request);
 }
 
 std::shared_ptr<Request> message(const std::shared_ptr<Communicator>& comm, bool sends, py::object tensor,
                                  py::handle peer, const py::dict& wanted, bool wait) {
-  fdl_comm* inside = comm->get();
   const Options options(wanted);
   const std::vector<View> views{view_of(tensor, sends ? Access::kRead : Access::kWrite)};
   const View& view = views.front();
@@ -244,17 +304,18 @@ std::shared_ptr<Request> message(const std::shared_ptr<Communicator>& comm, bool
   what.dtype = view.dtype;
   what.root = number_of<int>(peer, "peer");
   put_on_device(views, what);
+  const Communicator::Call call(*comm);
   if (wait) {
     fdl_result result;
     {
       py::gil_scoped_release release;
-      result = fdl_call_ex(inside, &what, options.pointer(), nullptr);
+      result = fdl_call_ex(call.inside, &what, options.pointer(), nullptr);
     }
     check_interrupted(result);
     return nullptr;
   }
   auto request = std::make_shared<Request>(comm, views);
-  check(fdl_call_ex(inside, &what, options.pointer(), &request->request));
+  check(fdl_call_ex(call.inside, &what, options.pointer(), &request->request));
   return request;
 }
 
@@ -266,7 +327,7 @@ void bind_communicator(py::module_& module) {
       .def_readonly("error_bound", &Request::error_bound)
       .def("wait", &Request::wait);
   py::class_<Communicator, std::shared_ptr<Communicator>>(module, "Communicator")
-      .def(py::init<std::shared_ptr<Group>>())
+      .def(py::init(&Communicator::create))
       .def("close", &Communicator::close)
       .def("abort", &Communicator::abort)
       .def("call", &call)

@@ -33,6 +33,7 @@ class DeviceMemory {
   DeviceMemory(const Group& group, int kind, int index, uintptr_t stream, std::size_t bytes)
       : kind_(kind), index_(index), bytes_(bytes) {
     fdl_group* const native = group.get();
+    const Users::User user(group.users());
     const fdl_result made = [&] {
       const py::gil_scoped_release others_run;
       return fdl_device_alloc(native, static_cast<fdl_device_kind>(kind), index, reinterpret_cast<void*>(stream), bytes,

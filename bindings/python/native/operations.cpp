@@ -331,6 +331,7 @@ void finish_run(const HandleHolder& handle, fdl_result result) {
 std::unique_ptr<HandleHolder> run(const std::shared_ptr<Group>& group, const py::sequence& operations,
                                   py::object keep) {
   fdl_group* inside = group->get();
+  const Users::User user(group->users());
   auto submission = submission_of(operations, std::move(keep));
   const fdl_operation* first = submission->operations.data();
   size_t count = submission->operations.size();
@@ -375,6 +376,7 @@ PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     // One check for all conversions above. Their results after an error are not used.
     if (PyErr_Occurred()) throw py::error_already_set();
     fdl_group* inside = group.get();
+    const Users::User user(group.users());
     fdl_handle* handle = nullptr;
     fdl_result result;
     Py_BEGIN_ALLOW_THREADS;

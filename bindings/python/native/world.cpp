@@ -110,9 +110,18 @@ World::~World() {
   if (::getpid() == process_) fdl_handle_free(kept_);
 }
 
+void World::add(const std::shared_ptr<EndsWithWorld>& object) {
+  std::erase_if(ending_, [](const auto& one) { return one.expired(); });
+  ending_.push_back(object);
+}
+
+// Communicators end first: ranks that wait in one would be told only when it is destroyed.
 void World::close() {
   fdl_world* world = std::exchange(world_, nullptr);
   if (!world) return;
+  for (const auto& one : std::exchange(ending_, {})) {
+    if (const auto object = one.lock()) object->world_ends();
+  }
   py::gil_scoped_release release;
   fdl_world_destroy(world);
   // Intentionally leaked in a forked child, which lacks the thread.
@@ -235,6 +244,7 @@ std::shared_ptr<Group> Group::create(std::shared_ptr<World> world, const std::ve
 
 std::shared_ptr<Group> Group::split(int color, int key) const {
   fdl_group* whole = get();
+  const Users::User user(users_);
   fdl_group* part = nullptr;
   fdl_result result;
   {
@@ -247,9 +257,10 @@ std::shared_ptr<Group> Group::split(int color, int key) const {
 }
 
 void Group::close() {
+  if (users_.any())
+    raise_error(FDL_INVALID_ARGUMENT, "another thread is in a call on this group; free the group after that call");
   fdl_group* group = std::exchange(group_, nullptr);
-  // The world owns its own group, and closing the world has ended all its groups.
-  if (!group || !owned_ || !world_->is_open()) return;
+  if (!group || !owned_) return;  // the world owns its own group
   py::gil_scoped_release release;
   fdl_group_destroy(group);
 }

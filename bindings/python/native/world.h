@@ -12,6 +12,13 @@
 
 namespace farandole_python {
 
+// An object that the end of its world closes, unless another thread is in a call on it.
+class EndsWithWorld {
+ public:
+  virtual ~EndsWithWorld() = default;
+  virtual void world_ends() = 0;
+};
+
 class World {
  public:
   // `facts`: the arguments of init: rank, size, local_rank, local_size (-1: from the environment), rendezvous, job_key
@@ -22,6 +29,7 @@ class World {
   World& operator=(const World&) = delete;
 
   void close();
+  void add(const std::shared_ptr<EndsWithWorld>& object);
   // See fdl_world_shrink; negative: the default timeout. This world ends.
   std::shared_ptr<World> shrink(double timeout_s);
   bool is_open() const { return world_ != nullptr; }
@@ -41,6 +49,28 @@ class World {
   fdl_handle* kept_ = nullptr;
   const pid_t process_;                     // that has created the world
   std::unique_ptr<CallbackThread> stalls_;  // calls farandole.errors.warn_of_stall
+  std::vector<std::weak_ptr<EndsWithWorld>> ending_;
+};
+
+// The calls of other threads that are using a C object, which must stay until they return. Read and written with the
+// GIL, which they release meanwhile.
+class Users {
+ public:
+  bool any() const { return count_ > 0; }
+
+  class User {
+   public:
+    explicit User(const Users& users) : count_(users.count_) { ++count_; }
+    ~User() { --count_; }
+    User(const User&) = delete;
+    User& operator=(const User&) = delete;
+
+   private:
+    int& count_;
+  };
+
+ private:
+  mutable int count_ = 0;
 };
 
 class Group {
@@ -55,8 +85,10 @@ class Group {
   static std::shared_ptr<Group> create(std::shared_ptr<World> world, const std::vector<int>& ranks);
   std::shared_ptr<Group> split(int color, int key) const;
 
+  // Throws while another thread is in a call on the group.
   void close();
   fdl_group* get() const;  // throws once closed
+  const Users& users() const { return users_; }
   const std::shared_ptr<World>& world() const { return world_; }
   int rank() const { return fdl_group_rank(get()); }
   int size() const { return fdl_group_size(get()); }
@@ -72,6 +104,7 @@ class Group {
   std::shared_ptr<World> world_;
   fdl_group* group_;
   bool owned_;
+  Users users_;
 };
 
 void bind_world(pybind11::module_& module);
