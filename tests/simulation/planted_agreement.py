@@ -21,8 +21,8 @@ FAULTS = [
     (
         "a join ends operations that are held back",
         NEGOTIATION + "negotiator.cpp",
-        "if (unit.is_join ? !held.empty() : is_prior",
-        "if (unit.is_join ? false : is_prior",
+        "const bool waits = unit.is_join ? !held.empty() : is_prior",
+        "const bool waits = unit.is_join ? false : is_prior",
     ),
     (
         "the root keeps the requests that the ranks submit to the order that it locks",
