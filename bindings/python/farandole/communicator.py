@@ -319,7 +319,10 @@ class Communicator:
         self._native.abort(str(reason).replace("\0", "\\0").encode(errors="backslashreplace").decode())
 
     def free(self):
-        """Ends the communicator on this rank. A `with` statement does the same at its end."""
+        """Ends the communicator on this rank. A `with` statement does the same at its end.
+
+        InvalidArgumentError while another thread is in a call on it, which abort() ends.
+        """
         self._native.close()
 
     def __enter__(self):

@@ -299,7 +299,10 @@ class Group:
         return Group._of_native(part) if part else None
 
     def free(self):
-        """Ends the group. Operations on it fail afterwards."""
+        """Ends the group. Operations on it fail afterwards.
+
+        InvalidArgumentError while another thread is in a call on it.
+        """
         if self.native:
             self.native.close()
 

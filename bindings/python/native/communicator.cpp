@@ -28,10 +28,11 @@ class Communicator : public EndsWithWorld {
       py::gil_scoped_release release;
       result = fdl_comm_create(members, &comm_);
     }
-    if (PyErr_Occurred() != nullptr) close();
+    if (PyErr_Occurred() != nullptr) destroy();
     check_interrupted(result);
   }
-  ~Communicator() override { close(); }
+  // In a forked child a call of another thread of the parent may seem to be in progress.
+  ~Communicator() override { destroy(); }
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
@@ -41,14 +42,11 @@ class Communicator : public EndsWithWorld {
     return comm_;
   }
   void close() {
-    check_unused();
-    fdl_comm* comm = std::exchange(comm_, nullptr);
-    if (comm == nullptr) return;
-    py::gil_scoped_release release;
-    fdl_comm_destroy(comm);
+    if (in_call_ || aborts_.any()) raise_in_use();
+    destroy();
   }
   void world_ends() override {
-    if (!in_call_ && !aborts_.any()) close();
+    if (!in_call_ && !aborts_.any()) destroy();
   }
   void abort(const std::string& reason) {
     fdl_comm* comm = get();
@@ -65,7 +63,7 @@ class Communicator : public EndsWithWorld {
   class Call {
    public:
     explicit Call(Communicator& comm) : inside(comm.get()), comm_(comm) {
-      comm.check_unused();
+      if (comm.in_call_) raise_in_use();
       comm.in_call_ = true;
     }
     ~Call() {
@@ -105,8 +103,13 @@ class Communicator : public EndsWithWorld {
     std::vector<View> views;
   };
 
-  void check_unused() const {
-    if (!in_call_ && !aborts_.any()) return;
+  void destroy() {
+    fdl_comm* comm = std::exchange(comm_, nullptr);
+    if (comm == nullptr) return;
+    py::gil_scoped_release release;
+    fdl_comm_destroy(comm);
+  }
+  [[noreturn]] static void raise_in_use() {
     raise_error(
         FDL_INVALID_ARGUMENT,
         "another call on this communicator is in progress; a communicator belongs to one thread at a time: make "

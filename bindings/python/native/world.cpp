@@ -259,6 +259,10 @@ std::shared_ptr<Group> Group::split(int color, int key) const {
 void Group::close() {
   if (users_.any())
     raise_error(FDL_INVALID_ARGUMENT, "another thread is in a call on this group; free the group after that call");
+  destroy();
+}
+
+void Group::destroy() {
   fdl_group* group = std::exchange(group_, nullptr);
   if (!group || !owned_) return;  // the world owns its own group
   py::gil_scoped_release release;

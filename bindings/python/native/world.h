@@ -77,7 +77,8 @@ class Group {
  public:
   Group(std::shared_ptr<World> world, fdl_group* group, bool owned)
       : world_(std::move(world)), group_(group), owned_(owned) {}
-  ~Group() { close(); }
+  // In a forked child a call of another thread of the parent may seem to be in progress.
+  ~Group() { destroy(); }
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
@@ -101,6 +102,8 @@ class Group {
             const pybind11::bytes& seal) const;
 
  private:
+  void destroy();
+
   std::shared_ptr<World> world_;
   fdl_group* group_;
   bool owned_;
