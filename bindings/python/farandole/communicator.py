@@ -1,11 +1,12 @@
 """Communicators: ordered collectives and messages without names."""
 
 import functools
+import numbers
 
 from . import _native, errors
 from .arrays import as_array, count_of, flat, like, same_count, share, stacked
 from .codes import Collective, Op, number_of, number_of_compression
-from .world import world_group
+from .world import chosen_group
 
 
 class Request:
@@ -45,7 +46,7 @@ def _options(algorithm, timeout, deterministic=None, prescale=None, postscale=No
     """The options of a native call. Keywords that are None keep the native defaults."""
     if algorithm is timeout is deterministic is prescale is postscale is compression is None:
         return _NO_OPTIONS
-    if timeout is not None and not 0 <= timeout < 9e9:  # in nanoseconds it is an int64
+    if timeout is not None and not (isinstance(timeout, numbers.Real) and 0 <= timeout < 9e9):  # in ns it is an int64
         raise errors.InvalidArgumentError(f"timeout={timeout!r}: give seconds, or None for the configured timeout")
     if algorithm is not None and not isinstance(algorithm, str):
         raise errors.InvalidArgumentError(f"algorithm={algorithm!r}: give its name, such as 'ring', or None")
@@ -130,7 +131,7 @@ class Communicator:
     error_bound = 0.0
 
     def __init__(self, group=None):
-        self.group = group or world_group()
+        self.group = chosen_group(group)
         self._native = _native.Communicator(self.group.member())
         self._starting = _Starting(self)
 

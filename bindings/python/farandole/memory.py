@@ -4,7 +4,7 @@ import math
 import warnings
 
 from . import _native, errors
-from .world import current, world_group
+from .world import chosen_group, current
 
 
 def allocate(nbytes):
@@ -25,7 +25,7 @@ def allocate_on_device(nbytes, place, group=None):
     __cuda_array_interface__; it is freed when no object refers to it any more.
     """
     nbytes = errors.checked_number(nbytes, "nbytes", errors.SIZE)
-    return _native.DeviceMemory((group or world_group()).member(), *place, nbytes)
+    return _native.DeviceMemory(chosen_group(group).member(), *place, nbytes)
 
 
 def empty(shape, dtype="float32"):

@@ -6,7 +6,7 @@ from . import _native, errors
 from .arrays import as_array, device_name, device_of, empty, library_of, numpy_dtype, numpy_module
 from .codes import DTYPE_NAMES, Kind, Op, number_of, number_of_compression
 from .operation import Operation
-from .world import member_names, world_group
+from .world import chosen_group, member_names
 
 _NO_OP = int(Op.SUM)  # of operations without a reduction
 
@@ -126,7 +126,7 @@ def _run(group, submitted):
 def allreduce_async(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0,
                     compression=None):  # fmt: skip
     """Starts allreduce and returns its Handle. Operations match by name, in any order."""
-    group = group or world_group()
+    group = chosen_group(group)
     op = number_of(op)
     with group.naming("allreduce", name) as name:
         return _submit(group, [_Submitted(Kind.ALLREDUCE, name, tensor, out, op=op, prescale=prescale,
@@ -149,7 +149,7 @@ def allreduce(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.
     InvalidArgumentError for unusable arguments, before anything is sent. MismatchError if ranks submit different
     shapes, types or operators under one name. PeerLostError names a rank that was lost.
     """
-    group = group or world_group()
+    group = chosen_group(group)
     op = number_of(op)
     with group.blocking_name("allreduce", name) as name:
         return _run(group, [_Submitted(Kind.ALLREDUCE, name, tensor, out, op=op, prescale=prescale,
@@ -162,7 +162,7 @@ def grouped_allreduce_async(tensors, op=Op.SUM, *, name=None, out=None, group=No
 
     The operations are one unit: none starts before all are ready on all ranks.
     """
-    group = group or world_group()
+    group = chosen_group(group)
     op = number_of(op)
     tensors = _checked_list(tensors, "grouped_allreduce")
     outs = list(out) if out is not None else [None] * len(tensors)
@@ -193,7 +193,7 @@ def grouped_allreduce(tensors, op=Op.SUM, *, name=None, out=None, group=None, pr
 
 def allgather_async(tensor, *, name=None, group=None, compression=None):
     """Starts allgather and returns its Handle."""
-    group = group or world_group()
+    group = chosen_group(group)
     with group.naming("allgather", name) as name:
         return _submit(group, [_Submitted(Kind.ALLGATHER, name, tensor, allocates=True, compression=compression)])
 
@@ -208,7 +208,7 @@ def allgather(tensor, *, name=None, group=None, compression=None):
 
 def grouped_allgather_async(tensors, *, name=None, group=None):
     """Starts grouped_allgather and returns its Handle."""
-    group = group or world_group()
+    group = chosen_group(group)
     tensors = _checked_list(tensors, "grouped_allgather")
     with group.naming("grouped_allgather", name) as base:
         submitted = [_Submitted(Kind.ALLGATHER, one, tensor, allocates=True)
@@ -223,7 +223,7 @@ def grouped_allgather(tensors, *, name=None, group=None):
 
 def broadcast_async(tensor, root=0, *, name=None, out=None, group=None):
     """Starts broadcast and returns its Handle."""
-    group = group or world_group()
+    group = chosen_group(group)
     with group.naming("broadcast", name) as name:
         return _submit(group, [_Submitted(Kind.BROADCAST, name, tensor, out, root=root)])
 
@@ -233,14 +233,14 @@ def broadcast(tensor, root=0, *, name=None, out=None, group=None):
 
     The tensors of other ranks only give shape and type. MismatchError if these differ between ranks.
     """
-    group = group or world_group()
+    group = chosen_group(group)
     with group.blocking_name("broadcast", name) as name:
         return _run(group, [_Submitted(Kind.BROADCAST, name, tensor, out, root=root)])
 
 
 def alltoall_async(tensor, splits=None, *, name=None, group=None):
     """Starts alltoall and returns its Handle."""
-    group = group or world_group()
+    group = chosen_group(group)
     if splits is not None:
         splits = _native.checked_counts("alltoall: splits", splits, group.size)
     with group.naming("alltoall", name) as name:
@@ -258,7 +258,7 @@ def alltoall(tensor, splits=None, *, name=None, group=None):
 
 def reducescatter_async(tensor, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0, compression=None):
     """Starts reducescatter and returns its Handle."""
-    group = group or world_group()
+    group = chosen_group(group)
     op = number_of(op)
     with group.naming("reducescatter", name) as name:
         return _submit(group, [_Submitted(Kind.REDUCE_SCATTER, name, tensor, allocates=True, op=op, prescale=prescale,
@@ -276,7 +276,7 @@ def reducescatter(tensor, op=Op.SUM, *, name=None, group=None, prescale=1.0, pos
 
 def grouped_reducescatter_async(tensors, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):
     """Starts grouped_reducescatter and returns its Handle."""
-    group = group or world_group()
+    group = chosen_group(group)
     op = number_of(op)
     tensors = _checked_list(tensors, "grouped_reducescatter")
     with group.naming("grouped_reducescatter", name) as base:
@@ -295,7 +295,7 @@ def grouped_reducescatter(tensors, op=Op.SUM, *, name=None, group=None, prescale
 
 def barrier_async(*, name=None, group=None):
     """Starts a barrier and returns its Handle, whose result is None."""
-    group = group or world_group()
+    group = chosen_group(group)
     with group.naming("barrier", name) as name:
         handle = _native.submit(group.member(), [Operation(int(Kind.BARRIER), name)], None)
     return Handle(handle, lambda done: None)
@@ -303,14 +303,14 @@ def barrier_async(*, name=None, group=None):
 
 def barrier(*, name=None, group=None):
     """Blocks until all ranks of the group have called it. Keywords: `name`, `group`."""
-    group = group or world_group()
+    group = chosen_group(group)
     with group.blocking_name("barrier", name) as name:
         _native.run(group.member(), [Operation(int(Kind.BARRIER), name)], None)
 
 
 def join_async(group=None):
     """Starts join and returns its Handle."""
-    group = group or world_group()
+    group = chosen_group(group)
     with group.counts:
         handle = _native.join(group.member())
         group.start_names_after_join()

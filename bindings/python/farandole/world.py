@@ -2,6 +2,8 @@
 
 import atexit
 import contextlib
+import itertools
+import numbers
 import os
 import threading
 
@@ -122,7 +124,7 @@ def shrink(timeout=None):
     launcher makes the next world (farandole.elastic.run). NotInitializedError before init.
     """
     global _state, _last_rank
-    if timeout is not None and not 0 < timeout < 9e9:  # in nanoseconds it is an int64
+    if timeout is not None and not (isinstance(timeout, numbers.Real) and 0 < timeout < 9e9):  # in ns it is an int64
         raise errors.InvalidArgumentError(f"shrink: timeout is {timeout!r}; give seconds above 0, or None")
     with _state_lock:
         state = current()
@@ -251,15 +253,14 @@ class Group:
 
     def __init__(self, ranks):
         world = current()
-        members = [int(one) for one in ranks]
+        size = world.facts["size"]
+        members = [int(one) for one in itertools.islice(ranks, size + 1)]  # more than `size` ranks repeat one
         if not members:
             raise errors.InvalidArgumentError(
-                f"a group needs at least one rank, and `ranks` is empty; give some of 0..{world.facts['size'] - 1}"
+                f"a group needs at least one rank, and `ranks` is empty; give some of 0..{size - 1}"
             )
-        if len(set(members)) != len(members) or not all(0 <= one < world.facts["size"] for one in members):
-            raise errors.InvalidArgumentError(
-                f"a group needs different ranks of 0..{world.facts['size'] - 1}, not {members}"
-            )
+        if len(set(members)) != len(members) or not all(0 <= one < size for one in members):
+            raise errors.InvalidArgumentError(f"a group needs different ranks of 0..{size - 1}, not {members}")
         included = world.facts["rank"] in members
         self._set_up(_native.Group.create(world.native, members) if included else None, members)
 
@@ -439,6 +440,15 @@ def member_names(base, count):
 
 
 ProcessSet = Group
+
+
+def chosen_group(group):
+    """The group that an argument names; None: all ranks."""
+    if group is None:
+        return world_group()
+    if not isinstance(group, Group):
+        raise errors.InvalidArgumentError(f"group={group!r}: give a farandole.Group, or None for all ranks")
+    return group
 
 
 def world_group():

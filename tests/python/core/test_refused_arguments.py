@@ -244,7 +244,17 @@ def test_numbers_that_do_not_fit_are_refused_by_communicators():
     raises(refused, "root is 1180591620717411303424", communicator.broadcast, tensor, HUGE)
     raises(refused, "peer is 1180591620717411303424", communicator.send, tensor, HUGE)
     raises(refused, "timeout=1e\\+300: give seconds", communicator.allreduce, tensor, timeout=1e300)
+    raises(refused, "timeout='1': give seconds", communicator.allreduce, tensor, timeout="1")
     raises(refused, "prescale is", communicator.allreduce, tensor, prescale="x")
+
+
+def test_what_is_no_group_is_refused():
+    refused = fdl.InvalidArgumentError
+    tensor = np.ones(2, np.float32)
+    raises(refused, r"group=\[0\]: give a farandole.Group, or None", fdl.allreduce, tensor, group=[0])
+    raises(refused, r"group=\[\]: give a farandole.Group, or None", fdl.Communicator, [])
+    raises(refused, "a group needs different ranks of 0..0", fdl.Group, np.broadcast_to(1, 2**45))
+    raises(refused, "shrink: timeout is '1'; give seconds", fdl.shrink, "1")
 
 
 TOO_LARGE = (2**31, 2**40, HUGE, -HUGE)
