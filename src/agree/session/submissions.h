@@ -79,7 +79,7 @@ class Submissions {
       negotiated->sent = true;
       requests.push_back(&request);
     }
-    unsent_ = std::move(rest);
+    unsent_.assign(rest.begin(), rest.end());  // in the memory that it has
     return requests;
   }
   // This rank's entries of a bucket of a plan. A bucket that runs cannot refer to entries that were not sent yet. A
