@@ -61,16 +61,18 @@ class Submissions {
     std::vector<const Request*> requests;
     requests.reserve(unsent_.size());
     MessageRoom room;
-    std::unordered_set<std::string_view> groups;  // that the message has begun, once it is full
+    std::optional<std::unordered_set<std::string_view>> groups;  // that the message has begun, once it is full
     std::vector<Negotiated*> rest;
     for (Negotiated* negotiated : unsent_) {
       const Request& request = negotiated->entry.request;
       if (room.is_full()) {
-        if (rest.empty()) {
-          for (const Request* one : requests) groups.insert(one->group);
-          groups.erase("");
+        if (!groups) {
+          groups.emplace();
+          for (const Request* one : requests) {
+            if (!one->group.empty()) groups->insert(one->group);
+          }
         }
-        if (!groups.contains(request.group)) {
+        if (!groups->contains(request.group)) {
           rest.push_back(negotiated);
           continue;
         }
