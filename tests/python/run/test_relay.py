@@ -171,6 +171,8 @@ GOODBYE = (
     + """
 import time
 def work():
+    if os.environ["FARANDOLE_RANK"] == "1" and "PATIENCE" in os.environ:
+        os.environ["FARANDOLE_LOST_AFTER_S"] = os.environ["PATIENCE"]
     farandole.init()
     comm = farandole.Communicator()
     comm.allreduce(np.ones(4, np.float32), op="sum")
@@ -199,8 +201,9 @@ def test_a_rank_whose_goodbye_is_late_is_not_called_lost(tmp_path):
 
 
 def test_a_rank_whose_goodbye_does_not_arrive_ends_after_the_limit(tmp_path):
-    outcomes, output = goodbye(tmp_path, 30, FARANDOLE_LOST_AFTER_S="2")
+    # Rank 1 waits for less than the others, so that it has ended before it is told that it was lost.
+    outcomes, output = goodbye(tmp_path, 30, FARANDOLE_LOST_AFTER_S="3", PATIENCE="1.5")
     for rank in (0, 2):
         assert re.match(r"PeerLostError: .*rank 1 .* was lost", outcomes[rank][0]), output
-    assert "has not confirmed within 2 s that this rank has ended" in output, output
-    assert 1.5 < float(re.match(r"ended after (.*) s", outcomes[1][0])[1]) < 20, output
+    assert "has not confirmed within 1.5 s that this rank has ended" in output, output
+    assert 1.4 < float(re.match(r"ended after (.*) s", outcomes[1][0])[1]) < 20, output
