@@ -201,7 +201,7 @@ def test_a_rank_whose_goodbye_is_late_is_not_called_lost(tmp_path):
 
 
 def test_a_rank_whose_goodbye_does_not_arrive_ends_after_the_limit(tmp_path):
-    # Rank 1 waits for less than the others, so that it has ended before it is told that it was lost.
+    # The limit of rank 1 is shorter than that of the coordinator, which would close the connection with rank 1.
     outcomes, output = goodbye(tmp_path, 30, FARANDOLE_LOST_AFTER_S="3", PATIENCE="1.5")
     for rank in (0, 2):
         assert re.match(r"PeerLostError: .*rank 1 .* was lost", outcomes[rank][0]), output

@@ -279,10 +279,12 @@ TEST(TopologyFile, ThatCannotBeReadIsAnError) {
   const std::string large = folder.write("large", "");
   std::filesystem::resize_file(large, 16_MiB + 1);
   EXPECT_THAT(error_of({{"FARANDOLE_TOPOLOGY", large}}), HasSubstr("it has more than 16 MiB"));
-  const test::NoDescriptors none;
-  const Status shortage = find({{"FARANDOLE_TOPOLOGY", large}}).status();
-  EXPECT_EQ(shortage.code(), Code::resource);
-  EXPECT_THAT(shortage.text(), HasSubstr("raise `ulimit -n`"));
+  {
+    const test::NoDescriptors none;
+    const Status shortage = find({{"FARANDOLE_TOPOLOGY", large}}).status();
+    EXPECT_EQ(shortage.code(), Code::resource);
+    EXPECT_THAT(shortage.text(), HasSubstr("raise `ulimit -n`"));
+  }
   if (::geteuid() != 0) {
     const std::string secret = folder.write("secret", "* x");
     ::chmod(secret.c_str(), 0);
