@@ -241,10 +241,10 @@ FDL_API void fdl_world_options_init(fdl_world_options* options);
  * different settings. FDL_AUTHENTICATION: the job keys differ. */
 FDL_API fdl_result fdl_world_create(const fdl_world_options* options, fdl_world** world);
 /* Leaves the job. Named operations that all ranks have agreed on get up to two seconds to finish; all others in flight
- * complete with FDL_SHUT_DOWN, and so do later calls on groups and communicators that are left. Other ranks that wait
- * in a communicator which no thread of this rank uses are told when it is destroyed: destroy it before. Ends `world`:
- * no thread may use it afterwards. In a callback the world stays, and the failure is logged: call it after the
- * callback. */
+ * complete with FDL_SHUT_DOWN, and so do later calls on groups and communicators that are left. Destroy communicators
+ * first: if no thread of this rank is in a call on one, ranks that wait in it do not learn that this rank has left
+ * until it is destroyed. Ends `world`: no thread may use it afterwards. In a callback the world stays, and the failure
+ * is logged: call it after the callback. */
 FDL_API void fdl_world_destroy(fdl_world* world);
 
 typedef struct fdl_shrink_options {

@@ -23,7 +23,7 @@ Status may_finish(std::span<fdl_request* const> requests) {
   for (fdl_request* request : requests) {
     if (request == nullptr || request->completion().done) continue;
     const Runtime& runtime = *request->comm->world->runtime;
-    if (is_of_parent(*request)) return runtime.usable();
+    if (runtime.is_forked_child()) return runtime.usable();
     if (is_in_callback(request->comm)) return runtime.may_wait();
   }
   return {};

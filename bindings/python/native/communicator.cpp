@@ -42,11 +42,11 @@ class Communicator : public EndsWithWorld {
     return comm_;
   }
   void close() {
-    if (in_call_ || aborts_.any()) raise_in_use();
+    if (is_in_use()) raise_in_use();
     destroy();
   }
   void world_ends() override {
-    if (!in_call_ && !aborts_.any()) destroy();
+    if (!is_in_use()) destroy();
   }
   void abort(const std::string& reason) {
     fdl_comm* comm = get();
@@ -62,17 +62,13 @@ class Communicator : public EndsWithWorld {
   // A call on the communicator. Throws while another one is in progress, in another thread or below a signal handler.
   class Call {
    public:
-    explicit Call(Communicator& comm) : inside(comm.get()), comm_(comm) {
-      if (comm.in_call_) raise_in_use();
-      comm.in_call_ = true;
-    }
+    explicit Call(Communicator& comm) : inside(comm.get_unused()), comm_(comm), user_(comm.calls_) {}
     ~Call() {
       while (!comm_.dropped_.empty()) {
         const std::vector<Dropped> dropped = std::exchange(comm_.dropped_, {});
         py::gil_scoped_release release;
         for (const Dropped& one : dropped) fdl_request_free(one.request);
       }
-      comm_.in_call_ = false;
     }
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
@@ -81,20 +77,18 @@ class Communicator : public EndsWithWorld {
 
    private:
     Communicator& comm_;
+    const Users::User user_;  // until the dropped requests are free
   };
 
   // Frees the request, which no object refers to any more. `views`: the memory that it reads and writes until then.
   void drop(fdl_request* request, std::vector<View> views) {
-    if (in_call_) {
+    if (calls_.any()) {
       dropped_.push_back({request, std::move(views)});  // no thread may use the communicator beside the call
       return;
     }
-    in_call_ = true;
-    {
-      py::gil_scoped_release release;
-      fdl_request_free(request);
-    }
-    in_call_ = false;
+    const Users::User user(calls_);
+    py::gil_scoped_release release;
+    fdl_request_free(request);
   }
 
  private:
@@ -103,6 +97,12 @@ class Communicator : public EndsWithWorld {
     std::vector<View> views;
   };
 
+  bool is_in_use() const { return calls_.any() || aborts_.any(); }
+  fdl_comm* get_unused() const {
+    fdl_comm* const comm = get();
+    if (calls_.any()) raise_in_use();
+    return comm;
+  }
   void destroy() {
     fdl_comm* comm = std::exchange(comm_, nullptr);
     if (comm == nullptr) return;
@@ -118,7 +118,7 @@ class Communicator : public EndsWithWorld {
 
   std::shared_ptr<Group> group_;
   fdl_comm* comm_ = nullptr;
-  bool in_call_ = false;  // with the GIL, as Users
+  Users calls_;  // one at a time
   Users aborts_;
   std::vector<Dropped> dropped_;
 };

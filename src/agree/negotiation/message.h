@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/status.h"
 #include "data/compression.h"
 #include "data/dtype.h"
@@ -53,7 +54,7 @@ struct Request {
 // message, but a group is sent and decided whole: one that does not fit must not be submitted.
 class MessageRoom {
  public:
-  static constexpr std::size_t kBytes = 16 * 1024 * 1024;
+  static constexpr std::size_t kBytes = 16_MiB;
   static constexpr std::size_t kRequests = 64 * 1024;
 
   void take(std::size_t bytes, std::size_t requests = 1) {
