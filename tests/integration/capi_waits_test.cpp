@@ -146,18 +146,32 @@ fdl_result allreduce(World& me) {
   return fdl_allreduce(me.comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM);
 }
 
+// A program that interrupts a call at its third check. A slow start checks too, before `armed` is set.
+struct Interruption {
+  std::atomic<bool> armed{false};
+  std::atomic<int> checks{0};
+
+  static int check(void* context) {
+    auto& self = *static_cast<Interruption*>(context);
+    return self.armed && ++self.checks == 3 ? 1 : 0;
+  }
+};
+
 // Runs `blocked` on rank 0, whose program interrupts it. Rank 1 gets the reason.
 void interrupt(const Knobs& knobs, const std::function<fdl_result(World&)>& blocked) {
   const std::string name = fresh_name();
-  std::atomic<int> calls{0};
+  Interruption interruption;
   std::latch interrupted(1);
-  const auto check = [](void* context) { return ++*static_cast<std::atomic<int>*>(context) == 3 ? 1 : 0; };
   const auto run = [&](int rank) {
     World me;
-    ASSERT_EQ(open_world(name, rank, 2, knobs, me, rank == 0 ? +check : nullptr, &calls), FDL_OK) << last_text();
+    ASSERT_EQ(open_world(name, rank, 2, knobs, me, rank == 0 ? Interruption::check : nullptr, &interruption), FDL_OK)
+        << last_text();
     if (rank == 1) interrupted.wait();
     fdl_result result = FDL_OK;
-    if (rank == 0) result = blocked(me);
+    if (rank == 0) {
+      interruption.armed = true;
+      result = blocked(me);
+    }
     // What rank 0 gave to a collective before it was interrupted is still there, so one or two may succeed.
     for (int turn = 0; rank == 1 && result == FDL_OK && turn < 3; ++turn) result = allreduce(me);
     EXPECT_EQ(result, FDL_ABORTED);
