@@ -196,19 +196,22 @@ def test_a_rank_that_is_stopped_and_continues_is_named_in_a_warning_and_not_lost
 
 
 def drains():
-    """In a locked order rank 2 stops; rank 1 shuts down with an operation in flight, and rank 0 waits for its own."""
+    """In a locked order rank 1 stops rank 2 and shuts down with an operation in flight; rank 0 waits for its own."""
     farandole.init()
+    processes = farandole.allgather(np.array([os.getpid()]))
     values = np.ones(1000, dtype=np.float32)
     for _ in range(200):
         farandole.allreduce(values, name="values")
     if farandole.rank() == 2:
         print("READY", flush=True)
-        time.sleep(60)  # the driver stops this process
+        time.sleep(600)  # until the driver kills this process
     handle = farandole.allreduce_async(values, name="values")
     print("READY", flush=True)
-    while not os.path.exists(os.environ["STOPPED"]):
+    while not os.path.exists(os.environ["ALL_READY"]):
         time.sleep(0.01)
     if farandole.rank() == 1:
+        # Here, so that shutdown() begins before rank 2 is lost, however busy the machine is.
+        os.kill(processes[2], signal.SIGSTOP)
         begin = time.monotonic()
         farandole.shutdown()
         print("DRAINED", time.monotonic() - begin, sep="\t", flush=True)
@@ -219,18 +222,16 @@ def drains():
 # Rank 1 waits in shutdown() for longer than a rank may be silent, and answers meanwhile.
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_rank_that_drains_is_not_lost_beside_one_that_is_stopped(transport, tmp_path):
-    mark = tmp_path / "stopped"
-    environment = {"FARANDOLE_TRANSPORT": transport, "FARANDOLE_LOST_AFTER_S": "1", "STOPPED": str(mark)}
+    mark = tmp_path / "all ready"
+    environment = {"FARANDOLE_TRANSPORT": transport, "FARANDOLE_LOST_AFTER_S": "1", "ALL_READY": str(mark)}
     with Launched(3, drains.__module__, [drains.__name__], environment) as job:
         for rank in job.ranks:
             _wait_for(rank, "READY")
-        stopped = job.ranks[2]
-        stopped.process.send_signal(signal.SIGSTOP)
         mark.touch()
         for rank in job.ranks[:2]:
             _wait_for(rank, "LOST" if rank.number == 0 else "DRAINED")
             assert rank.process.wait(allowed(20)) == 0, rank.output
-        stopped.process.send_signal(signal.SIGKILL)
+        job.ranks[2].process.send_signal(signal.SIGKILL)
         assert float(_field(job.ranks[1], "DRAINED")[0]) > 1, "it did not wait for the operation in flight"
         code, culprit, _ = _field(job.ranks[0], "LOST")[1:]
         assert (code, culprit) == ("PEER_LOST", "2"), job.ranks[0].output
