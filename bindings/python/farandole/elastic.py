@@ -33,8 +33,8 @@ def run(func):
 
     The wrapper synchronises the state and calls func. If a collective fails because a rank was lost, the state is
     restored to the last commit. If ranks join or leave (see State.check_host_updates), the state stays as it is. In
-    both cases the remaining ranks and the new ones form another world, the state's reset callbacks run, and func is
-    called again.
+    both cases the remaining ranks and the new ones form another world, the state's reset callbacks run on the remaining
+    ranks, and func is called again.
 
     A rank that is removed exits with code 0. A rank that receives SIGTERM continues to its next commit and exits there:
     see on_leave. Without a launcher that replaces ranks (`farandole run --min-np N`, `--nnodes MIN:MAX`), failures are
@@ -51,28 +51,39 @@ def run(func):
                 termination.restore_handler()
 
     def attempt(state, *args, **kwargs):
-        skip_sync = must_reset = False
+        has_state = must_reset = False
         while True:
             try:
                 if must_reset:
                     _join_next_world()
                     state.on_reset()
                     must_reset = False
-                if not skip_sync:
+                if _any_rank_lacks_state(not has_state):
                     state.sync()
                 return func(state, *args, **kwargs)
             except HostsUpdatedInterrupt as interrupt:
-                skip_sync = interrupt.skip_sync
+                has_state = interrupt.skip_sync
             except Exception as error:
                 if not elastic_client.is_elastic() or not _is_loss(error):
                     raise
                 _log.warning("restoring the last commit: %s", error)
                 core.note_loss(error)
                 state.restore()
-                skip_sync = False
+                has_state = False
             must_reset = True
 
     return elastic
+
+
+def _any_rank_lacks_state(lacks):
+    """Whether a rank of this world lacks the state of rank 0; the same on all ranks.
+
+    The ranks decide it together. A rank that was told of ranks that leave cannot know who joins: a new rank may have
+    become ready in between.
+    """
+    if not elastic_client.is_elastic():
+        return lacks
+    return objects.is_any(lacks, "farandole.elastic.lacks_state", core.world_group())
 
 
 def _is_loss(error):
@@ -112,7 +123,8 @@ class State:
     def register_reset_callbacks(self, callbacks):
         """Registers functions without arguments that run after a new world is formed.
 
-        They can, for example, set a learning rate by the number of ranks. They may call collectives.
+        They can, for example, set a learning rate by the number of ranks. They must not call collectives: ranks that
+        join do not run them.
         """
         self._reset_callbacks.extend(callbacks)
 

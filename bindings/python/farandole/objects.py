@@ -16,7 +16,7 @@ import pickle
 import struct
 
 from . import _native, errors
-from .codes import UINT8, Kind
+from .codes import UINT8, Kind, Op
 from .operation import Operation
 
 _LARGE_BYTES = 1 << 18  # memory of this size is sent without a copy; smaller parts are joined
@@ -45,10 +45,10 @@ def private_file(path):
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
 
 
-def _submit(kind, data, name, group, shape, out=None, root=0):
+def _submit(kind, data, name, group, shape, out=None, root=0, op=Op.SUM):
     pointer = _native.memory_of(data, False)[0]
     target = pointer if out is data else _native.memory_of(out, True)[0] if out is not None else 0
-    one = Operation(int(kind), name, pointer, UINT8, shape, target, math.prod(shape), root=root)
+    one = Operation(int(kind), name, pointer, UINT8, shape, target, math.prod(shape), root=root, op=int(op))
     return _native.submit(group.member(), [one], (data, out))
 
 
@@ -188,6 +188,13 @@ def broadcast_number(number, root, name, group):
     memory = bytearray(int(number).to_bytes(8, "little"))
     _run(Kind.BROADCAST, memory, name, group, (8,), memory, root)
     return int.from_bytes(memory, "little")
+
+
+def is_any(flag, name, group):
+    """Whether `flag` is true on at least one rank of the group, by one operation."""
+    memory = bytearray([bool(flag)])
+    _run(Kind.ALLREDUCE, memory, name, group, (1,), memory, 0, Op.MAX)
+    return bool(memory[0])
 
 
 @functools.cache

@@ -22,7 +22,8 @@ Status failure(const std::string& what, const std::string& path, std::string_vie
 }  // namespace
 
 Result<TimelineFile> TimelineFile::open(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  // O_NONBLOCK: the open of a pipe that nobody reads would wait for a reader. Files on a disk do not know it.
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
   if (!fd) return failure("cannot open", path, "give a file in a folder that exists and may be written to");
   // A file system without locks returns another error; then two writers are not detected.
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {

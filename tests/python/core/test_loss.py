@@ -205,7 +205,11 @@ def drains():
     if farandole.rank() == 2:
         print("READY", flush=True)
         time.sleep(600)  # until the driver kills this process
+    begun = farandole.metrics()["buckets"]
     handle = farandole.allreduce_async(values, name="values")
+    # shutdown() waits for an operation that this rank has begun, and not for one that is only submitted.
+    while farandole.metrics()["buckets"] == begun:
+        time.sleep(0.001)
     print("READY", flush=True)
     while not os.path.exists(os.environ["ALL_READY"]):
         time.sleep(0.01)

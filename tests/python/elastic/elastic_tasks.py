@@ -291,6 +291,22 @@ def spreads_and_kills_its_launcher_as_they_meet(folder):
     spreads(folder)
 
 
+def spreads_and_one_joins_as_another_leaves(folder):
+    """Where JOINS is set, the rank gets ready after the others were told that a rank leaves, before they meet."""
+    told, join = os.path.join(folder, "told"), elastic._join_next_world
+
+    def join_late():
+        with open(told, "w"):
+            pass
+        time.sleep(1)
+        join()
+
+    elastic._join_next_world = join_late
+    while "JOINS" in os.environ and not os.path.exists(told):
+        time.sleep(0.01)
+    spreads(folder)
+
+
 def die_with_launcher():
     os.kill(os.getppid(), signal.SIGKILL)
     die()

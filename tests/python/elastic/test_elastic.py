@@ -532,10 +532,11 @@ class Recorder(elastic.State):
         return super().__getattribute__(name)
 
 
-def loop(monkeypatch, failures, is_elastic=True):
+def loop(monkeypatch, failures, is_elastic=True, rank_joins=False):
     """Records the calls of run when func raises `failures`, one in each call."""
     events = []
     monkeypatch.setattr(elastic_client, "is_elastic", lambda: is_elastic)
+    monkeypatch.setattr(elastic, "_any_rank_lacks_state", lambda lacks: lacks or rank_joins)
     monkeypatch.setattr(elastic, "_join_next_world", lambda: events.append("again"))
     state = Recorder(events)
     state.register_reset_callbacks([lambda: events.append("callback")])
@@ -579,6 +580,9 @@ def test_run_synchronises_only_if_ranks_join(monkeypatch):
     assert events == ["sync", "func", *AGAIN, "func", *AGAIN, "sync", "func"]
     _, events = loop(monkeypatch, [interrupt(skip_sync=True), farandole.PeerLostError("x")])
     assert events == ["sync", "func", *AGAIN, "func", "restore", *AGAIN, "sync", "func"]
+    # A rank joins although this one was told of ranks that leave.
+    _, events = loop(monkeypatch, [interrupt(skip_sync=True)], rank_joins=True)
+    assert events == ["sync", "func", *AGAIN, "sync", "func"]
 
 
 @pytest.mark.parametrize("failure", [farandole.MismatchError("x"), ValueError("x"), KeyError("x")])

@@ -66,6 +66,22 @@ def test_a_terminated_node_leaves_at_a_commit_and_the_others_lose_no_step(job):
     assert "node 1 has left: 2 nodes, 2 ranks" in first.words, job.report
 
 
+def test_a_node_that_joins_as_another_one_leaves_gets_the_state(job):
+    """The others have been told of the one that leaves alone: no rank skips the synchronisation for that."""
+    job = job("1:3", task="spreads_and_one_joins_as_another_leaves")
+    first, second = job.start(0, 1)
+    job.until_steps_of(first, 2)
+    (third,) = job.start(2, JOINS="late")
+    job.wait(lambda: re.search(r"node 2, .*, is here", first.words))
+    second.send_signal(signal.SIGTERM)
+    assert second.code() == EXIT_TERMINATED, job.report
+    job.until_steps_of(first, 2, count=10)
+    job.stop()
+    assert [first.code(), third.code()] == [0, 0], job.report
+    assert_right(first, job)
+    assert_right(third, job)
+
+
 def test_a_late_node_gets_its_number_and_joins(job):
     job = job("1:2")
     (first,) = job.start(0)

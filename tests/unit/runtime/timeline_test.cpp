@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -347,6 +348,15 @@ TEST(TimelineFile, ErrorsSayWhyItCannotBeOpened) {
   const auto second = TimelineFile::open(path);
   ASSERT_FALSE(second.ok());
   EXPECT_NE(second.status().text().find("is being written by another"), std::string::npos) << second.status().text();
+  std::filesystem::remove(path);
+}
+
+TEST(TimelineFile, DoesNotWaitForTheReaderOfAPipe) {
+  const std::string path = fresh_path("pipe");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const auto pipe = TimelineFile::open(path);
+  ASSERT_FALSE(pipe.ok());
+  EXPECT_NE(pipe.status().text().find("cannot open '" + path), std::string::npos) << pipe.status().text();
   std::filesystem::remove(path);
 }
 
