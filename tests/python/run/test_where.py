@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from launch import FARANDOLE
 from limits import allowed
+from stopped import stop
 
 DEADLINE_S = 60
 
@@ -205,19 +205,6 @@ def test_where_says_so_when_native_code_holds_the_interpreter(tmp_path):
         assert done.returncode == 0, done.stderr
         assert "rank 1:\n  the program has not given its stacks in time" in done.stdout
         assert "ranks 0 and 2:\n  thread MainThread:" in done.stdout
-
-
-def stop(pid):
-    """Stops a process and all its threads, each of which stops when it is scheduled: late on a busy machine."""
-    os.kill(pid, signal.SIGSTOP)
-    end = time.monotonic() + allowed(20)
-    while any(state_of(task) != "T" for task in Path(f"/proc/{pid}/task").iterdir()):
-        assert time.monotonic() < end, f"process {pid} has not stopped"
-        time.sleep(0.01)
-
-
-def state_of(task):
-    return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_a_stopped_rank_is_silent_and_the_others_are_shown(tmp_path):
