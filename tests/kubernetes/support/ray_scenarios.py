@@ -71,7 +71,17 @@ def assert_nothing_is_left(processes):
     while time.monotonic() < end and (left() != whole or any(map(is_alive, processes))):
         time.sleep(0.05)
     assert left() == whole
-    assert not [one for one in processes if is_alive(one)]
+    assert not {one: status_of(one) for one in processes if is_alive(one)}
+
+
+def status_of(process):
+    """What the kernel tells of a process and of each of its threads, for the error of a test."""
+    files = [
+        f"/proc/{process}/cmdline",
+        *glob.glob(f"/proc/{process}/task/*/stat"),
+        *glob.glob(f"/proc/{process}/task/*/wchan"),
+    ]
+    return {file: open(file).read() for file in files}
 
 
 def assert_no_log_has(key):
