@@ -44,12 +44,12 @@ def run_undisturbed(run, trial, standstills):
     raise RuntimeError("this machine stands still again and again")
 
 
-def run_all(trials, run, jobs, prints_each=False):
-    """`run(trial)` returns faults, and the seconds until all survivors knew, or None. Returns how many were wrong.
+def run_all(trials, run, jobs, prints_each=False, says="all knew"):
+    """`run(trial)` returns faults, and the seconds until what `says` names, or None. Returns how many were wrong.
 
     An interrupt ends it after the trials that have begun.
     """
-    table = Table()
+    table = Table(says)
     standstills = Standstills()
     standstills.start()
     with concurrent.futures.ThreadPoolExecutor(jobs) as executor:
@@ -67,7 +67,8 @@ def run_all(trials, run, jobs, prints_each=False):
 
 
 class Table:
-    def __init__(self):
+    def __init__(self, says):
+        self.says = says
         self.times, self.counts, self.wrong = (
             collections.defaultdict(list),
             collections.Counter(),
@@ -83,7 +84,7 @@ class Table:
             self.times[trial.kind()].append(seconds)
         if faults or prints_it:
             outcome = "WRONG" if faults else "right"
-            knew = f", all knew after {seconds:.3f} s" if seconds is not None else ""
+            knew = f", {self.says} after {seconds:.3f} s" if seconds is not None else ""
             print(f"{trial}: {outcome}{knew}", *faults, sep="\n  ", flush=True)
 
     def print(self):
@@ -92,7 +93,7 @@ class Table:
         again = f"; {self.repeats} were repeated, because the machine stood still" if self.repeats else ""
         print(f"{sum(self.counts.values())} trials: {wrong} wrong{again}")
         for kind in sorted(self.counts):
-            spread = f"all knew {describe(self.times[kind])}" if self.times[kind] else "no rank reported a loss"
+            spread = f"{self.says} {describe(self.times[kind])}" if self.times[kind] else "no rank reported a loss"
             print(f"  {kind}: {self.counts[kind]} trials, {self.wrong[kind]} wrong, {spread}")
         return wrong
 
