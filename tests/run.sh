@@ -109,7 +109,10 @@ start_ahead() {
 # wait_ahead NAME: what failed there runs again in its part, where its errors are shown.
 wait_ahead() {
   [ -n "${ahead[$1]:-}" ] || return 0
-  ! kill -0 "${ahead[$1]}" 2>/dev/null || setup_say "waiting for what was started ahead: $1 ($logs/ahead-$1.log)"
+  if kill -0 "${ahead[$1]}" 2>/dev/null; then
+    setup_say "waiting for what was started ahead: $1 ($logs/ahead-$1.log)"
+    renice -n 0 -g "${ahead[$1]}" >/dev/null 2>&1 || true # only root may; nothing else of this run needs the cores now
+  fi
   wait "${ahead[$1]}" || true
 }
 
