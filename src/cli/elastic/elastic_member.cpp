@@ -56,7 +56,10 @@ Status ElasticMember::watch(Poller& poller, uint64_t first_token) {
 void ElasticMember::serve(uint64_t token) {
   if (token == first_token_ + kSearch) return end_search();
   if (token == first_token_ + kLink) return receive();
-  if (token == first_token_ + kPort) return answer_nodes();
+  if (token == first_token_ + kPort) {
+    if (port_) answer_nodes();
+    return;
+  }
   listener_->serve();
   for (const WorkerListener::Request& request : listener_->take_requests())
     request_generation(request.worker, request.lost_rank);
@@ -75,6 +78,9 @@ void ElasticMember::tick() {
     answer_nodes();
   }
   if (stays_until_.passed()) stays_until_ = Deadline::never();
+  // Not in stop(): ranks that are released before they get the signal do not know that they leave.
+  const bool looks_for_leader = phase_ == Phase::asks_leader || phase_ == Phase::asks_candidates;
+  if (is_leaving_ && looks_for_leader && !is_over_) return leave_without_leader();
   if (is_over_ || takes_over_) return;
   if (reply_until_.passed()) {
     drop_link();

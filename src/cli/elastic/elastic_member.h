@@ -96,6 +96,7 @@ class ElasticMember final : public WorkerGroup {
   void drop_link();
   void end_without_leader(const std::string& detail);
   void lose_leader(bool has_closed);
+  void leave_without_leader();
   void ask_candidates();
   void ask_next_candidate();
   void answer_nodes();  // those that look for the leader here

@@ -299,8 +299,19 @@ void ElasticMember::check_leader() {
   if (!search_) ask({node_list_.find(node_list_.leader)->address}, 0);
 }
 
+// This node was requested to end, and no node leads that could let its ranks leave.
+void ElasticMember::leave_without_leader() {
+  drop_link();
+  if (port_) {  // the others would wait for this node to take over as long as it answers
+    poller_->remove(port_->fd());
+    port_.reset();
+  }
+  end(kExitPeerLost, why_ended_ + ", and no node leads the job", false);
+}
+
 void ElasticMember::lose_leader(bool has_closed) {
-  if (!can_take_over() || is_leaving_) {
+  if (is_leaving_) return leave_without_leader();
+  if (!can_take_over()) {
     return end(kExitPeerLost,
                fmt::format("{}, which leads the job, is gone; its pod and this one are to be started again, and ranks "
                            "begin from their checkpoint",
