@@ -141,9 +141,11 @@ void ElasticJob::send_node_list() {
   }
 }
 
-// Another node must hold the state, or there must be none yet.
+// Another node must hold the state, or there must be none yet. Nodes that hold it may still be looking for this one.
 bool ElasticJob::can_resign() const {
-  if (!port_ || !options_.several->limits.has_successors || nodes_.here() < 2) return false;
+  if (!port_ || !options_.several->limits.has_successors) return false;
+  if (!is_state_checked_) return true;
+  if (nodes_.here() < 2) return false;
   const auto members = generations_.members();
   return members.empty() || std::any_of(members.begin(), members.end(),
                                         [&](int worker) { return generations_.place_of(worker) != own_place(); });

@@ -9,6 +9,7 @@ import signal
 import pytest
 from elastic_nodes import EXIT_PEER_LOST, EXIT_RENDEZVOUS, EXIT_TERMINATED, Job, assert_right, ranks_of
 from launch import free_port
+from limits import allowed
 
 
 @pytest.fixture
@@ -191,6 +192,26 @@ def test_a_rank_that_fails_at_the_end_ends_the_job_with_its_code(job):
 
 
 # ---- The launcher that leads is requested to end ---------------------------------------------------------------------
+
+
+# The others wait for no node that leaves, and keep the state: before it leads, and before they have found it.
+@pytest.mark.parametrize("moment", ["and led the job", "leads the job from now on"])
+def test_the_next_leader_is_told_to_end_at_once(job, moment):
+    job = job("1:3")
+    first, second, third = job.start(0, 1, 2)
+    job.until_steps(3)
+    third.send_signal(signal.SIGSTOP)  # node 1 asks it before it takes over
+    first.send_signal(signal.SIGKILL)
+    job.wait(lambda: moment in second.words)
+    second.send_signal(signal.SIGTERM)
+    third.send_signal(signal.SIGCONT)
+    assert second.code(allowed(30)) == EXIT_TERMINATED, job.report
+    (left,) = second.all_with("left")
+    assert left["seconds"] > 10, job.report  # of 25, after which it would be killed
+    job.until_steps(1, count=10)
+    job.stop()
+    assert third.code() == 0, job.report
+    assert_kept_state(third, job)
 
 
 @pytest.mark.parametrize("nodes", ["1:2", "2:3"])
