@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <thread>
 
 #include "runtime/progress/ordered_calls.h"
@@ -41,6 +43,18 @@ class ParkedThread {
   std::thread thread_;
 };
 
+// Waits until a thread of this process sleeps.
+void wait_until_asleep(const std::atomic<pid_t>& thread) {
+  const auto state = [&] {
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::string line;
+    std::getline(file, line);
+    const std::size_t end = line.rfind(')');
+    return end == std::string::npos ? '?' : line[end + 2];
+  };
+  while (thread == 0 || state() != 'S') std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
 ProgressToken make_token() {
   auto event = Event::make();
   EXPECT_TRUE(event.ok());
@@ -63,11 +77,14 @@ TEST(ProgressToken, AStopDuringALongTurnReachesTheProgressThreadAfterTheNextInLi
   ASSERT_TRUE(token.try_take());
   ParkedThread parked(token);
   Handle handle(1);
+  std::atomic<pid_t> waiting{0};
   std::thread next([&] {
+    waiting = ::gettid();
     EXPECT_EQ(token.wait_for_turn(handle, Deadline::never()), Turn::drive);
     std::this_thread::sleep_for(kLongTurn);
     token.give_back(false);
   });
+  wait_until_asleep(waiting);  // else the progress thread may take the token first, and close it
   std::this_thread::sleep_for(kLongTurn);
   token.stop();
   std::this_thread::sleep_for(kLongTurn);
