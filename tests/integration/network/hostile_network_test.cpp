@@ -297,7 +297,7 @@ TEST(HostileNetwork, ALostDeviceIsNamedWithItsRankWithinTwoSeconds) {
 TEST(HostileNetwork, WritesToAPeerThatIsGoneAreCancelled) {
   hostile().begin(36, 1);
   Knobs knobs = kOverEfa;
-  knobs.emplace_back("timeout_s", "0.5");
+  knobs.emplace_back("timeout_s", fdl::test::kThreadSanitized ? "5" : "1");
   std::latch is_destroyed(1);
   run_ranks(2, knobs, [&](World& me) {
     std::vector<float> values(400'000, 1);
