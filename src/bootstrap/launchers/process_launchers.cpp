@@ -26,6 +26,11 @@ Status add_local_size_of_slurm(const Variables& variables, Identity& identity) {
   const auto list = variables.get("SLURM_STEP_TASKS_PER_NODE");
   if (!list || identity.node_rank < 0) return {};
   FDL_ASSIGN_OR_RETURN(const auto tasks, slurm_tasks_of_node(*list, identity.node_rank));
+  if (tasks.value_or(0) > identity.size) {
+    return Status(Code::invalid_argument,
+                  fmt::format("{} gives this node {} tasks, more than {}", variables.quote("SLURM_STEP_TASKS_PER_NODE"),
+                              *tasks, variables.quote("SLURM_STEP_NUM_TASKS")));
+  }
   identity.local_size = tasks.value_or(identity.local_size);
   return {};
 }

@@ -247,6 +247,9 @@ INSTANTIATE_TEST_SUITE_P(
              "INVALID_ARGUMENT: OMPI_COMM_WORLD_LOCAL_SIZE = '3' is more than OMPI_COMM_WORLD_SIZE = '2'"},
         Case{"SlurmLocalRankAboveItsNode", kSlurm + Vars{{"SLURM_LOCALID", "1"}},
              "INVALID_ARGUMENT: SLURM_LOCALID = '1' is not below the 1 ranks of this host"},
+        Case{"SlurmTasksOfANodeAboveAll", kSlurm + Vars{{"SLURM_STEP_TASKS_PER_NODE", "2,8"}},
+             "INVALID_ARGUMENT: SLURM_STEP_TASKS_PER_NODE = '2,8' gives this node 8 tasks, more than "
+             "SLURM_STEP_NUM_TASKS = '3'"},
         Case{"SlurmCountsBroken", kSlurm + Vars{{"SLURM_STEP_TASKS_PER_NODE", "2(y3)"}},
              "INVALID_ARGUMENT: '2\\(y3\\)' is not a list of counts such as .*"},
         Case{"SlurmHostsBroken", kSlurm + Vars{{"SLURM_STEP_NODELIST", "n[7"}},
