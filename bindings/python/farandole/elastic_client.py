@@ -10,7 +10,7 @@ import select
 import socket
 import struct
 
-from . import errors
+from . import errors, termination
 
 _log = logging.getLogger("farandole.elastic")
 
@@ -52,8 +52,8 @@ class LauncherClient:
         """Blocks until the next generation begins, and returns this process's arguments for init.
 
         `lost_rank`: the rank whose loss this rank has observed; -1 for none. ShutDownError if no generation follows,
-        RankRemoved if this process does not belong to the next one. SystemExit(0) if the job has finished before this
-        process belonged to it: nothing is left to do, and nothing has failed.
+        RankRemoved if this process does not belong to the next one. SystemExit(0) if the job has finished, or needs it
+        no more, before this process belonged to it: nothing is left to do, and nothing has failed.
         """
         try:
             self._socket.sendall(f"join {self._worker} {lost_rank}\n".encode())
@@ -66,6 +66,9 @@ class LauncherClient:
                 rank, size, local_rank, local_size = map(int, words[2:6])
                 return dict(rank=rank, size=size, local_rank=local_rank, local_size=local_size, rendezvous=words[6])
             if words[0] == "removed":
+                if not self._has_belonged:
+                    termination.leave_if_requested()
+                    raise SystemExit(0)  # before elastic.run(), which handles the exception
                 raise RankRemoved("this rank has been removed from the elastic job")
             if words[0] == "end":
                 if " ".join(words[1:]).startswith(FINISHED) and not self._has_belonged:

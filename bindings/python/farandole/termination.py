@@ -18,6 +18,7 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 _callbacks = []
 _deadline = None  # monotonic time at which the launcher kills this process; None before SIGTERM
 _handler_installed = False
+_process = None  # that has installed it
 
 
 def on_leave(callback):
@@ -52,10 +53,13 @@ def is_requested():
 
 
 def leave():
-    """Runs the callbacks of on_leave and exits with 143."""
+    """Runs the callbacks of on_leave and exits with 143. One that raises is logged, and the others run all the same."""
     _log.warning("SIGTERM was received: this rank leaves")
     for callback in list(_callbacks):
-        callback(max(0.0, _deadline - time.monotonic()))
+        try:
+            callback(max(0.0, _deadline - time.monotonic()))
+        except Exception:
+            _log.exception("a callback of on_leave failed")
     raise SystemExit(EXIT_TERMINATED)
 
 
@@ -64,14 +68,25 @@ def install_handler():
 
     False if the program has its own handler, or if this is not its main thread.
     """
-    global _handler_installed
+    global _handler_installed, _process
     if _handler_installed:
         return True
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         return False
     signal.signal(signal.SIGTERM, _on_sigterm)
-    _handler_installed = True
+    _handler_installed, _process = True, os.getpid()
     return True
+
+
+def _restore_in_child():
+    """A forked child is no rank and has no leave point: SIGTERM ends it."""
+    global _handler_installed, _deadline
+    if _handler_installed and signal.getsignal(signal.SIGTERM) == _on_sigterm:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _handler_installed, _deadline = False, None
+
+
+os.register_at_fork(after_in_child=_restore_in_child)
 
 
 def restore_handler():
@@ -84,5 +99,8 @@ def restore_handler():
 
 def _on_sigterm(*_):
     global _deadline
-    if _deadline is None:
+    if os.getpid() != _process:  # a forked child that got the signal before _restore_in_child()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+    elif _deadline is None:
         _deadline = time.monotonic() + float(os.environ.get("FARANDOLE_TERM_GRACE_S") or 25)

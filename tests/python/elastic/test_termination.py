@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import farandole
 import pytest
@@ -83,6 +84,32 @@ def test_callbacks_are_called_in_order_with_the_time_that_is_left(quiet, monkeyp
     with pytest.raises(SystemExit) as end:
         farandole.leave_if_requested()
     assert end.value.code == 143 and calls == [("first", True), ("second", True)]
+
+
+def test_a_callback_that_raises_keeps_the_others_from_nothing(quiet, caplog):
+    calls = []
+    farandole.on_leave(lambda seconds: 1 / 0)
+    farandole.on_leave(lambda seconds: calls.append(1))
+    os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(SystemExit) as end:
+        farandole.leave_if_requested()
+    assert end.value.code == 143 and calls == [1]
+    assert "a callback of on_leave failed" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+def test_sigterm_ends_a_forked_child_at_once(quiet):
+    farandole.on_leave(lambda seconds: None)
+    begun, begins = os.pipe()  # Python drops signals that come while it forks
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(begins, b"x")
+            time.sleep(60)
+        finally:
+            os._exit(0)
+    os.read(begun, 1)
+    os.kill(child, signal.SIGTERM)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
 
 
 def test_a_commit_is_a_leave_point_also_without_a_launcher(quiet):
