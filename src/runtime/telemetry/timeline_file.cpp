@@ -22,7 +22,7 @@ Status failure(const std::string& what, const std::string& path, std::string_vie
 }  // namespace
 
 Result<TimelineFile> TimelineFile::open(const std::string& path) {
-  // O_NONBLOCK: the open of a pipe that nobody reads would wait for a reader. Files on a disk do not know it.
+  // O_NONBLOCK: a pipe would wait for a reader here. It changes nothing for files on a disk.
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
   if (!fd) return failure("cannot open", path, "give a file in a folder that exists and may be written to");
   // A file system without locks returns another error; then two writers are not detected.
