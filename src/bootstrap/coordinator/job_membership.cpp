@@ -186,6 +186,7 @@ bool JobMembership::greet(Peer peer, const CoordinatorClient::Hello& hello, int6
   member.peer = peer;
   member.hello = hello;
   member.messages = messages;
+  member.has_ended = false;
   const std::string salt = std::exchange(member.hello.salt, {});
   if (hello.rank == 0) salt_ = salt;
   rank_of_[peer] = hello.rank;
@@ -408,10 +409,11 @@ void JobMembership::wait(Peer peer, const CoordinatorMessage& message, int64_t n
 
 void JobMembership::tick(int64_t now_ns) {
   discount_own_pause(now_ns);
+  ask_ended(now_ns);
   for (const int rank : std::vector<int>(awaited_.begin(), awaited_.end())) {
     Member& member = *member_at(rank);
     if (member.pong_until.moment_ns() <= now_ns) {
-      lose_and_notify(member, end_by_silence(member));
+      lose_and_notify(member, member.has_ended ? end_of(member, kConnectionEnded) : end_by_silence(member));
       continue;
     }
     if (member.last_call.moment_ns() <= now_ns) member.last_call = Deadline::never();

@@ -53,13 +53,15 @@ class JobMembership {
   Status query_job(Peer peer, int64_t now_ns, bool with_stacks = false);
   static constexpr Peer kOwnPeer = 1;
   // The launcher of a rank says that its process has ended. Without that rank the start fails on all others, which
-  // would wait for it in vain; of a rank that has arrived, the connection says it. `peer` gets an empty job_reply,
-  // unless it is kOwnPeer. An error means that the message makes no sense.
+  // would wait for it in vain. A rank that has arrived is lost, unless a message that is on its way says otherwise or
+  // it answers within kEndedAnswer_ns: a child that it forked may keep its connections open. `peer` gets an empty
+  // job_reply, unless it is kOwnPeer. An error means that the message makes no sense.
   Status process_ended(int rank, const Status& why, Peer peer = kOwnPeer);
   // The process of the coordinator cannot accept the connections of the ranks that have not arrived. The start fails on
   // all ranks.
   void fail_start_short_of(const Status& why);
   static constexpr int64_t kStateAnswer_ns = 2'000'000'000;
+  static constexpr int64_t kEndedAnswer_ns = 500'000'000;
   // Announces to all members that the coordinator ends in good order. From then on no rank can join.
   void end();
   // Whether each member has left or has read the announcement. Until then a leave message may be on its way, and the
@@ -102,6 +104,7 @@ class JobMembership {
     Deadline last_call = Deadline::never();
     Deadline pong_until = Deadline::never();  // then it is lost
     bool is_silent = false;                   // warn_at has passed
+    bool has_ended = false;                   // says its launcher; it was asked all the same
   };
   struct Waiting {
     Peer peer;
@@ -210,6 +213,8 @@ class JobMembership {
   void end_silence(Member& member, int64_t now_ns);
   void announce_silences_in_time(int64_t now_ns);
   std::string name_of(const std::vector<int>& ranks);
+  static constexpr const char* kConnectionEnded = "its process ended or its connection broke";
+  Status end_of(const Member& member, const std::string& how) const;
   Status end_by_silence(const Member& member) const;
   void discount_own_pause(int64_t now_ns);
   bool was_paused(int64_t now_ns) const;
@@ -229,6 +234,7 @@ class JobMembership {
   void vacate(Member& member, Member::State state, News news);
   void decide(const std::string& comm, const Status& why);
   void decide_against_alive(int64_t now_ns);
+  void ask_ended(int64_t now_ns);
   void decide_reports_of(int rank, const Status& why);
   Status end_with_reason(const Member& member) const;
   int64_t number_of_news() const;

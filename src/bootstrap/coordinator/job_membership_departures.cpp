@@ -99,8 +99,7 @@ void JobMembership::lose_and_notify(Member& member, Status why) {
 }
 
 void JobMembership::lose(Member& member, const std::string& how) {
-  member.end = Status::blame(member.hello.rank, member.hello.host_name, Code::peer_lost,
-                             fmt::format("{} was lost: {}", name_of(member), how));
+  member.end = end_of(member, how);
   vacate(member, Member::State::lost, News::at_once);
 }
 
@@ -135,7 +134,7 @@ void JobMembership::vacate(Member& member, Member::State state, News news) {
 void JobMembership::closed(Peer peer) {
   Member* member = member_of(peer);
   if (member != nullptr && member->state == Member::State::present && member->peer == peer) {
-    lose(*member, "its process ended or its connection broke");
+    lose(*member, kConnectionEnded);
   }
   rank_of_.erase(peer);
   std::erase_if(job_queries_, [&](const JobQuery& one) { return one.peer == peer; });

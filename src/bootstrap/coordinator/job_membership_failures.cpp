@@ -249,9 +249,22 @@ std::string JobMembership::name_of(const std::vector<int>& ranks) {
 }
 
 Status JobMembership::end_by_silence(const Member& member) const {
+  return end_of(member,
+                fmt::format("it has not answered for {:g} s (stopped, swapped out or cut off)", options_.lost_after_s));
+}
+
+Status JobMembership::end_of(const Member& member, const std::string& how) const {
   return Status::blame(member.hello.rank, member.hello.host_name, Code::peer_lost,
-                       fmt::format("{} was lost: it has not answered for {:g} s (stopped, swapped out or cut off)",
-                                   name_of(member), options_.lost_after_s));
+                       fmt::format("{} was lost: {}", name_of(member), how));
+}
+
+void JobMembership::ask_ended(int64_t now_ns) {
+  for (const auto& [rank, why] : ended_) {
+    Member& member = *member_at(rank);
+    if (member.state != Member::State::present || std::exchange(member.has_ended, true)) continue;
+    ping(member, now_ns);
+    member.pong_until = member.pong_until.earlier(Deadline::at_ns(now_ns + kEndedAnswer_ns));
+  }
 }
 
 // Time in which the coordinator itself did not run, because it was stopped or its machine was paused, is no silence of

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <set>
 
+#include "bootstrap/topology/topology.h"
 #include "cli/run/run_log.h"
 #include "cli/subcommands.h"
 
@@ -209,12 +210,24 @@ bool ElasticJob::note_end(int worker, const Ending& ending) {
     last_failure_ = {place, ending.exit_code()};
     if (!first_failure_) first_failure_ = last_failure_;
   }
-  const bool was_member = generations_.is_member(worker);
+  const std::optional<int> rank = generations_.rank_of(worker);
   const bool is_loss = generations_.ended(worker, ending.success());
-  if (is_loss && was_member && coordinator_ends_.is_never())
-    coordinator_ends_ = Deadline::after_seconds(kCoordinatorGrace_s);
+  if (is_loss && rank) tell_coordinator(*rank, place, ending);
   if (generations_.has_finished()) send_to_waiting_workers(fmt::format("end {}", kFinished));
   return is_loss;
+}
+
+// Of a rank that has not connected it would learn nothing, and of one whose child holds its connections too late.
+void ElasticJob::tell_coordinator(int rank, int place, const Ending& ending) {
+  if (!coordinator_) return;
+  const Nodes::Node* node = nodes_.node_at(place);
+  const std::string host = node == nullptr ? host_facts().host_name : node->host;
+  coordinator_->note_ended(
+      rank, Status::blame(rank, host, Code::peer_lost,
+                          fmt::format("rank {} on {} ended before it had joined the job: {}; see its output", rank,
+                                      host, ending.text())));
+  if (!coordinator_ends_.is_never()) return;
+  coordinator_ends_ = Deadline::after_seconds(options_.coordinator.lost_after_s + kCoordinatorGrace_s);
 }
 
 // The launcher that leads was terminated. Another one leads the job from the next generation on, or the job ends with
@@ -317,6 +330,7 @@ std::vector<WorkerGroup::Action> ElasticJob::take_actions() {
         log_line("restart", fmt::format("no rank is left that holds the state: restart {} of {}, of all ranks",
                                         restarts_, options_.limits.restarts));
       }
+      for (const int worker : generations_.dismiss_leaving(own_place())) send_line(worker, "removed");
       is_resigning_ ? resign_if_all_requested() : begin_if_all_requested();
       announce_changes();
       send_node_list();

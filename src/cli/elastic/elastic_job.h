@@ -61,8 +61,8 @@ class ElasticJob final : public WorkerGroup {
   bool stays() const override { return port_ && (!is_over_ || !port_->is_empty()); }
 
  private:
-  // The coordinator reports lost ranks by itself, except a rank that dies before it has connected. The others would
-  // wait for that rank, so the coordinator is closed this long after a loss.
+  // The coordinator reports lost ranks by itself. Where it may not, members would wait for ever: it is closed this long
+  // after a node was lost, and after lost_after_s more where it was told of the end of a rank.
   static constexpr double kCoordinatorGrace_s = 1;
 
   struct Failure {
@@ -87,6 +87,7 @@ class ElasticJob final : public WorkerGroup {
   void send_to_waiting_workers(const std::string& line);
   void start_one(int place);
   bool note_end(int worker, const Ending& ending);  // true: the end is a loss
+  void tell_coordinator(int rank, int place, const Ending& ending);
 
   // Other nodes (elastic_job_nodes.cpp).
   void receive_from_nodes();

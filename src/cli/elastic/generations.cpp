@@ -48,7 +48,7 @@ void Generations::open_place(int place, int slots) { places_[place] = {.slots = 
 
 void Generations::close_place(int place) {
   const auto found = places_.find(place);
-  // Its workers stay until the next generation begins, which dismisses them: they leave at a commit.
+  // Its workers stay until they request the next generation: they leave at a commit.
   if (found != places_.end()) found->second = {.slots = 0, .closing = true};
 }
 
@@ -263,6 +263,22 @@ std::optional<Generations::World> Generations::begin() {
   return world;
 }
 
+std::vector<int> Generations::dismiss_leaving(int last) {
+  const bool all_left = std::ranges::all_of(workers_, [](const auto& one) {
+    return one.second.dismissed || one.second.joined == 0 || one.second.requesting;
+  });
+  std::vector<int> dismissed;
+  for (auto& [worker, facts] : workers_) {
+    const auto place = places_.find(facts.place);
+    const bool is_leaving = place != places_.end() && place->second.closing && facts.requesting;
+    if (!is_leaving || facts.dismissed || (facts.place == last && !all_left)) continue;
+    facts.dismissed = true;
+    facts.requesting = false;
+    dismissed.push_back(worker);
+  }
+  return dismissed;
+}
+
 bool Generations::has_waiting_newcomers() const {
   if (!is_in_order() || generation_ == 0 || to_start() > 0) return false;
   int waiting = 0;
@@ -277,8 +293,12 @@ bool Generations::has_waiting_newcomers() const {
 
 bool Generations::has_to_shrink() const {
   if (!is_in_order() || generation_ == 0) return false;
-  return std::any_of(places_.begin(), places_.end(),
-                     [&](const auto& one) { return staying_at(one.first) > one.second.slots; });
+  // A worker that is starting needs no interruption of the others.
+  std::map<int, int> members;  // at each place
+  for (const auto& [worker, facts] : workers_) {
+    if (facts.joined > 0 && !facts.dismissed) ++members[facts.place];
+  }
+  return std::any_of(members.begin(), members.end(), [&](const auto& one) { return one.second > slots_at(one.first); });
 }
 
 bool Generations::is_member(int worker) const { return rank_of(worker).has_value(); }

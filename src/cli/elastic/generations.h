@@ -103,6 +103,9 @@ class Generations {
   std::optional<int> place_to_start_at() const;
   // Begins the next generation if all workers that run have requested it, or all that hold the state and are enough.
   std::optional<World> begin();
+  // Dismisses workers of places that close and have left the former generation, which need not wait for the next one,
+  // and returns them. Those at `last` stay until all members have left it.
+  std::vector<int> dismiss_leaving(int last);
   // Whether members must be interrupted: all newcomers have requested a generation, or some members must leave.
   bool has_waiting_newcomers() const;
   bool has_to_shrink() const;
@@ -124,7 +127,7 @@ class Generations {
  private:
   struct Place {
     int slots = 0;         // the target number of workers
-    bool closing = false;  // its workers are dismissed at the next generation
+    bool closing = false;  // its workers are dismissed when they have left the present generation
   };
   struct Worker {
     int place = 0;

@@ -83,6 +83,19 @@ def one_dies_and_its_replacement_is_slow():
     report(total=state.total, rank=farandole.rank(), sizes=state.sizes)
 
 
+def one_dies_and_its_child_lives():
+    """The child has the connections of the rank, so that the others see no end of them."""
+
+    def trouble(state):
+        if WORKER == 1 and state.step == 5:
+            if os.fork() == 0:
+                os.setsid()
+                time.sleep(600)
+            die()
+
+    counts(trouble)
+
+
 def one_raises():
     def trouble(state):
         if WORKER == 1 and state.step == 5:

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 from elastic_nodes import EXIT_PEER_LOST, EXIT_RENDEZVOUS, EXIT_TERMINATED, EXIT_TOO_FEW, Job, assert_right, ranks_of
+from limits import allowed
 
 
 @pytest.fixture
@@ -64,6 +65,29 @@ def test_a_terminated_node_leaves_at_a_commit_and_the_others_lose_no_step(job):
     assert "was requested to end: the others continue without it from their next commit" in printed, job.report
     assert "was lost" not in printed, job.report
     assert "node 1 has left: 2 nodes, 2 ranks" in first.words, job.report
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_all_nodes_that_are_terminated_at_once_leave_at_a_commit(job, order):
+    job = job("1:3")
+    nodes = job.start(0, 1, 2)
+    job.until_steps_of(nodes[0], 3)
+    for number in order:
+        nodes[number].send_signal(signal.SIGTERM)
+    assert [node.code(allowed(40)) for node in nodes] == [EXIT_TERMINATED] * 3, job.report
+    for node in nodes:
+        assert [one["seconds"] > 10 for one in node.all_with("left")] == [True], job.report  # none was killed
+
+
+def test_a_node_that_is_terminated_while_its_ranks_wait_for_others_leaves_at_once(job):
+    job = job("3:4")
+    first, second, third = job.start(0, 1, 2)
+    job.until_steps_of(first, 3)
+    third.send_signal(signal.SIGKILL)
+    job.wait(lambda: "restoring" in second.words)
+    second.send_signal(signal.SIGTERM)
+    assert second.code(allowed(40)) == EXIT_TERMINATED, job.report
+    assert [one["seconds"] > 10 for one in second.all_with("left")] == [True], job.report
 
 
 def test_a_node_that_joins_as_another_one_leaves_gets_the_state(job):
