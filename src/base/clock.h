@@ -18,8 +18,15 @@ inline int64_t now_ns() {
       .count();
 }
 
-// Valid up to 9.2e9 seconds; Deadline::after_seconds() treats longer times as never.
-constexpr int64_t seconds_to_ns(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
+// About 73 years. Twice as long, added to now_ns(), does not overflow.
+constexpr int64_t kLongest_ns = std::numeric_limits<int64_t>::max() / 4;
+
+// Longer durations, infinity too, become kLongest_ns: users set large numbers where they mean no limit.
+constexpr int64_t seconds_to_ns(double seconds) {
+  constexpr double kLongest_s = static_cast<double>(kLongest_ns) / 1e9;
+  if (!(seconds < kLongest_s)) return kLongest_ns;
+  return seconds > -kLongest_s ? static_cast<int64_t>(seconds * 1e9) : -kLongest_ns;
+}
 
 // An interrupt brings the deadlines that refer to it forward to a moment that is not known when a wait begins. It is
 // set once: first the moment, then the descriptor becomes readable, which wakes the threads that wait in poll(2).
@@ -44,8 +51,11 @@ class Deadline {
     // The sum must not overflow.
     return duration >= std::numeric_limits<int64_t>::max() - now ? never() : Deadline(now + duration);
   }
-  // 9e9 seconds, about 285 years, is nearly the range of an int64_t in nanoseconds.
-  static Deadline after_seconds(double seconds) { return seconds >= 9e9 ? never() : after_ns(seconds_to_ns(seconds)); }
+  // Never, if seconds_to_ns() shortens the duration.
+  static Deadline after_seconds(double seconds) {
+    const int64_t duration = seconds_to_ns(seconds);
+    return duration == kLongest_ns ? never() : after_ns(duration);
+  }
 
   // The same moment, or that of `interrupt` if it is earlier. The interrupt outlives all copies of the deadline.
   Deadline interrupted_by(const Interrupt& interrupt) const { return Deadline(moment_, &interrupt); }

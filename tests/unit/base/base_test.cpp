@@ -1,6 +1,7 @@
 // Tests of the base module: status, deadline, configuration and log.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <thread>
 
 #include "base/clock.h"
@@ -66,6 +67,19 @@ TEST(DeadlineTest, NeverDoesNotPassAndThePastHasPassed) {
   EXPECT_TRUE(Deadline::after_ns(-1).passed());
   EXPECT_EQ(Deadline::after_ns(-5).remaining_ns(), 0);
   EXPECT_GT(Deadline::after_seconds(1000).remaining_ms(), 0);
+}
+
+TEST(DeadlineTest, DurationsThatDoNotFitDoNotPass) {
+  EXPECT_EQ(seconds_to_ns(1.5), 1'500'000'000);
+  EXPECT_EQ(seconds_to_ns(-1.5), -1'500'000'000);
+  for (const double seconds : {2.4e9, 9.3e9, 1e10, 99999999999.0, 1e300, std::numeric_limits<double>::infinity()}) {
+    EXPECT_EQ(seconds_to_ns(seconds), kLongest_ns) << seconds;
+    EXPECT_EQ(seconds_to_ns(-seconds), -kLongest_ns) << seconds;
+    EXPECT_TRUE(Deadline::after_seconds(seconds).is_never()) << seconds;
+    EXPECT_TRUE(Deadline::after_seconds(-seconds).passed()) << seconds;
+    EXPECT_FALSE(Deadline::at_ns(now_ns() + 2 * seconds_to_ns(seconds)).passed()) << seconds;
+  }
+  EXPECT_FALSE(Deadline::after_seconds(2.3e9).is_never());
 }
 
 TEST(ParseBytesTest, ParsesUnitsOf1024) {
