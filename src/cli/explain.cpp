@@ -11,6 +11,7 @@
 #include "cli/json_line.h"
 #include "cli/network_report.h"
 #include "cli/numa_report.h"
+#include "cli/number_checks.h"
 #include "cli/subcommands.h"
 #include "runtime/lifecycle/tuning.h"
 #include "schedule/print/describe.h"
@@ -297,10 +298,10 @@ void add_explain(CLI::App& app, Work& work) {
   command->add_flag("--json", query->json, "One JSON object");
   command->add_option("--latency-us", query->alpha_us, "Of one message")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command->add_option("--gigabytes-per-s", query->gigabytes_per_s, "Of one direction of one link")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command->callback([&work, query] { work = [query] { return explain_or_fail(*query); }; });
 }
 

@@ -5,6 +5,8 @@
 #include <cctype>
 #include <set>
 
+#include "cli/number_checks.h"
+
 namespace fdl {
 namespace {
 
@@ -74,7 +76,7 @@ void declare_elastic(CLI::App& command, RunOptions& o) {
       .add_option("--elastic-timeout", o.timeout_s,
                   "Elastic: after how many seconds a rank that keeps the others waiting is ended, and a job with too "
                   "few nodes")
-      ->check(CLI::PositiveNumber)
+      ->check(positive_number())
       ->capture_default_str();
 }
 

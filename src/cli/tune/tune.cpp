@@ -8,6 +8,7 @@
 #include "base/config.h"
 #include "bootstrap/topology/topology.h"
 #include "cli/local_ranks.h"
+#include "cli/number_checks.h"
 #include "cli/subcommands.h"
 #include "cli/tune/tune_rank.h"
 #include "runtime/lifecycle/tuning.h"
@@ -123,7 +124,7 @@ void add_tune(CLI::App& app, Work& work) {
   command->add_option("--collectives", arguments->collectives, "allreduce,broadcast ...; else all")->delimiter(',');
   command->add_option("--sizes", arguments->sizes, "Bytes: 64,64K,1M")->delimiter(',');
   command->add_flag("--quick", arguments->quick, "Half a minute instead of three");
-  command->add_option("--seconds", arguments->seconds, "About how long in all")->check(CLI::PositiveNumber);
+  command->add_option("--seconds", arguments->seconds, "About how long in all")->check(positive_number());
   command->add_option("--output", arguments->output, "Where to save; else where it is found by itself; -: print it");
   command->add_flag(
       "--launched", arguments->launched,

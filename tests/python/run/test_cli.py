@@ -64,6 +64,21 @@ def test_a_word_that_is_not_understood_is_named_as_it_was_typed(words, text):
     assert done.returncode == 64 and text in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e400"])
+@pytest.mark.parametrize(
+    "words, option",
+    [
+        (["explain"], "--latency-us"),
+        (["explain"], "--gigabytes-per-s"),
+        (["tune", "--quick"], "--seconds"),
+        (["run", "-np", "1", "--max-np", "2"], "--elastic-timeout"),
+    ],
+)
+def test_a_number_that_is_not_finite_or_is_negative_is_refused(words, option, value):
+    done = farandole(*words, f"{option}={value}", *(["--", "true"] if words[0] == "run" else []))
+    assert done.returncode == 64 and f"{option}: '{value}' is not a finite number above 0" in done.stderr, done.stderr
+
+
 def test_a_misspelt_variable_is_reported_with_the_nearest_one():
     done = farandole("config", environment={"FARANDOLE_TRANSPROT": "shm", "FARANDOLE_OF_MY_PROGRAM": "1"})
     assert "FARANDOLE_TRANSPROT is not a variable of this version; do you mean FARANDOLE_TRANSPORT?" in done.stdout

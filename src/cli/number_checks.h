@@ -1,0 +1,30 @@
+// This header provides the checks of options that take a floating-point number. CLI11's own checks accept NaN, because
+// each comparison with NaN is false.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <cmath>
+#include <string>
+
+namespace fdl {
+
+// Refuses a text that is not a finite number, and a number that `accepts` returns false for. `name` stands in the help,
+// `kind` in the error.
+inline CLI::Validator number_check(bool (*accepts)(double), const char* name, const char* kind) {
+  const auto check = [accepts, kind](std::string& text) {
+    double number = 0;
+    const bool is_finite = CLI::detail::lexical_cast(text, number) && std::isfinite(number);
+    return is_finite && accepts(number) ? std::string() : "'" + text + "' is not a finite number" + kind;
+  };
+  return {check, name};
+}
+
+inline CLI::Validator positive_number() {
+  return number_check([](double number) { return number > 0; }, "POSITIVE", " above 0");
+}
+
+inline CLI::Validator non_negative_number() {
+  return number_check([](double number) { return number >= 0; }, "NONNEGATIVE", ", 0 or more");
+}
+
+}  // namespace fdl
