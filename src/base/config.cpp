@@ -258,6 +258,12 @@ Result<std::size_t> parse_bytes(std::string_view text) {
   return static_cast<std::size_t>(bytes);
 }
 
+Result<double> parse_duration(std::string_view text) {
+  double seconds = 0;
+  if (parse_into(text, seconds)) return seconds;
+  return Status(Code::invalid_argument, "'" + std::string(text) + "' is not " + form_of("Seconds"));
+}
+
 // The table is expanded twice. The first pass creates the rows, so that check_options() can compare names before any
 // value is parsed; the second parses into the typed members.
 Result<Config> Config::read(const Environment& environment, const std::map<std::string, std::string>& options) {

@@ -246,4 +246,7 @@ inline int64_t usual_probe_interval_ns(double suspect_after_s) {
 // too.
 Result<std::size_t> parse_bytes(std::string_view text);
 
+// Parses a duration into seconds, as the settings do: "2m" is 120. Units are ms, s, m and min.
+Result<double> parse_duration(std::string_view text);
+
 }  // namespace fdl

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -175,12 +174,6 @@ void wait_until_told(CoordinatorThread& coordinator, double patience_s) {
   if (!coordinator.wait_until_empty(deadline)) coordinator.be_brief();
 }
 
-// The option wins over the configuration.
-double start_timeout_of(const Job& job) {
-  const auto given = job.plan.variables.find("FARANDOLE_START_TIMEOUT_S");
-  return given == job.plan.variables.end() ? job.config.start_timeout_s : std::strtod(given->second.c_str(), nullptr);
-}
-
 // Runs all ranks of this host once, with a coordinator if this node serves it.
 Outcome run_once(const Job& job, int restart) {
   const RunPlan& plan = job.plan;
@@ -194,7 +187,7 @@ Outcome run_once(const Job& job, int restart) {
     for (const std::string& pod : plan.pods) {
       for (int local = 0; local < plan.ranks_per_node; ++local) coordinator_of_job.expected_hosts.push_back(pod);
     }
-    coordinator_of_job.start_timeout_s = start_timeout_of(job);
+    coordinator_of_job.start_timeout_s = plan.start_timeout_s;
     auto coordinator = Coordinator::open(coordinator_of_job);
     if (!coordinator.ok())
       return {fail(coordinator.status().while_doing("serving " + coordinator_of_job.address).text(), kExitRendezvous)};
@@ -212,7 +205,7 @@ Outcome run_once(const Job& job, int restart) {
   // A pod may get a successor.
   const bool has_other_launchers = plan.nodes > 1 && !plan.in_pods;
   // After the limit of the start, ranks that have not joined have been reported as missing.
-  const Deadline start_ends = Deadline::after_seconds(start_timeout_of(job));
+  const Deadline start_ends = Deadline::after_seconds(job.plan.start_timeout_s);
   supervised.note_ended = [&](int rank, pid_t process, const Ending& ending) {
     const Status why = ended_before_joining(rank, process, host_facts().host_name, ending.text());
     if (coordinator_thread) return coordinator_thread->note_ended(rank, why);
@@ -254,12 +247,13 @@ Result<std::unique_ptr<WorkerGroup>> make_worker_group(const Job& job) {
   elastic.timeout_s = options.timeout_s;
   elastic.variables = job.plan.variables;
   elastic.variables["FARANDOLE_TERM_GRACE_S"] = fmt::format("{:g}", job.config.term_grace_s);
-  elastic.coordinator.start_timeout_s = start_timeout_of(job);
+  elastic.coordinator.start_timeout_s = job.plan.start_timeout_s;
   // All ranks of a generation have requested it, so they meet at once. Pods that start late are the launcher's concern.
   if (!is_alone) {
-    elastic.variables["FARANDOLE_START_TIMEOUT_S"] = fmt::format("{:g}", std::min(start_timeout_of(job), kMeeting_s));
+    elastic.variables["FARANDOLE_START_TIMEOUT_S"] =
+        fmt::format("{:g}", std::min(job.plan.start_timeout_s, kMeeting_s));
   }
-  if (!is_alone) return make_node_workers(job.plan, job.config, std::move(elastic), start_timeout_of(job));
+  if (!is_alone) return make_node_workers(job.plan, job.config, std::move(elastic), job.plan.start_timeout_s);
   FDL_ASSIGN_OR_RETURN(auto alone, ElasticJob::open(elastic));
   return std::unique_ptr<WorkerGroup>(std::move(alone));
 }

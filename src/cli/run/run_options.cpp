@@ -40,8 +40,9 @@ void declare_world(CLI::App& command, RunOptions& o) {
   command.add_option("-x", o.settings, "NAME=VALUE: a variable for the ranks (they inherit all others anyway)")
       ->allow_extra_args(false)
       ->take_all();
-  command.add_option("--start-timeout", o.start_timeout_s,
-                     "Seconds for all ranks to arrive: FARANDOLE_START_TIMEOUT_S");
+  command
+      .add_option("--start-timeout", o.start_timeout_s, "Seconds for all ranks to arrive: FARANDOLE_START_TIMEOUT_S")
+      ->check(non_negative_number());
   command.add_option("--network-interfaces,--network-interface", o.interfaces, "As FARANDOLE_IFACE: eth0, or ^docker0");
 }
 

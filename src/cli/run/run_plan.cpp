@@ -16,6 +16,7 @@
 namespace fdl {
 namespace {
 
+constexpr const char* kStartTimeout = "FARANDOLE_START_TIMEOUT_S";
 // Seconds. Pods may start minutes apart, because each needs a node, an image and a DNS name.
 constexpr const char* kPodStartTimeout_s = "600";
 
@@ -245,9 +246,9 @@ Status set_variables(const PlanInputs& inputs, RunPlan& plan) {
   const auto found =
       std::find_if(settings.begin(), settings.end(), [](const Setting& one) { return one.name == "start_timeout_s"; });
   if (inputs.options.start_timeout_s >= 0) {
-    plan.variables["FARANDOLE_START_TIMEOUT_S"] = fmt::format("{:g}", inputs.options.start_timeout_s);
+    plan.variables[kStartTimeout] = fmt::format("{:g}", inputs.options.start_timeout_s);
   } else if (plan.in_pods && found != settings.end() && found->source == "default") {
-    plan.variables["FARANDOLE_START_TIMEOUT_S"] = kPodStartTimeout_s;
+    plan.variables[kStartTimeout] = kPodStartTimeout_s;
   }
   if (!inputs.options.interfaces.empty()) plan.variables["FARANDOLE_INTERFACES"] = inputs.options.interfaces;
   for (const std::string& setting : inputs.options.settings) {
@@ -255,6 +256,13 @@ Status set_variables(const PlanInputs& inputs, RunPlan& plan) {
     if (equals == std::string::npos) continue;  // ranks inherit it
     if (equals == 0) return inputs.refuse(fmt::format("-x '{}' is not NAME=VALUE", setting));
     plan.variables[setting.substr(0, equals)] = setting.substr(equals + 1);
+  }
+  plan.start_timeout_s = inputs.config.start_timeout_s;
+  // The configuration takes an empty variable as unset.
+  if (const auto given = plan.variables.find(kStartTimeout); given != plan.variables.end() && !given->second.empty()) {
+    const Result<double> parsed = parse_duration(given->second);
+    if (!parsed.ok()) return inputs.refuse(fmt::format("-x {}: {}", kStartTimeout, parsed.status().text()));
+    plan.start_timeout_s = *parsed;
   }
   return {};
 }

@@ -27,6 +27,7 @@ struct RunPlan {
   std::vector<std::string> pods;                 // names by node, empty where unknown
   std::vector<std::string> notes;                // one line each, for the user
   std::map<std::string, std::string> variables;  // for the ranks, in addition to their numbers
+  double start_timeout_s = 0;                    // the limit of the ranks and of the coordinator
   std::vector<std::string> command;
 
   bool serves() const { return node_rank == 0 && !coordinator_is_there(rendezvous); }

@@ -151,6 +151,28 @@ def test_run_passes_the_command_unchanged(dashes):
     assert done.stdout == f"{words}\n", done.stderr
 
 
+# Rank 1 arrives later than after 2 s.
+def test_the_limit_of_the_start_is_a_duration_with_a_unit():
+    code = "import os, time\ntime.sleep(4 * int(os.environ['FARANDOLE_RANK']))\nimport farandole as f; f.init()"
+    done = farandole("run", "-np", "2", "-x", "FARANDOLE_START_TIMEOUT_S=2m", "--", *python(code))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        (["--start-timeout", "nan"], "--start-timeout: 'nan' is not a finite number, 0 or more"),
+        (["--start-timeout", "inf"], "--start-timeout: 'inf' is not a finite number, 0 or more"),
+        (["--start-timeout", "-5"], "--start-timeout: '-5' is not a finite number, 0 or more"),
+        (["-x", "FARANDOLE_START_TIMEOUT_S=soon"], "-x FARANDOLE_START_TIMEOUT_S: 'soon' is not a duration such as"),
+        (["-x", "FARANDOLE_START_TIMEOUT_S=nan"], "-x FARANDOLE_START_TIMEOUT_S: 'nan' is not a duration such as"),
+    ],
+)
+def test_a_malformed_limit_of_the_start_is_refused(words, text):
+    done = farandole("run", "-np", "1", *words, "--", "true")
+    assert done.returncode == 64 and text in done.stderr, done.stderr
+
+
 def test_run_joins_its_ranks():
     code = "import farandole as f, numpy as n; f.init(); print(f.allreduce(n.ones(1) * f.rank())[0]); f.shutdown()"
     done = farandole("run", "-np", "2", *python(code))

@@ -108,6 +108,17 @@ const Setting& setting(const Config& config, const std::string& name) {
   return config.settings.front();
 }
 
+TEST(ParseDurationTest, ParsesTheUnitsOfTheSettings) {
+  for (const auto& [text, seconds] :
+       {std::pair("0.5", 0.5), std::pair("10s", 10.0), std::pair("250ms", 0.25), std::pair("2m", 120.0)}) {
+    EXPECT_DOUBLE_EQ(*parse_duration(text), seconds) << text;
+  }
+  for (const char* text : {"", "-5", "nan", "inf", "2h", "soon"}) {
+    EXPECT_EQ(parse_duration(text).status().text(),
+              "'" + std::string(text) + "' is not a duration such as 0.5, 10 or 2m");
+  }
+}
+
 TEST(ConfigTest, DefaultsParse) {
   auto config = Config::read(environment({}));
   ASSERT_TRUE(config.ok()) << config.status().text();
