@@ -30,10 +30,22 @@ constexpr uint64_t kSignalToken = ~uint64_t{0};
 constexpr uint64_t kEndingToken = uint64_t{1} << 32;
 constexpr uint64_t kJobToken = uint64_t{1} << 33;
 
+// The launcher installs no handlers, so the answer is what it inherited.
+bool is_ignored(int signal) {
+  struct sigaction inherited {};
+  return ::sigaction(signal, nullptr, &inherited) == 0 && inherited.sa_handler == SIG_IGN;
+}
+
+// A signalfd receives a blocked signal even if the process ignores it. Ignored signals are therefore left out: nohup
+// ignores SIGHUP, and a script ignores SIGINT for its commands in the background. The script ignores SIGQUIT for them
+// too, but here SIGQUIT ends nothing, and users send it to such launchers: it prints what each rank does.
 sigset_t watched_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&set, signal);
+  for (const int signal : {SIGQUIT, SIGCHLD}) sigaddset(&set, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
+    if (!is_ignored(signal)) sigaddset(&set, signal);
+  }
   return set;
 }
 

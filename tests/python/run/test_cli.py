@@ -401,6 +401,25 @@ def test_run_forwards_signals():
         assert job.returncode == 143
 
 
+# As under nohup, and as a command that a script starts in the background.
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_was_ignored_at_the_start_does_not_end_the_job(number, tmp_path):
+    script = f"echo ready; until test -e {tmp_path}/go; do sleep 0.05; done"
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        job = subprocess.Popen(
+            [FARANDOLE, "run", "-np", "1", "--", "bash", "-c", script], stdout=subprocess.PIPE, text=True
+        )
+    finally:
+        signal.signal(number, before)
+    with job:
+        assert job.stdout.readline() == "[0] ready\n"
+        job.send_signal(number)
+        time.sleep(0.5)
+        (tmp_path / "go").touch()
+        assert job.wait(allowed(30)) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -289,10 +289,17 @@ def test_where_finds_a_job_whose_rank_0_serves_the_coordinator(tmp_path):
 # ---- farandole run prints it -----------------------------------------------------------------------------------------
 
 
-def test_sigquit_prints_the_table_and_the_job_goes_on(tmp_path):
+# A script ignores SIGQUIT for its commands in the background.
+@pytest.mark.parametrize("disposition", [signal.SIG_DFL, signal.SIG_IGN])
+def test_sigquit_prints_the_table_and_the_job_goes_on(tmp_path, disposition):
     until_go = f"    while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
     program = START.replace("    time.sleep(600)", until_go) + "print(comm.allreduce(numpy.ones(1))[0])\n"
-    with Job(program, tmp_path) as job:
+    before = signal.signal(signal.SIGQUIT, disposition)
+    try:
+        launched = Job(program, tmp_path)
+    finally:
+        signal.signal(signal.SIGQUIT, before)
+    with launched as job:
         job.states(waits_for_rank_1)
         for _ in range(2):
             os.kill(job.process.pid, signal.SIGQUIT)
