@@ -101,7 +101,7 @@ CONTROL_PLANE = [
     (
         "the end of a connection is no loss",
         DEPARTURES,
-        'lose(*member, "its process ended or its connection broke");',
+        "lose(*member, kConnectionEnded);",
         "static_cast<void>(member->state);",
     ),
     (
