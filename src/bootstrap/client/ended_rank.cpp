@@ -14,9 +14,11 @@ namespace fdl {
 
 // cli/run/consequence.cpp recognizes this sentence.
 Status ended_before_joining(int rank, int process_id, const std::string& host, std::string_view how) {
-  return Status::blame(rank, host, Code::peer_lost,
-                       fmt::format("rank {} (process {} on {}) ended before it had joined the job: {}; see its output",
-                                   rank, process_id, host, how));
+  const std::string where =
+      process_id > 0 ? fmt::format("(process {} on {})", process_id, host) : fmt::format("on {}", host);
+  return Status::blame(
+      rank, host, Code::peer_lost,
+      fmt::format("rank {} {} ended before it had joined the job: {}; see its output", rank, where, how));
 }
 
 Status send_ended_rank(const std::string& rendezvous, const std::string& job_key, int rank, const Status& why,

@@ -10,7 +10,7 @@
 
 namespace fdl {
 
-// The failure of the start on all ranks. `how`: "exit code 3".
+// The failure of the start on all ranks. `process_id`: 0 where it is not known. `how`: "exit code 3".
 Status ended_before_joining(int rank, int process_id, const std::string& host, std::string_view how);
 
 // Tells the coordinator at `rendezvous`; for a launcher of another process. `why` is an ended_before_joining(). Blocks

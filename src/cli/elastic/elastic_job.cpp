@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <set>
 
+#include "bootstrap/client/ended_rank.h"
 #include "bootstrap/topology/topology.h"
 #include "cli/run/run_log.h"
 #include "cli/subcommands.h"
@@ -222,10 +223,7 @@ void ElasticJob::tell_coordinator(int rank, int place, const Ending& ending) {
   if (!coordinator_) return;
   const Nodes::Node* node = nodes_.node_at(place);
   const std::string host = node == nullptr ? host_facts().host_name : node->host;
-  coordinator_->note_ended(
-      rank, Status::blame(rank, host, Code::peer_lost,
-                          fmt::format("rank {} on {} ended before it had joined the job: {}; see its output", rank,
-                                      host, ending.text())));
+  coordinator_->note_ended(rank, ended_before_joining(rank, 0, host, ending.text()));
   if (!coordinator_ends_.is_never()) return;
   coordinator_ends_ = Deadline::after_seconds(options_.coordinator.lost_after_s + kCoordinatorGrace_s);
 }
