@@ -23,7 +23,7 @@ while [ $# -gt 0 ]; do
       ;;
   esac
 done
-cmake -G Ninja -S . -B build -DFARANDOLE_TESTS=ON -DFARANDOLE_WERROR=ON # it may have been configured without tests
+cmake -G Ninja -S . -B build -DFARANDOLE_TESTS=ON -DFARANDOLE_WERROR=ON >/dev/null # it may have been configured without tests
 cmake --build build --target simulation_test
 if [ $planted = 1 ]; then exec python3 tests/simulation/planted_faults.py --seeds "${seeds:-30000}"; fi
 case "$jobs" in
