@@ -75,6 +75,14 @@ class Node:
         return code
 
 
+def places(count):
+    """A rendezvous that names the port of each of `count` nodes."""
+    ports = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return ",".join(f"127.0.0.1:{port}" for port in ports)
+
+
 class Job:
     def __init__(self, folder, nodes, task="spreads", flags="", place=None):
         self.place = place or f"127.0.0.1:{free_port()}"
@@ -131,6 +139,12 @@ def ranks_of(node):
     stats = {int(one): open(f"/proc/{one}/stat").read() for one in pids}
     return [one for one, stat in stats.items()
             if "(farandole-guard)" not in stat and stat.rpartition(")")[2].split()[0] != "Z"]  # fmt: skip
+
+
+def assert_left_in_time(node, job):
+    """Its rank ran the callbacks of on_leave long before the end of the 25 s after which it is killed."""
+    (left,) = node.all_with("left")
+    assert left["seconds"] > 10, job.report
 
 
 def assert_right(node, job):

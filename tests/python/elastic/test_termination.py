@@ -86,7 +86,7 @@ def test_callbacks_are_called_in_order_with_the_time_that_is_left(quiet, monkeyp
     assert end.value.code == 143 and calls == [("first", True), ("second", True)]
 
 
-def test_a_callback_that_raises_keeps_the_others_from_nothing(quiet, caplog):
+def test_after_a_callback_that_raises_the_others_run(quiet, caplog):
     calls = []
     farandole.on_leave(lambda seconds: 1 / 0)
     farandole.on_leave(lambda seconds: calls.append(1))

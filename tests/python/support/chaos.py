@@ -438,14 +438,9 @@ def run(trial, program):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1, help="of the first trial; the others follow")
-    parser.add_argument("--jobs", type=int, default=2, help="trials at a time; most of them wait")
-    parser.add_argument("--each", action="store_true", help="prints a line for each trial, not only for wrong ones")
+    parser = chaos_trials.parser_of(__doc__, os.path.join(HERE, "../../../build/bin/farandole"))
     parser.add_argument("--start-timeout-s", type=float, default=START_TIMEOUT_S,
                         help="within which all ranks arrive; more where the machine is loaded by others")  # fmt: skip
-    parser.add_argument("--program", default=os.path.join(HERE, "../../../build/bin/farandole"))
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     parser.add_argument("--mark", help=argparse.SUPPRESS)
     options = parser.parse_args()

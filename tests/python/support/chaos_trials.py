@@ -3,6 +3,7 @@
 A trial in which the machine stood still, so that this process did not run either, is repeated: times would be wrong.
 """
 
+import argparse
 import collections
 import concurrent.futures
 import statistics
@@ -11,6 +12,18 @@ import time
 import traceback
 
 STOOD_STILL_S = 1.5
+
+
+def parser_of(description, program, may_print_each=True):
+    """The options that all kinds of trials have; --each only where not every trial is printed anyway."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1, help="of the first trial; the others follow")
+    parser.add_argument("--jobs", type=int, default=2, help="trials at a time; most of them wait")
+    if may_print_each:
+        parser.add_argument("--each", action="store_true", help="prints a line for each trial, not only for wrong ones")
+    parser.add_argument("--program", default=program)
+    return parser
 
 
 class Standstills(threading.Thread):

@@ -9,7 +9,6 @@ Each trial prints one line. A wrong one also prints what the job has printed, an
 seed determines what happens, while the interleaving of the processes differs each time.
 """
 
-import argparse
 import collections
 import dataclasses
 import json
@@ -405,13 +404,11 @@ def run_all(trials, program, jobs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1, help="of the first trial; the others follow")
+    parser = chaos_trials.parser_of(
+        __doc__, os.path.join(chaos.HERE, "../../../build/bin/farandole"), may_print_each=False
+    )
     parser.add_argument("--seeds", help="these trials alone, separated by commas")
-    parser.add_argument("--jobs", type=int, default=2, help="trials at a time; most of them wait")
     parser.add_argument("--list", action="store_true", help="prints what the seeds stand for, and ends")
-    parser.add_argument("--program", default=os.path.join(chaos.HERE, "../../../build/bin/farandole"))
     options = parser.parse_args()
     seeds = [int(one) for one in options.seeds.split(",")] if options.seeds else list(
         range(options.seed, options.seed + options.trials))  # fmt: skip

@@ -1,5 +1,5 @@
 """Elastic jobs of several nodes that come and go at random moments: launchers are started, killed, stopped for a moment
-and told to end, and ranks are killed. Also several at once, and while others join or leave.
+or sent SIGTERM, and ranks are killed. Also several at once, and while others join or leave.
 
 At least one node that has the state is left alone, so the job must go on each time: no step is lost, each loss repeats
 at most the step since the last commit, sums are right, and launchers end as they should.
@@ -7,7 +7,6 @@ at most the step since the last commit, sums are right, and launchers end as the
   python tests/python/support/node_chaos.py --trials 100 --seed 1
 """
 
-import argparse
 import contextlib
 import dataclasses
 import os
@@ -23,7 +22,6 @@ sys.path.append(os.path.join(HERE, "../elastic"))
 
 import chaos_trials  # noqa: E402
 import elastic_nodes  # noqa: E402
-from launch import free_port  # noqa: E402
 from limits import allowed  # noqa: E402
 
 MOST = 4  # nodes
@@ -48,15 +46,10 @@ class Nodes:
     """One job: its launchers by number, and what has happened to them."""
 
     def __init__(self, folder, chance):
-        places = []
-        while len(places) < MOST:
-            places = sorted({*places, free_port()})
-        self.job = elastic_nodes.Job(
-            pathlib.Path(folder), f"1:{MOST}", place=",".join(f"127.0.0.1:{port}" for port in places)
-        )
+        self.job = elastic_nodes.Job(pathlib.Path(folder), f"1:{MOST}", place=elastic_nodes.places(MOST))
         self.chance = chance
         self.live = {}
-        self.leaving = []  # were told to end
+        self.leaving = []  # got SIGTERM
         self.worlds_of_lost = {}  # number: worlds that the node had entered when its rank was killed
         self.losses = 0
         self.begin = time.monotonic()
@@ -80,7 +73,7 @@ class Nodes:
         self.losses += 1
 
     def terminate(self, number):
-        self.tell("node", number, "is told to end")
+        self.tell("node", number, "gets SIGTERM")
         node = self.live.pop(number)
         node.send_signal(signal.SIGTERM)
         self.leaving.append((number, node))
@@ -135,9 +128,9 @@ class Nodes:
         codes = {number: node.code(allowed(60)) for number, node in self.live.items()}
         faults = [f"node {number} ended with {code}" for number, code in codes.items() if code != 0]
         for number, node in self.leaving:
-            # 0: it was told to end when the job ended.
+            # 0: the signal came when the job ended.
             if node.code(allowed(60)) not in (elastic_nodes.EXIT_TERMINATED, 0):
-                faults.append(f"node {number}, told to end, ended with {node.code()}")
+                faults.append(f"node {number} ended with {node.code()} after SIGTERM")
         totals = [one for node in self.live.values() for one in node.all_with("total")]
         faults += [f"wrong total: {one}" for one in totals if one["total"] != one["expected"]]
         if not totals:
@@ -176,12 +169,7 @@ def run(trial):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1, help="of the first trial; the others follow")
-    parser.add_argument("--jobs", type=int, default=2, help="trials at a time; most of them wait")
-    parser.add_argument("--each", action="store_true", help="prints a line for each trial, not only for wrong ones")
-    parser.add_argument("--program", default=elastic_nodes.FARANDOLE)
+    parser = chaos_trials.parser_of(__doc__, elastic_nodes.FARANDOLE)
     options = parser.parse_args()
     elastic_nodes.FARANDOLE = os.path.abspath(options.program)
     trials = [Trial(seed) for seed in range(options.seed, options.seed + options.trials)]
