@@ -71,7 +71,7 @@ TEST(SimulatedJobs, KeepWhatMustHoldWhereItWasBroken) {
 }
 
 TEST(SimulatedNamedJobs, KeepWhatMustHoldWhereItWasBroken) {
-  for (const uint64_t seed : {305600, 316274, 326200, 711554, 2026848, 2630882}) {
+  for (const uint64_t seed : {305600, 316274, 326200, 711554, 2026848, 2630882, 170001580}) {
     Totals totals;
     EXPECT_TRUE(run_job(seed, totals, false, Job::Program::named)) << "seed " << seed;
   }

@@ -20,6 +20,7 @@ OrderFollower::OrderFollower(Communicator& comm, const Config& config, Submissio
       pending_(pending),
       operations_(operations),
       readiness_(comm),
+      optimistic_(!readiness_.available()),
       timeout_(config) {}
 
 void OrderFollower::lock(Plan&& plan) {
@@ -32,7 +33,7 @@ void OrderFollower::lock(Plan&& plan) {
   ++epochs_;
   submissions_.lock(
       std::move(plan.locked), [this](const std::string& name) { return exchange_.cached(name); },
-      !readiness_.available(), plan.rounds);
+      optimistic_, plan.rounds);
   if (Trace* trace = operations_.telemetry().trace(); trace != nullptr) trace->locked(*submissions_.order());
   if (leaving_group_) submissions_.leave("this rank leaves the group");
   if (refuses_orders_) submissions_.leave(kSharedDevice);

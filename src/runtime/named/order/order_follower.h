@@ -85,6 +85,7 @@ class OrderFollower {
   PendingBuckets& pending_;
   OperationsInFlight& operations_;
   PublishedReadiness readiness_;
+  bool optimistic_;  // decided once, as on the root: the flags disappear when the communicator fails
   OrderTimeout timeout_;
   bool leaving_group_ = false;
   bool refuses_orders_ = false;
