@@ -118,10 +118,11 @@ void Job::check_one_outcome() {
   const bool is_cut = std::ranges::any_of(done_, [](const Fault& fault) {
     return fault.kind == Fault::Kind::cut || fault.kind == Fault::Kind::cut_one_way || fault.kind == Fault::Kind::reset;
   });
-  // A rank that was stopped reads the same as the others when it continues, if nothing else has happened and the last
-  // words of the others fit into a buffer that it does not read.
-  const bool is_one_stop =
-      done_.size() == 1 && done_.front().kind == Fault::Kind::pause && network_.options().buffer >= 64;
+  // A process that was stopped reads the same as the others when it continues, if nothing else has happened and the last
+  // words of the others fit into a buffer that it does not read: the reason why a rank leaves a stopped coordinator too.
+  const bool is_pause = done_.size() == 1 && done_.front().kind == Fault::Kind::pause;
+  const bool last_words_fit = network_.options().buffer >= 64;
+  const bool is_one_stop = is_pause && last_words_fit;
   for (const auto& rank : ranks_) {
     if ((!is_unhurt(rank->process()) && !is_one_stop) || has_jumped(rank->process().host)) continue;
     if (rank->process().has_missed) continue;
@@ -141,7 +142,8 @@ void Job::check_one_outcome() {
       const bool may_end_first = is_unhurt_there && (program_ == Program::named || (elastic_ && is_cut) || leaves_too);
       if (may_end_first && outcome.ended > coordinator->served_until()) continue;
       const bool is_served_well = is_unhurt_there && !was_cut_off(coordinator->process().host);
-      if (is_served_well || done_.size() == 1) texts[where + side][outcome.why.text()].push_back(rank->number());
+      const bool has_one_cause = done_.size() == 1 && (!is_pause || last_words_fit);
+      if (is_served_well || has_one_cause) texts[where + side][outcome.why.text()].push_back(rank->number());
     }
   }
   for (const auto& [where, by_text] : texts) {
