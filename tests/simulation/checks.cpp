@@ -118,8 +118,9 @@ void Job::check_one_outcome() {
   const bool is_cut = std::ranges::any_of(done_, [](const Fault& fault) {
     return fault.kind == Fault::Kind::cut || fault.kind == Fault::Kind::cut_one_way || fault.kind == Fault::Kind::reset;
   });
-  // A process that was stopped reads the same as the others when it continues, if nothing else has happened and the last
-  // words of the others fit into a buffer that it does not read: the reason why a rank leaves a stopped coordinator too.
+  // A process that was stopped reads the same as the others when it continues, if nothing else has happened and the
+  // last words of the others fit into a buffer that it does not read: the reason why a rank leaves a stopped
+  // coordinator too.
   const bool is_pause = done_.size() == 1 && done_.front().kind == Fault::Kind::pause;
   const bool last_words_fit = network_.options().buffer >= 64;
   const bool is_one_stop = is_pause && last_words_fit;

@@ -63,8 +63,9 @@ TEST(SimulatedClock, IsTheClockOfShippedClasses) {
 
 // Jobs that have shown faults of the product, or show those that planted_faults.py plants.
 TEST(SimulatedJobs, KeepWhatMustHoldWhereItWasBroken) {
-  for (const uint64_t seed : {163, 258, 746, 4260, 4911, 6411, 11147, 18170, 64726, 66166, 244342, 256933, 403581,
-                              425772, 1835619, 1841424, 2001954, 2010033, 110229834, 171013863}) {
+  for (const uint64_t seed :
+       {163,    258,    746,    4260,   4911,    6411,    11147,   18170,   64726,     66166,
+        244342, 256933, 403581, 425772, 1835619, 1841424, 2001954, 2010033, 110229834, 171013863}) {
     Totals totals;
     EXPECT_TRUE(run_job(seed, totals, false)) << "seed " << seed;
   }
