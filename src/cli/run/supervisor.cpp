@@ -343,6 +343,11 @@ void Supervisor::query_states() {
 
 void Supervisor::handle_signal(int signal) {
   if (signal == SIGQUIT) return query_states();
+  // The node that leads got SIGTERM before this one, so the ranks leave already.
+  if (signal == SIGTERM && std::exchange(is_drained_, false)) {
+    exit_code_ = 128 + signal;
+    return;
+  }
   // A second SIGTERM kills the ranks at once.
   const bool again = signal == SIGTERM && was_terminated_;
   const bool ends = !again && signal != SIGUSR1 && signal != SIGUSR2;
@@ -368,6 +373,7 @@ void Supervisor::drain(int exit_code, const std::string& why) {
   for (Child& child : children_) {
     if (child.running) child.process.signal_group(SIGTERM);
   }
+  is_drained_ = !failed_;
   if (!failed_) exit_code_ = exit_code;
   failed_ = true;
   was_terminated_ = true;

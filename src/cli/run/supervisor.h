@@ -106,6 +106,7 @@ class Supervisor {
   int exit_code_ = 0;
   bool failed_ = false;
   bool was_terminated_ = false;
+  bool is_drained_ = false;  // by drain(), and this launcher itself has got no SIGTERM yet
   int next_signal_ = 0;                         // the signal that escalate() sends next
   Deadline escalation_ = Deadline::never();     // when escalate() is called
   Deadline stopped_until_ = Deadline::never();  // when give_up_stopped() is called

@@ -88,6 +88,18 @@ def test_all_nodes_that_are_terminated_at_once_leave_at_a_commit(job, order):
         assert_left_in_time(node, job)
 
 
+def test_a_node_that_is_terminated_after_the_leading_node_still_leaves_at_a_commit(job):
+    job = job("1:2")
+    nodes = job.start(0, 1, STEP_S="2")
+    job.until_steps_of(nodes[0], 2, count=1)
+    nodes[0].send_signal(signal.SIGTERM)
+    job.wait(lambda: "leads the job: the ranks have 25 s to save and to end" in nodes[1].words)
+    nodes[1].send_signal(signal.SIGTERM)
+    assert [node.code(allowed(40)) for node in nodes] == [EXIT_TERMINATED] * 2, job.report
+    for node in nodes:
+        assert_left_in_time(node, job)
+
+
 def test_a_node_that_is_terminated_while_its_ranks_wait_for_others_leaves_at_once(job):
     job = job("3:4")
     first, second, third = job.start(0, 1, 2)
