@@ -52,6 +52,7 @@ def run(func):
 
     def attempt(state, *args, **kwargs):
         has_state = must_reset = False
+        elastic_client.note_state(False)
         while True:
             try:
                 if must_reset:
@@ -60,6 +61,7 @@ def run(func):
                     must_reset = False
                 if _any_rank_lacks_state(not has_state):
                     state.sync()
+                elastic_client.note_state(True)
                 return func(state, *args, **kwargs)
             except HostsUpdatedInterrupt as interrupt:
                 has_state = interrupt.skip_sync

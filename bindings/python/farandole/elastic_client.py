@@ -31,6 +31,7 @@ class LauncherClient:
     """The connection to `farandole run`. A process opens it once and keeps it until it exits."""
 
     def __init__(self):
+        self.has_state = True  # see note_state()
         address = os.environ["FARANDOLE_ELASTIC"]
         self._worker = int(os.environ["FARANDOLE_WORKER"])
         self._unread = b""
@@ -56,7 +57,8 @@ class LauncherClient:
         no more, before this process belonged to it: nothing is left to do, and nothing has failed.
         """
         try:
-            self._socket.sendall(f"join {self._worker} {lost_rank}\n".encode())
+            stateless = "" if self.has_state else " stateless"
+            self._socket.sendall(f"join {self._worker} {lost_rank}{stateless}\n".encode())
         except OSError:
             pass  # the launcher's last line, with the reason, can still be read
         while True:
@@ -143,7 +145,7 @@ _client = None
 def use(client):
     """Replaces the connection to `farandole run` by another client; None restores the default.
 
-    The client has next_world(), membership_changes() and the id of its process as `_pid`.
+    The client has next_world(), membership_changes(), has_state and the id of its process as `_pid`.
     """
     global _client
     _client = client
@@ -157,3 +159,13 @@ def client():
     if _client is None:
         _client = LauncherClient()
     return _client if _client._pid == os.getpid() else None
+
+
+def note_state(is_held):
+    """Notes whether this process holds the state of training.
+
+    The launcher learns it with the next request for a generation: a process that lost its generation before it received
+    the state holds none, and must not become the rank from which the others receive theirs.
+    """
+    if _client is not None:
+        _client.has_state = is_held

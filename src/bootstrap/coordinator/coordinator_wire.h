@@ -42,7 +42,8 @@ struct CoordinatorMessage {
     // over: values[0]: the address where it listens; number: the term it has belonged to, or 0; id: that term's latest
     // generation; ranks: its workers and what they hold (cli/elastic/succession.h)
     node_hello = 10,  // members[0]: rank: the node's number or -1, size: its capacity in ranks; key: pod; value: node
-    node_requests = 11,  // id: the worker; rank: the rank whose loss it detected, or -1
+    // id: the worker; rank: the rank whose loss it detected, or -1; number: 1 if it lacks the state
+    node_requests = 11,
     node_ended = 12,     // id: the worker; number: the exit code, or minus the signal
     node_leaving = 13,   // the node has been requested to end
     // from a rank, about an ordered communicator without progress

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <set>
 
+#include "base/rank_list.h"
 #include "bootstrap/client/ended_rank.h"
 #include "bootstrap/topology/topology.h"
 #include "cli/run/run_log.h"
@@ -24,6 +25,8 @@ constexpr uint64_t kPort = 2;
 // How long a member that others reported lost may still request a generation: it may only have been stopped, swapped
 // out or cut off for a moment.
 constexpr double kLostMemberTimeout_s = 5;
+// How long workers wait for others before the late ones are named.
+constexpr double kLateWarning_s = 30;
 constexpr const char* kFinished = "other ranks have finished, so that no generation follows";
 
 void log_elastic(const std::string& text) { log_line("elastic", text); }
@@ -109,7 +112,7 @@ void ElasticJob::serve(uint64_t token) {
     return receive_from_nodes();
   }
   listener_->serve();
-  for (const WorkerListener::Request& request : listener_->take_requests()) join(request.worker, request.lost_rank);
+  for (const WorkerListener::Request& request : listener_->take_requests()) join(request);
 }
 
 // An invalid file changes nothing, so that a user can correct it while the job runs.
@@ -132,13 +135,17 @@ void ElasticJob::read_count() {
 
 // ---- Workers of all nodes ----
 
-// A worker requests a generation. The first member that does starts the clock for the others.
-void ElasticJob::join(int worker, int lost_rank) {
+// A worker requests a generation. The first member that does starts the clock for the others; before the first
+// generation, the first worker.
+void ElasticJob::join(const WorkerListener::Request& request) {
+  const int worker = request.worker;
   if (!generations_.runs(worker)) return;
+  runners_.at(worker).first_request = Deadline::never();
+  const bool is_first = generations_.generation() == 0;
+  if ((is_first || generations_.is_member(worker)) && timeout_.is_never()) start_timeout();
   if (generations_.is_member(worker)) {
-    if (timeout_.is_never()) timeout_ = Deadline::after_seconds(options_.timeout_s);
     if (query_at_.is_never()) query_at_ = Deadline::after_seconds(options_.coordinator.lost_after_s);
-    const auto lost = generations_.worker_at(lost_rank);
+    const auto lost = generations_.worker_at(request.lost_rank);
     if (lost && !generations_.has_requested(*lost) && *lost != worker) {
       reported_lost_.emplace(*lost, Deadline::after_seconds(kLostMemberTimeout_s));
       kill(*lost, Action::When::stopped);
@@ -147,7 +154,7 @@ void ElasticJob::join(int worker, int lost_rank) {
     }
   }
   reported_lost_.erase(worker);
-  generations_.requested(worker);
+  generations_.requested(worker, request.lacks_state);
   if (generations_.has_finished()) send_line(worker, fmt::format("end {}", kFinished));
   if (is_over_) send_line(worker, "end " + why_ended_);
 }
@@ -177,7 +184,13 @@ void ElasticJob::start_one(int place) {
     if (const auto runner = runners_.find(other); runner != runners_.end()) locals.insert(runner->second.local);
   }
   const int local = smallest_free(locals);
-  runners_[worker] = {.label = rank, .index = static_cast<int>(own_.size()), .local = local};
+  // Another node may come much later than the first worker.
+  const bool is_first = generations_.generation() == 0;
+  if (is_first && !timeout_.is_never()) start_timeout();
+  runners_[worker] = {.label = rank,
+                      .index = static_cast<int>(own_.size()),
+                      .local = local,
+                      .first_request = is_first ? Deadline::never() : Deadline::after_seconds(options_.timeout_s)};
   if (place != own_place()) {
     return port_->send(*nodes_.peer_of(place), {.kind = Kind::node_start,
                                                 .id = static_cast<uint64_t>(worker),
@@ -214,7 +227,15 @@ bool ElasticJob::note_end(int worker, const Ending& ending) {
   const std::optional<int> rank = generations_.rank_of(worker);
   const bool is_loss = generations_.ended(worker, ending.success());
   if (is_loss && rank) tell_coordinator(*rank, place, ending);
-  if (generations_.has_finished()) send_to_waiting_workers(fmt::format("end {}", kFinished));
+  if (generations_.has_finished()) {
+    timeout_ = warn_at_ = Deadline::never();
+    send_to_waiting_workers(fmt::format("end {}", kFinished));
+    // The end of the job waits for workers that have no part in it no longer than for a start.
+    const Deadline until = Deadline::after_seconds(options_.coordinator.start_timeout_s);
+    for (auto& [other, runner] : runners_) {
+      if (!generations_.is_member(other)) runner.first_request = runner.first_request.earlier(until);
+    }
+  }
   return is_loss;
 }
 
@@ -252,11 +273,14 @@ Deadline ElasticJob::next() const {
   if (port_) next = next.earlier(port_->next());
   if (port_ && !is_over_) next = next.earlier(nodes_.next());
   for (const auto& [worker, until] : reported_lost_) next = next.earlier(until);
+  for (const auto& [worker, runner] : runners_) next = next.earlier(runner.first_request);
+  next = next.earlier(warn_at_);
   return is_over_ ? next : next.earlier(followers_until_).earlier(query_at_);
 }
 
 // Handles all deadlines. Kills are actions for the own supervisor, or messages for other nodes.
 void ElasticJob::tick() {
+  if (std::exchange(releases_, false)) send_to_waiting_workers("end " + why_ended_);
   listener_->tick();
   if (port_) {
     port_->tick();
@@ -270,6 +294,12 @@ void ElasticJob::tick() {
     coordinator_ends_ = Deadline::never();
     coordinator_.reset();
   }
+  end_late_workers();
+  if (warn_at_.passed()) warn_of_late_workers();
+}
+
+// Those whose end was decided end soon, and their replacements have the same time.
+void ElasticJob::end_late_workers() {
   const auto end = [&](int worker, const char* why) {
     log_elastic(fmt::format("rank {} {}, and is ended", runners_.at(worker).label, why));
     kill(worker, Action::When::always);
@@ -279,12 +309,35 @@ void ElasticJob::tick() {
     end(one.first, "was lost by the others, and does not come to the next generation");
     return true;
   });
+  for (auto& [worker, runner] : runners_) {
+    if (!runner.first_request.passed()) continue;
+    runner.first_request = Deadline::never();
+    end(worker, "was started to join the others, and does not come to init()");
+  }
   if (!timeout_.passed()) return;
-  timeout_ = Deadline::never();
+  timeout_ = Deadline::after_seconds(options_.timeout_s);
   for (const auto& [worker, runner] : runners_) {
     if (!generations_.has_requested(worker))
       end(worker, "has kept the others waiting for the next generation for too long");
   }
+}
+
+void ElasticJob::start_timeout() {
+  timeout_ = Deadline::after_seconds(options_.timeout_s);
+  warn_at_ = Deadline::after_seconds(std::min(kLateWarning_s, options_.timeout_s / 2));
+}
+
+void ElasticJob::warn_of_late_workers() {
+  warn_at_ = Deadline::never();
+  if (is_over_ || generations_.has_finished()) return;
+  std::vector<int> late;
+  for (const int worker : generations_.awaited()) late.push_back(runners_.at(worker).label);
+  if (late.empty()) return;
+  std::ranges::sort(late);
+  log_elastic(
+      fmt::format("the next generation waits for {}; what has not come after {:g} s is ended "
+                  "(--elastic-timeout)",
+                  describe_ranks(late), options_.timeout_s));
 }
 
 // The own supervisor kills the worker, or the launcher of the worker's node.
@@ -362,7 +415,7 @@ void ElasticJob::begin_if_all_requested() {
   const auto world = generations_.begin();
   if (!world) return;
   nodes_.began(now_ns());
-  timeout_ = query_at_ = Deadline::never();
+  timeout_ = warn_at_ = query_at_ = Deadline::never();
   reported_lost_.clear();
   announced_.clear();
   for (const int worker : world->dismissed) send_line(worker, "removed");
@@ -415,12 +468,20 @@ void ElasticJob::announce_generation(const Generations::World& world) {
 
 // Newcomers are announced only when all of them are ready, so that members never wait for a newcomer.
 void ElasticJob::announce_changes() {
-  const char* news = generations_.has_to_shrink()           ? "hosts removed"
-                     : generations_.has_waiting_newcomers() ? "hosts added"
-                                                            : "";
-  if (*news == '\0' || announced_ == news) return;
+  constexpr std::string_view kClosed = "closed";
+  std::string_view news;
+  if (generations_.has_to_shrink()) {
+    news = "hosts removed";
+  } else if (generations_.has_waiting_newcomers()) {
+    news = generations_.may_add() ? "hosts added" : kClosed;
+  }
+  if (news.empty() || announced_ == news) return;
   announced_ = news;
-  for (const int worker : generations_.members()) send_line(worker, news);
+  if (news == kClosed) {
+    return log_elastic(
+        "the limit of resets is reached: ranks that have come since wait in init(), and end with the others");
+  }
+  for (const int worker : generations_.members()) send_line(worker, announced_);
 }
 
 // ---- The end ----
@@ -435,7 +496,9 @@ void ElasticJob::end_job(int others_code, int failed_place, int failed_code, con
   is_over_ = true;
   why_ended_ = why;
   others_code_ = others_code;
-  send_to_waiting_workers("end " + why);
+  // Ranks that were released before they get the signal would end with an error instead of leaving.
+  releases_ = drain;
+  if (!drain) send_to_waiting_workers("end " + why);
   if (!port_) return;
   for (const NodePort::Peer peer : nodes_.peers()) {
     const bool is_failed = failed_code != 0 && nodes_.number_of(peer) == failed_place;

@@ -73,6 +73,7 @@ class ElasticJob final : public WorkerGroup {
     int label = 0;  // its rank, or until it has one the number that prefixes its output
     int index = 0;  // the supervisor's index, if the worker runs on this node
     int local = 0;  // its local rank until it belongs to a generation, if it runs on this node
+    Deadline first_request = Deadline::never();  // until when a worker that joins a running job must come to init()
   };
 
   ElasticJob(const Options& options, std::unique_ptr<WorkerListener> listener, std::unique_ptr<NodePort> port,
@@ -80,9 +81,12 @@ class ElasticJob final : public WorkerGroup {
   // Workers of all places. `worker` is a number of Generations.
   void read_count();
   void query_late_nodes();
+  void end_late_workers();
+  void warn_of_late_workers();
+  void start_timeout();
   void kill(int worker, Action::When when);
   int own_place() const { return options_.limits.place; }
-  void join(int worker, int lost_rank);
+  void join(const WorkerListener::Request& request);
   void send_line(int worker, const std::string& line);  // directly, or through the worker's node
   void send_to_waiting_workers(const std::string& line);
   void start_one(int place);
@@ -135,7 +139,8 @@ class ElasticJob final : public WorkerGroup {
   std::unique_ptr<CoordinatorThread> coordinator_;
   Deadline coordinator_ends_ = Deadline::never();  // set when a member is lost
   std::map<int, Deadline> reported_lost_;          // members whose loss others reported, and when they are killed
-  Deadline timeout_ = Deadline::never();           // for all members to request the next generation
+  Deadline timeout_ = Deadline::never();           // for all workers that the next generation waits for to request it
+  Deadline warn_at_ = Deadline::never();           // when those that have not are named
   Deadline query_at_ = Deadline::never();          // when the nodes of members that have not are queried
   std::string announced_;                          // the last change that members were notified of in this generation
   int restarts_ = 0;
@@ -149,6 +154,7 @@ class ElasticJob final : public WorkerGroup {
   Deadline followers_until_ = Deadline::never();  // of an end that another node may contradict
   bool is_leaving_ = false;                       // this launcher was requested to end
   bool is_resigning_ = false;
+  bool releases_ = false;  // waiting workers, at the next tick
   std::string why_ended_;
   int others_code_ = 0;  // of nodes that connect after the end
   std::vector<Action> actions_;

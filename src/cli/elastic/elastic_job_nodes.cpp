@@ -98,7 +98,7 @@ void ElasticJob::handle_message(NodePort::Peer peer, const CoordinatorMessage& m
     port_->hang_up(peer);
     return nodes_.closed(peer, now_ns());
   }
-  if (message.kind == Kind::node_requests) return join(worker, message.rank);
+  if (message.kind == Kind::node_requests) return join({worker, message.rank, message.number == 1});
   // Read before note_end(), which removes the worker.
   const int rank = runners_.at(worker).label;
   const Ending ending = ending_of(message);

@@ -53,7 +53,7 @@ void ElasticJob::inherit(Inheritance& inheritance) {
     adopt(own_place(), {.worker = worker, .local = runner.local, .held = runner.held});
     runners_[worker].index = runner.index;
     runners_[worker].local = runner.local;
-    if (runner.held.requesting) join(worker, runner.lost_rank);
+    if (runner.held.requesting) join({worker, runner.lost_rank, runner.held.lacks_state});
   }
   for (const auto& [one, ending] : inheritance.unreported) {
     adopt(own_place(), one);
@@ -114,7 +114,7 @@ void ElasticJob::welcome_follower(NodePort::Peer peer, const CoordinatorMessage&
   for (const HeldWorker& one : *workers) {
     if (generations_.runs(one.worker)) continue;
     adopt(node.number, one);
-    if (one.held.requesting) join(one.worker, -1);
+    if (one.held.requesting) join({one.worker, -1, one.held.lacks_state});
   }
 }
 

@@ -61,11 +61,11 @@ void ElasticMember::serve(uint64_t token) {
     return;
   }
   listener_->serve();
-  for (const WorkerListener::Request& request : listener_->take_requests())
-    request_generation(request.worker, request.lost_rank);
+  for (const WorkerListener::Request& request : listener_->take_requests()) request_generation(request);
 }
 
 Deadline ElasticMember::next() const {
+  if (releases_) return Deadline::at_ns(0);
   const Deadline next =
       listener_->next().earlier(reply_until_).earlier(again_at_).earlier(leader_due_).earlier(stays_until_);
   return port_ ? next.earlier(port_->next()) : next;
@@ -73,6 +73,7 @@ Deadline ElasticMember::next() const {
 
 void ElasticMember::tick() {
   listener_->tick();
+  if (std::exchange(releases_, false)) release();
   if (port_) {
     port_->tick();
     answer_nodes();
@@ -211,10 +212,9 @@ void ElasticMember::forward(int worker, const std::string& line) {
 void ElasticMember::end(int code, const std::string& why, bool drain) {
   is_over_ = true;
   why_ended_ = why;
-  // These workers wait in init() and would wait there for ever. The others notice the end by their communicators.
-  for (const auto& [worker, runner] : runners_) {
-    if (runner.held.requesting) listener_->send_line(worker, "end " + why);
-  }
+  // Workers that were released before they get the signal would end with an error instead of leaving.
+  holds_ = drain && !is_leaving_;
+  if (!holds_) release();
   if (code == kExitOk && !has_taken_part_) {
     log_elastic(
         "the job finished before ranks of this node took part: nothing is left to do, and this node ends with 0");
@@ -227,16 +227,28 @@ void ElasticMember::end(int code, const std::string& why, bool drain) {
   actions_.push_back({.kind = drain ? Action::Kind::drain : Action::Kind::give_up, .exit_code = code, .text = why});
 }
 
+// These workers wait in init() and would wait there for ever. The others notice the end by their communicators.
+void ElasticMember::release() {
+  for (const auto& [worker, runner] : runners_) {
+    if (runner.held.requesting) listener_->send_line(worker, "end " + why_ended_);
+  }
+}
+
 // ---- Events of this node ----
 
-void ElasticMember::request_generation(int worker, int lost_rank) {
+void ElasticMember::request_generation(const WorkerListener::Request& request) {
+  const int worker = request.worker;
   // A request may arrive after the end of the job.
-  if (is_over_) return listener_->send_line(worker, "end " + why_ended_);
+  if (is_over_ && !holds_) return listener_->send_line(worker, "end " + why_ended_);
   const auto found = runners_.find(worker);
   if (found == runners_.end()) return;
   found->second.held.requesting = true;
-  found->second.lost_rank = lost_rank;
-  send({.kind = Kind::node_requests, .id = static_cast<uint64_t>(worker), .rank = lost_rank});
+  found->second.held.lacks_state = request.lacks_state;
+  found->second.lost_rank = request.lost_rank;
+  send({.kind = Kind::node_requests,
+        .id = static_cast<uint64_t>(worker),
+        .number = request.lacks_state ? 1 : 0,
+        .rank = request.lost_rank});
   // A rank of this node has lost its world, perhaps because the leader's node is silent: it must not wait for ever.
   const bool is_due = phase_ == Phase::led && found->second.held.joined > 0 && can_take_over();
   if (is_due && leader_due_.is_never()) leader_due_ = Deadline::after_seconds(options_.lost_after_s);
@@ -253,7 +265,9 @@ bool ElasticMember::ended(int index, const Ending& ending) {
         .id = static_cast<uint64_t>(worker),
         .number = ending.by_signal ? -ending.number : ending.number});
   // The next leader must know what the former one may not have received: that the job has come to its end.
-  const bool is_first_good = ending.success() && !has_finished_ && !runner.may_end;
+  // As Generations decides: a worker that leaves with its node, or that never took part, does not end the job.
+  const bool is_early = is_leaving_ || (runner.held.joined == 0 && node_list_.counts.generation > 0);
+  const bool is_first_good = ending.success() && !has_finished_ && !runner.may_end && !is_early;
   has_finished_ = has_finished_ || is_first_good;
   if (port_ && !runner.may_end && (is_first_good || phase_ != Phase::led)) {
     unreported_.push_back({{.worker = worker, .local = runner.local, .held = runner.held}, ending});

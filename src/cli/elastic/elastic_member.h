@@ -52,7 +52,10 @@ class ElasticMember final : public WorkerGroup {
   void stop(const std::string& why) override;
   Deadline next() const override;
   void tick() override;
-  std::vector<Action> take_actions() override { return std::exchange(actions_, {}); }
+  std::vector<Action> take_actions() override {
+    releases_ = std::exchange(holds_, false);
+    return std::exchange(actions_, {});
+  }
   bool stays() const override { return (!is_over_ || has_succeeded()) && !is_leaving_; }
   bool has_succeeded() const override { return !stays_until_.is_never(); }
 
@@ -112,10 +115,11 @@ class ElasticMember final : public WorkerGroup {
   bool handle(const CoordinatorMessage& message);
   void start(const CoordinatorMessage& message);
   void forward(int worker, const std::string& line);
-  void request_generation(int worker, int lost_rank);
+  void request_generation(const WorkerListener::Request& request);
   void send(const CoordinatorMessage& message);  // to the leader; dropped when there is no connection
   void flush();
   void end(int code, const std::string& why, bool drain);
+  void release();
 
   const Options options_;
   std::unique_ptr<WorkerListener> listener_;
@@ -152,7 +156,9 @@ class ElasticMember final : public WorkerGroup {
   std::map<int, Runner> runners_;                          // by worker, those that run
   std::vector<int> started_;                               // the workers, indexed as the supervisor indexes them
   std::vector<std::pair<HeldWorker, Ending>> unreported_;  // ends without a leader, and the first good end
-  bool has_finished_ = false;                              // a worker has ended well
+  bool holds_ = false;         // waiting workers of a job that has ended, until they have got SIGTERM
+  bool releases_ = false;      // them, at the next tick
+  bool has_finished_ = false;  // a worker has ended well
   bool is_leaving_ = false;
   bool is_over_ = false;
   bool has_taken_part_ = false;  // a rank of this node has belonged to a generation

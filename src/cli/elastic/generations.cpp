@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 namespace fdl {
 
@@ -17,8 +18,10 @@ void Generations::continue_from(const Counts& counts, int first_worker) {
   completions_ = counts.completions;
   replacements_ = counts.replacements;
   restarts_ = counts.restarts;
+  state_since_ = counts.state_since;
   finished_ = finished_ || counts.has_finished;
   state_is_held_ = generation_ > 0;
+  awaits_places_ = generation_ > 0;
   // The former launcher was lost, so the next generation is a reset.
   lost_since_ = generation_ > 0;
   started_ = first_worker;
@@ -29,13 +32,21 @@ void Generations::adopt(int worker, int place, const Held& held) {
   workers_[worker] = {.place = place,
                       .joined = std::clamp(held.joined, 0, generation_),
                       .rank = held.joined > 0 ? held.rank : -1,
-                      .requesting = held.requesting};
+                      .requesting = held.requesting,
+                      .lacks_state = held.lacks_state};
 }
 
 void Generations::check_state() {
-  const bool state_is_left = std::any_of(
-      workers_.begin(), workers_.end(), [](const auto& one) { return one.second.joined > 0 && !one.second.dismissed; });
-  if (is_in_order() && state_is_held_ && !state_is_left) handle_lost_state();
+  awaits_places_ = false;
+  check_state_now();
+}
+
+void Generations::check_state_now() {
+  if (is_in_order() && state_is_held_ && !state_is_left()) handle_lost_state();
+}
+
+bool Generations::state_is_left() const {
+  return awaits_places_ || std::ranges::any_of(workers_, [](const auto& one) { return holds_state(one.second); });
 }
 
 // ---- Places ----
@@ -97,10 +108,13 @@ int Generations::start(int place) {
   return started_++;
 }
 
-void Generations::requested(int worker) {
+void Generations::requested(int worker, bool lacks_state) {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return;
   found->second.requesting = true;
+  // The holders may have been lost while they sent it the state, before or after this request.
+  found->second.lacks_state = lacks_state && found->second.joined > state_since_;
+  check_state_now();
   // A member's request means that the current generation has failed. If the limit is reached, the job ends now rather
   // than after the other members' requests.
   if (is_in_order() && found->second.joined > 0 && is_last_reset() && !only_completes()) {
@@ -118,14 +132,28 @@ bool Generations::ended(int worker, bool well) {
   // A node that arrived when others had finished already: its ranks have no part in the job, and their end is no loss.
   if (finished_ && was.joined == 0) return false;
   // Ranks end well together, at the end of training. From then on nothing is replaced.
-  if (well) finished_ = true;
-  if (well || give_up_) return !well;
+  const bool is_early = well && !finished_ && ends_early(was);
+  finished_ = finished_ || (well && !is_early);
+  if (give_up_ || (well && !is_early)) return !well;
   if (finished_) {
     give_up(Reason::failed_at_end, "it failed when others had finished already, so that no rank can take its place");
   } else {
     decide_after_loss(was);
   }
-  return true;
+  return !well || was.joined == 0;
+}
+
+// Whether a worker that has ended well has not come to the end of training: it got SIGTERM with its node, and the
+// program ended by itself, or it ended before it took part in a job that others are in.
+bool Generations::ends_early(const Worker& was) const {
+  const auto is_leaving = [this](int number) {
+    const auto place = places_.find(number);
+    return place != places_.end() && place->second.closing;
+  };
+  if (was.joined == 0) return state_is_held_ && state_is_left();
+  return is_leaving(was.place) && (awaits_places_ || std::ranges::any_of(workers_, [&](const auto& one) {
+                                     return holds_state(one.second) && !is_leaving(one.second.place);
+                                   }));
 }
 
 // A new worker replaces a lost member while that is allowed. A worker that failed before it belonged to any generation
@@ -143,13 +171,10 @@ void Generations::decide_after_loss(const Worker& was) {
   } else {
     --place.slots;
   }
-  // Only a worker that has belonged to a generation holds the state of training in its memory.
-  const bool state_is_left = std::any_of(
-      workers_.begin(), workers_.end(), [](const auto& one) { return one.second.joined > 0 && !one.second.dismissed; });
   const int left = target();
   if (generation_ == 0 && workers_.empty()) {
     give_up(Reason::all_failed, "no rank came as far as init()");
-  } else if (state_is_held_ && !state_is_left) {
+  } else if (state_is_held_ && !state_is_left()) {
     handle_lost_state();
   } else if (left < limits_.fewest) {
     give_up(Reason::too_few,
@@ -195,10 +220,11 @@ int Generations::to_start() const {
 }
 
 std::vector<int> Generations::by_seniority() const {
-  // New workers come last; workers of the same generation keep the order of their ranks.
-  using Age = std::tuple<bool, int, int, int>;
+  // Workers without the state come last, and new ones behind those; workers of the same generation keep the order of
+  // their ranks.
+  using Age = std::tuple<bool, bool, int, int, int>;
   const auto age = [](int worker, const Worker& facts) {
-    return Age(facts.joined == 0, facts.joined, facts.rank, worker);
+    return Age(!holds_state(facts), facts.joined == 0, facts.joined, facts.rank, worker);
   };
   // The ranks of one place are neighbours, and the place with the eldest worker comes first. Rank 0 is therefore a
   // worker that holds the state, from which the others receive it.
@@ -228,7 +254,7 @@ bool Generations::may_begin() const {
     if (facts.dismissed) continue;
     if (facts.joined > 0 && !facts.requesting) return false;
     all_request = all_request && facts.requesting;
-    holders += facts.joined > 0 ? 1 : 0;
+    holders += holds_state(facts) ? 1 : 0;
   }
   return all_request || (limits_.enough != kNoLimit && holders >= std::max(1, limits_.enough));
 }
@@ -240,7 +266,7 @@ std::optional<Generations::World> Generations::begin() {
   if (only_completes()) ++completions_;
   lost_since_ = is_incomplete_ = false;
   world.generation = ++generation_;
-  state_is_held_ = true;
+  if (!std::exchange(state_is_held_, true)) state_since_ = generation_;
   std::map<int, int> taken;  // of each place
   for (const int worker : by_seniority()) {
     Worker& facts = workers_.at(worker);
@@ -306,6 +332,15 @@ bool Generations::is_member(int worker) const { return rank_of(worker).has_value
 bool Generations::has_requested(int worker) const {
   const auto found = workers_.find(worker);
   return found != workers_.end() && found->second.requesting;
+}
+
+std::vector<int> Generations::awaited() const {
+  std::vector<int> late_members;
+  std::vector<int> starting;
+  for (const auto& [worker, facts] : workers_) {
+    if (!facts.dismissed && !facts.requesting) (facts.joined > 0 ? late_members : starting).push_back(worker);
+  }
+  return late_members.empty() ? starting : late_members;
 }
 
 std::optional<int> Generations::rank_of(int worker) const {

@@ -1,11 +1,11 @@
 // Generations decides which workers belong to the next generation of an elastic job. It is pure: it uses no processes,
 // sockets or clock.
 //
-// A worker is a process. It is new until it has belonged to a generation; from then on it holds the training state. It
-// requests a generation when it begins, and again when its generation has failed or is to change. The next generation
-// begins when all workers that run have requested it. A worker that is lost meanwhile is not waited for. If enough
-// workers hold the state, they do not wait for new ones either, which take seconds to start: these join in the
-// generation after it.
+// A worker is a process. It is new until it has belonged to a generation; from then on it holds the training state,
+// unless it requests the next one without having received it. It requests a generation when it begins, and again when
+// its generation has failed or is to change. The next generation begins when all workers that run have requested it. A
+// worker that is lost meanwhile is not waited for. If enough workers hold the state, they do not wait for new ones
+// either, which take seconds to start: these join in the generation after it.
 //
 //   generation 1   worker 0 1 2     worker 1 is killed; worker 3 replaces it; 0 and 2 request a generation
 //   generation 2   worker 0 2       worker 3 requests a generation, and the others do at their next commit
@@ -59,6 +59,7 @@ class Generations {
     int completions = 0;
     int replacements = 0;
     int restarts = 0;
+    int state_since = 0;
     bool has_finished = false;
     bool operator==(const Counts&) const = default;
   };
@@ -66,6 +67,7 @@ class Generations {
     int joined = 0;           // the worker's first generation; 0: none, so it holds no state
     int rank = -1;            // in its latest generation
     bool requesting = false;  // has requested the next one
+    bool lacks_state = false;
   };
 
   explicit Generations(const Limits& limits);
@@ -76,19 +78,22 @@ class Generations {
             .completions = completions_,
             .replacements = replacements_,
             .restarts = restarts_,
+            .state_since = state_since_,
             .has_finished = finished_};
   }
   // `first_worker`: the smallest number of workers that this launcher starts; no other launcher has used it.
   void continue_from(const Counts& counts, int first_worker);
   // A worker that another launcher has started, at an open place.
   void adopt(int worker, int place, const Held& held);
-  // All places that take part have come: without a worker that holds the state, all begin anew or the job ends.
+  // All places that take part have come: without a worker that holds the state, all begin anew or the job ends. Until
+  // this call, other places may hold it.
   void check_state();
 
   // ---- Events. Numbers of workers that do not run are ignored. ----
   int start(int place = 0);  // returns the number of the worker that the caller starts now
-  void requested(int worker);
-  bool ended(int worker, bool well);  // true: the end is a loss
+  // `lacks_state`: the worker has not received the state in the generation that it leaves.
+  void requested(int worker, bool lacks_state = false);
+  bool ended(int worker, bool well);  // true: the end is a loss, which the user must know of
   // Sets the target number of ranks at the own place, clamped to the limits.
   void set_target(int ranks);
   void open_place(int place, int slots);
@@ -108,6 +113,8 @@ class Generations {
   std::vector<int> dismiss_leaving(int last);
   // Whether members must be interrupted: all newcomers have requested a generation, or some members must leave.
   bool has_waiting_newcomers() const;
+  // Whether another generation may begin for them. At the limit of resets it would end the job.
+  bool may_add() const { return !is_last_reset() || only_completes(); }
   bool has_to_shrink() const;
 
   int target() const;  // over all places
@@ -120,6 +127,8 @@ class Generations {
   bool runs(int worker) const { return workers_.contains(worker); }
   bool is_member(int worker) const;
   bool has_requested(int worker) const;
+  // The workers that keep the next generation from beginning: members, else those that are starting.
+  std::vector<int> awaited() const;
   std::optional<int> rank_of(int worker) const;
   std::optional<int> worker_at(int rank) const;
   std::vector<int> members() const;
@@ -134,16 +143,21 @@ class Generations {
     int joined = 0;           // its first generation; 0: none yet
     int rank = -1;            // in the latest generation it belonged to
     bool requesting = false;  // has requested the next generation
-    bool dismissed = false;   // still runs, but its end is no loss
+    bool lacks_state = false;
+    bool dismissed = false;  // still runs, but its end is no loss
   };
 
+  static bool holds_state(const Worker& facts) { return facts.joined > 0 && !facts.lacks_state && !facts.dismissed; }
   int staying_at(int place) const;  // workers that are not dismissed
+  bool state_is_left() const;       // also if places that may hold it have not come yet
+  void check_state_now();
   bool is_in_order() const { return !give_up_ && !finished_; }
   // All workers that are not dismissed. Places are ordered by their eldest worker, so that rank 0 holds the state.
   std::vector<int> by_seniority() const;
   bool may_begin() const;
   bool only_completes() const { return is_incomplete_ && !lost_since_; }
   bool is_last_reset() const { return generation_ - 1 - completions_ == limits_.resets; }
+  bool ends_early(const Worker& was) const;
   void decide_after_loss(const Worker& was);
   void handle_lost_state();
   void give_up(Reason reason, std::string text);
@@ -155,6 +169,8 @@ class Generations {
   int replacements_ = 0;
   int restarts_ = 0;
   bool state_is_held_ = false;  // a generation has begun since the start or the last restart
+  bool awaits_places_ = false;  // has taken over, and check_state() was not called yet
+  int state_since_ = 0;         // that generation: all its workers have the state with which the training begins
   int generation_ = 0;
   int completions_ = 0;         // generations that only added workers for which the one before did not wait: no resets
   bool is_incomplete_ = false;  // the present generation began without workers that were starting

@@ -8,8 +8,8 @@ namespace {
 
 using Kind = CoordinatorMessage::Kind;
 
-constexpr std::size_t kCounts = 4;            // in a node list
-constexpr std::size_t kNumbersOfAWorker = 5;  // in a hello
+constexpr std::size_t kCounts = 5;            // in a node list
+constexpr std::size_t kNumbersOfAWorker = 6;  // in a hello
 constexpr std::size_t kMostWorkers = 4096;
 constexpr std::size_t kMostAddress = 1024;
 constexpr int kMostNodes = 65536;
@@ -22,12 +22,13 @@ const NodeList::Entry* NodeList::find(int number) const {
 }
 
 CoordinatorMessage message_of(const NodeList& node_list) {
-  CoordinatorMessage message{.kind = Kind::node_list,
-                             .id = static_cast<uint64_t>(node_list.counts.generation),
-                             .number = node_list.term,
-                             .rank = node_list.leader,
-                             .ranks = {node_list.counts.has_finished ? 1 : 0, node_list.counts.restarts,
-                                       node_list.counts.replacements, node_list.counts.completions}};
+  CoordinatorMessage message{
+      .kind = Kind::node_list,
+      .id = static_cast<uint64_t>(node_list.counts.generation),
+      .number = node_list.term,
+      .rank = node_list.leader,
+      .ranks = {node_list.counts.has_finished ? 1 : 0, node_list.counts.restarts, node_list.counts.replacements,
+                node_list.counts.completions, node_list.counts.state_since}};
   for (const NodeList::Entry& node : node_list.nodes) {
     message.members.push_back({.rank = node.number, .size = 0, .host_name = node.name, .boot_id = {}, .process_id = 0});
     message.values.push_back(node.address);
@@ -48,6 +49,7 @@ std::optional<NodeList> node_list_of(const CoordinatorMessage& message) {
                                 .completions = counts[3],
                                 .replacements = counts[2],
                                 .restarts = counts[1],
+                                .state_since = counts[4],
                                 .has_finished = counts[0] != 0},
                      .nodes = {}};
   for (std::size_t i = 0; i < message.members.size(); ++i) {
@@ -67,8 +69,8 @@ void add_to_hello(CoordinatorMessage& hello, const std::string& address, const N
   hello.number = node_list.term;
   hello.id = static_cast<uint64_t>(node_list.counts.generation);
   for (const HeldWorker& one : workers) {
-    hello.ranks.insert(hello.ranks.end(),
-                       {one.worker, one.local, one.held.joined, one.held.rank, one.held.requesting ? 1 : 0});
+    hello.ranks.insert(hello.ranks.end(), {one.worker, one.local, one.held.joined, one.held.rank,
+                                           one.held.requesting ? 1 : 0, one.held.lacks_state ? 1 : 0});
   }
 }
 
@@ -79,7 +81,10 @@ std::optional<std::vector<HeldWorker>> workers_of(const CoordinatorMessage& hell
   for (std::size_t i = 0; i < numbers.size(); i += kNumbersOfAWorker) {
     const HeldWorker one{.worker = numbers[i],
                          .local = numbers[i + 1],
-                         .held = {.joined = numbers[i + 2], .rank = numbers[i + 3], .requesting = numbers[i + 4] != 0}};
+                         .held = {.joined = numbers[i + 2],
+                                  .rank = numbers[i + 3],
+                                  .requesting = numbers[i + 4] != 0,
+                                  .lacks_state = numbers[i + 5] != 0}};
     if (one.worker < 0 || one.local < 0 || one.held.joined < 0 || one.held.rank < -1) return std::nullopt;
     workers.push_back(one);
   }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdio>
+#include <string_view>
 
 #include "base/log.h"
 #include "system/socket.h"
@@ -87,10 +88,15 @@ bool WorkerListener::handle_line(Connection& connection, const std::string& line
     send(connection, "pong");
     return true;
   }
-  // "join 3 -1": worker 3 requests the next generation and has seen no loss. The launcher replies when that generation
-  // begins, with a line "world ...", "removed" or "end ...".
+  // "join 3 -1": worker 3 requests the next generation and has seen no loss; "join 3 -1 stateless": it belonged to one
+  // and has not received the state there. The launcher replies when that generation begins, with a line "world ...",
+  // "removed" or "end ...".
   Request request{-1, -1};
-  if (std::sscanf(line.c_str(), "join %d %d", &request.worker, &request.lost_rank) != 2) return false;
+  int read = 0;
+  if (std::sscanf(line.c_str(), "join %d %d%n", &request.worker, &request.lost_rank, &read) != 2) return false;
+  const std::string_view rest = std::string_view(line).substr(static_cast<std::size_t>(read));
+  request.lacks_state = rest == " stateless";
+  if (!rest.empty() && !request.lacks_state) return false;
   if (!expected_.contains(request.worker)) return false;
   for (const auto& [token, other] : connections_) {
     if (other.worker == request.worker && &other != &connection) return false;  // a child of the worker

@@ -27,7 +27,8 @@ class WorkerListener {
  public:
   struct Request {
     int worker;
-    int lost_rank;
+    int lost_rank;             // whose loss it has observed; -1: none
+    bool lacks_state = false;  // it has left its generation before it had the state
   };
 
   static Result<std::unique_ptr<WorkerListener>> open();

@@ -136,6 +136,24 @@ def many_die():
     counts(trouble)
 
 
+def one_dies_and_then_rank_0_as_it_sends_the_state():
+    class Sent(elastic.ObjectState):
+        def sync(self):
+            if WORKER == 0 and self.step > 0 and farandole.size() == 2:
+                die()
+            super().sync()
+
+    elastic.ObjectState = Sent
+    one_dies()
+
+
+def the_replacement_has_nothing_to_do():
+    """Rank 1 dies in a step, and its replacement ends with 0 before init(). Later rank 2 dies."""
+    if WORKER == 3:
+        sys.exit(0)
+    counts(lambda state: die() if (WORKER, state.step) in ((1, 3), (2, 7)) else None)
+
+
 def one_dies_while_they_meet():
     """Rank 1 dies in a step, and its replacement between the reply of the launcher and the rendezvous."""
     if WORKER == 2:
@@ -278,7 +296,7 @@ def spreads(folder, leaves="elsewhere"):
             is_over = bool(farandole.allreduce(stop, name="stop", op=farandole.MAX)[0])
             if farandole.rank() == 0:
                 report(step=state.step, size=farandole.size())
-            time.sleep(0.02)
+            time.sleep(float(os.environ.get("STEP_S", 0.02)))
             state.commit()
 
     go_on(state)
@@ -286,6 +304,11 @@ def spreads(folder, leaves="elsewhere"):
     if farandole.rank() > 0 or "FAILS_AT_THE_END" in os.environ:
         time.sleep(float(os.environ.get("LINGERS", 0)))
     sys.exit(int(os.environ.get("FAILS_AT_THE_END", 0)))
+
+
+def spreads_and_ends_at_sigterm(folder):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    spreads(folder)
 
 
 def spreads_and_kills_its_launcher_as_they_meet(folder):

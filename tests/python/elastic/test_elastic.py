@@ -86,6 +86,25 @@ def test_the_state_outlives_rank_0():
     assert {(one["worker"], one["rank"]) for one in job.all_with("total")} == {(1, 0), (2, 1), (3, 2)}, job.report
 
 
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_replacement_that_has_not_received_the_state_does_not_hold_it(restarts):
+    job = Done(
+        f"-np 2 --min-np 1 --wait-for-replacements --max-restarts {restarts}",
+        "one_dies_and_then_rank_0_as_it_sends_the_state",
+    )
+    assert job.code == (0 if restarts else EXIT_PEER_LOST), job.report
+    assert "no rank is left that holds the state" in job.errors, job.report
+    enters = [one["enters"] for one in job.all_with("enters")]
+    assert enters.count(0) == 2 + 2 * restarts, job.report  # at the start, and at the restart that the job counts
+
+
+def test_a_replacement_that_ends_with_0_before_init_does_not_end_the_job():
+    job = Done("-np 3 --min-np 1 --wait-for-replacements", "the_replacement_has_nothing_to_do")
+    assert job.code == 0, job.report
+    assert all(one["equal"] for one in job.all_with("total")) and job.all_with("total"), job.report
+    assert re.search(r"rank 1 \(process \d+\) was lost: exit code 0", job.errors), job.report
+
+
 def test_several_losses_are_survived():
     job = Done("-np 3 --min-np 2 --wait-for-replacements", "many_die")
     assert job.code == 0, job.report

@@ -240,6 +240,19 @@ def test_a_leader_that_is_terminated_leaves_at_a_commit_and_no_step_is_lost(job,
     assert_took_over(others[0], 0, job)
 
 
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_program_that_ends_with_0_at_sigterm_leaves_the_job_to_the_others(job, which):
+    job = job("1:3", task="spreads_and_ends_at_sigterm")
+    nodes = job.start(0, 1, 2)
+    job.until_steps(3)
+    nodes[which].send_signal(signal.SIGTERM)
+    assert nodes[which].code() == EXIT_TERMINATED, job.report
+    others = [node for node in nodes if node is not nodes[which]]
+    job.until_steps(2, count=10)
+    assert_end_well(job, *others)
+    assert_kept_state(others[0], job)
+
+
 # ---- Silent nodes: who may go on -------------------------------------------------------------------------------------
 
 

@@ -335,9 +335,10 @@ def steps(folder, how, count=8):
     return train(state)
 
 
-def run_elastic(function, *args, fewest=1, most=3, resets=0, timeout_s=30, **cluster):
+def run_elastic(function, *args, fewest=1, most=3, resets=0, timeout_s=30, variables=None, **cluster):
     run.cluster = ProcessCluster(task(function, *args), **cluster)
-    return ElasticJob(fewest, most, resets, timeout_s, run.cluster, Options(start_timeout_s=60)).run()
+    options = Options(start_timeout_s=60, variables=variables or {})
+    return ElasticJob(fewest, most, resets, timeout_s, run.cluster, options).run()
 
 
 @pytest.mark.parametrize("how", ["none", "kill", "raise", "agent"])
@@ -347,6 +348,24 @@ def test_a_rank_that_fails_is_replaced(how, tmp_path):
     for _, sizes, last in results:
         assert sizes == results[0][1] and len(sizes) == 8 and last == "3"
         assert set(sizes) <= {2, 3} and sizes[-1] == 3
+
+
+def test_a_rank_that_waits_for_others_does_not_lose_its_agent(tmp_path):
+    def work(folder):
+        import os
+        import time
+
+        import farandole
+
+        try:
+            open(os.path.join(folder, "first"), "x").close()
+        except FileExistsError:
+            time.sleep(4)  # longer than an agent may be silent
+        farandole.init()
+        return farandole.size()
+
+    variables = {"FARANDOLE_LOST_AFTER_S": "1"}
+    assert run_elastic(work, str(tmp_path), fewest=2, most=2, variables=variables) == [2, 2]
 
 
 def test_too_few_ranks_end_the_job_after_the_timeout_with_the_first_cause(tmp_path):

@@ -121,6 +121,53 @@ def test_resets_are_counted():
     assert one.over == "the limit of 1 resets is reached"
 
 
+def test_newcomers_do_not_interrupt_a_job_at_its_limit_of_resets():
+    one = begun(resets=1, workers="ab")
+    one.end(1, False)
+    one.request(0)
+    assert one.next() == [0]
+    one.start(2, "b")
+    one.request(2)
+    assert not one.has_newcomers() and one.over is None
+
+
+def test_a_newcomer_that_returns_before_it_took_part_does_not_end_the_job():
+    one = begun()
+    one.start(3, "a")
+    one.end(3, True)
+    assert not one.finished
+    one.end(0, True)
+    assert one.finished
+
+
+@pytest.mark.parametrize("lost_first", [True, False])
+def test_a_member_that_has_not_received_the_state_is_new_again(lost_first):
+    one = begun(workers="abc")
+    one.end(2, False)
+    one.start(3, "c")
+    for worker in (0, 1, 3):
+        one.request(worker)
+    assert one.next() == [0, 1, 3]
+    if lost_first:
+        one.end(0, False)
+    one.request(3, has_state=False)
+    if not lost_first:
+        one.end(0, False)
+    assert one.members == [1] and one.over is None
+    one.request(1)
+    assert one.next() == [1, 3]
+    one.request(3, has_state=False)
+    one.end(1, False)
+    assert one.over == "no rank is left that holds the state"
+
+
+def test_workers_of_the_first_generation_hold_the_state_of_the_beginning():
+    one = begun(workers="ab")
+    one.end(0, False)
+    one.request(1, has_state=False)
+    assert one.over is None and one.next() == [1]
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_random_events_keep_members_first_and_unique(seed):
     dice = random.Random(seed)

@@ -96,6 +96,93 @@ TEST(WorkerListeners, DisconnectAnotherUser) {
   EXPECT_TRUE(listener->take_requests().empty());
 }
 
+TEST(WorkerListeners, ReadRequests) {
+  const auto listener = WorkerListener::open().take();
+  for (int worker = 0; worker < 4; ++worker) listener->expect(worker);
+  const auto request = [&](const std::string& line) {
+    const std::vector<Address> addresses = {{listener->address()}};
+    const UniqueFd fd = connect_any(addresses, Deadline::after_seconds(5)).take();
+    ::send(fd.get(), line.data(), line.size(), MSG_NOSIGNAL);
+    for (int i = 0; i < 3; ++i) listener->serve();  // accepts, reads the line, finds the end
+    return listener->take_requests();
+  };
+  const auto plain = request("join 2 -1\n");
+  ASSERT_EQ(plain.size(), 1u);
+  EXPECT_EQ(plain.front().worker, 2);
+  EXPECT_EQ(plain.front().lost_rank, -1);
+  EXPECT_FALSE(plain.front().lacks_state);
+  const auto stateless = request("join 3 1 stateless\n");
+  ASSERT_EQ(stateless.size(), 1u);
+  EXPECT_EQ(stateless.front().lost_rank, 1);
+  EXPECT_TRUE(stateless.front().lacks_state);
+  for (const char* malformed : {"join 1\n", "join 1 -1 state\n", "join 1 -1stateless\n", "join 9 -1\n", "join\n"}) {
+    EXPECT_TRUE(request(malformed).empty()) << malformed;
+  }
+}
+
+// ---- A job on one node ----
+
+// Two ranks; an index is the supervisor's.
+class OneNode : public testing::Test {
+ protected:
+  void begin(double timeout_s, double start_timeout_s) {
+    ElasticJob::Options options;
+    options.limits = {.ranks = 2, .fewest = 1, .most = 2};
+    options.coordinator.job_key = kKey;
+    options.coordinator.start_timeout_s = start_timeout_s;
+    options.timeout_s = timeout_s;
+    auto job = ElasticJob::open(options);
+    ASSERT_TRUE(job.ok()) << job.status().text();
+    job_ = std::make_unique<Driven>(job.take());
+    ASSERT_EQ(job_->actions.size(), 2u);
+  }
+  void begin_generation() {
+    for (const Action& start : std::vector<Action>(job_->actions)) workers_.emplace_back(start);
+    for (Worker& worker : workers_) EXPECT_THAT(worker.received(*job_), StartsWith("world 1 "));
+  }
+  bool is_ended(int index) {
+    return turn_until(*job_, [&] {
+      const Action* kill = job_->first(Action::Kind::kill);
+      return kill != nullptr && kill->worker == index;
+    });
+  }
+
+  std::unique_ptr<Driven> job_;
+  std::deque<Worker> workers_;
+};
+
+TEST_F(OneNode, ARankThatDoesNotComeToTheFirstGenerationIsEnded) {
+  begin(0.2, 30);
+  const Worker first(*job_->first(Action::Kind::start));
+  EXPECT_TRUE(is_ended(1));
+}
+
+TEST_F(OneNode, NoRankIsEndedBeforeOneHasCome) {
+  begin(0.02, 30);
+  for (int i = 0; i < 20; ++i) job_->turn();
+  EXPECT_EQ(job_->first(Action::Kind::kill), nullptr);
+}
+
+TEST_F(OneNode, AReplacementThatDoesNotComeIsEnded) {
+  begin(0.2, 30);
+  begin_generation();
+  EXPECT_TRUE((**job_).ended(1, {.by_signal = true, .number = 9}));
+  EXPECT_TRUE(is_ended(2));
+  EXPECT_TRUE((**job_).ended(2, {.by_signal = true, .number = 9}));
+  job_->actions.clear();
+  job_->turn();
+  EXPECT_TRUE(job_->actions.empty());  // its place is given up
+}
+
+TEST_F(OneNode, AReplacementKeepsAFinishedJobNoLongerThanAStart) {
+  begin(600, 0.1);
+  begin_generation();
+  EXPECT_TRUE((**job_).ended(1, {.by_signal = true, .number = 9}));
+  job_->turn();
+  EXPECT_FALSE((**job_).ended(0, {.by_signal = false, .number = 0}));
+  EXPECT_TRUE(is_ended(2));
+}
+
 // ---- The launcher that leads; the test plays the nodes ----
 
 class Leader : public testing::Test {
@@ -295,13 +382,14 @@ TEST(Succession, AMessageCarriesAllThatANodeNeedsToTakeOver) {
   const NodeList list{
       .term = 3,
       .leader = 2,
-      .counts = {.generation = 7, .completions = 1, .replacements = 4, .restarts = 2, .has_finished = true},
+      .counts =
+          {.generation = 7, .completions = 1, .replacements = 4, .restarts = 2, .state_since = 5, .has_finished = true},
       .nodes = {{0, "tcp://10.0.0.1:29500", "pod train-0"}, {2, "", "pod train-2"}}};
   EXPECT_EQ(node_list_of(*decode(encode(message_of(list)))), list);
   EXPECT_EQ(list.find(1), nullptr);
   CoordinatorMessage hello{.kind = Kind::node_hello};
   add_to_hello(hello, "unix:@here", list,
-               {{.worker = 9, .local = 1, .held = {.joined = 5, .rank = 3, .requesting = true}}});
+               {{.worker = 9, .local = 1, .held = {.joined = 5, .rank = 3, .requesting = true, .lacks_state = true}}});
   const auto workers = workers_of(*decode(encode(hello)));
   ASSERT_TRUE(workers && workers->size() == 1);
   EXPECT_EQ(workers->front().worker, 9);
@@ -309,6 +397,7 @@ TEST(Succession, AMessageCarriesAllThatANodeNeedsToTakeOver) {
   EXPECT_EQ(workers->front().held.joined, 5);
   EXPECT_EQ(workers->front().held.rank, 3);
   EXPECT_TRUE(workers->front().held.requesting);
+  EXPECT_TRUE(workers->front().held.lacks_state);
 }
 
 TEST(Succession, MalformedMessagesAreNothing) {
@@ -327,7 +416,7 @@ TEST(Succession, MalformedMessagesAreNothing) {
   EXPECT_TRUE(is_refused([](CoordinatorMessage& one) { one.rank = 1; }));  // a leader that is not in the list
   EXPECT_TRUE(is_refused([](CoordinatorMessage& one) { one.members[0].rank = -1; }));
   EXPECT_TRUE(is_refused([](CoordinatorMessage& one) { one.values[0] = std::string(2000, 'x'); }));
-  for (const std::vector<int>& numbers : std::vector<std::vector<int>>{{1}, {-1, 0, 0, 0, 0}, {1, 0, 0, -2, 0}}) {
+  for (const std::vector<int>& numbers : std::vector<std::vector<int>>{{1}, {-1, 0, 0, 0, 0, 0}, {1, 0, 0, -2, 0, 0}}) {
     CoordinatorMessage hello{.kind = Kind::node_hello};
     hello.ranks = numbers;
     EXPECT_FALSE(workers_of(hello).has_value());

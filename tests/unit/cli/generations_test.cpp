@@ -187,6 +187,113 @@ TEST(Generations, GivesUpWhenNoWorkerHoldsTheState) {
   EXPECT_EQ(job.to_start(), 0);
 }
 
+TEST(Generations, AMemberThatHasNotReceivedTheStateHoldsNone) {
+  Job job({.ranks = 2, .fewest = 1, .most = 2});
+  job.request_all({0, 1});
+  job.next();
+  job.ended(1, false);
+  job.start_all();
+  job.request_all({0, 2});
+  EXPECT_THAT(job.next(), ElementsAre(0, 2));
+  job.ended(0, false);
+  job.start_all();
+  EXPECT_EQ(job.ends(), std::nullopt);  // worker 2 may hold it
+  job.requested(2, true);
+  EXPECT_EQ(job.ends(), Reason::no_state);
+}
+
+TEST(Generations, ALossIsNoticedBeforeOrAfterTheRequestWithoutTheState) {
+  Job job({.ranks = 2, .fewest = 1, .most = 2, .restarts = 1});
+  job.request_all({0, 1});
+  job.next();
+  job.ended(1, false);
+  job.start_all();
+  job.request_all({0, 2});
+  job.next();
+  job.requested(2, true);
+  EXPECT_EQ(job.restarts(), 0);
+  job.ended(0, false);
+  EXPECT_EQ(job.restarts(), 1);
+  job.start_all();
+  job.requested(3);
+  EXPECT_THAT(job.next(), ElementsAre(2, 3));
+  job.requested(2, true);  // that generation began anew: all have the state with which training begins
+  job.ended(3, false);
+  EXPECT_EQ(job.ends(), std::nullopt);
+}
+
+TEST(Generations, WorkersOfTheFirstHoldTheStateOfTheBeginning) {
+  Job job({.ranks = 2, .fewest = 1, .most = 2});
+  job.request_all({0, 1});
+  job.next();
+  job.ended(0, false);
+  job.start_all();
+  job.requested(1, true);
+  job.requested(2);
+  EXPECT_THAT(job.next(), ElementsAre(1, 2));
+  EXPECT_EQ(job.ends(), std::nullopt);
+}
+
+TEST(Generations, AMemberWithoutTheStateComesAfterThoseThatHoldIt) {
+  Job job({.ranks = 3, .fewest = 1, .most = 3});
+  job.request_all({0, 1, 2});
+  job.next();
+  job.ended(1, false);
+  job.ended(2, false);
+  job.start_all();
+  job.request_all({0, 3, 4});
+  EXPECT_THAT(job.next(), ElementsAre(0, 3, 4));
+  job.ended(0, false);
+  job.start_all();
+  job.requested(3, true);
+  job.request_all({4, 5});
+  EXPECT_THAT(job.next(), ElementsAre(4, 3, 5));
+}
+
+TEST(Generations, ANewcomerThatEndsWellBeforeItTookPartDoesNotEndTheJob) {
+  Job job({.ranks = 2, .fewest = 1, .most = 2});
+  job.request_all({0, 1});
+  job.next();
+  job.ended(1, false);
+  job.start_all();
+  EXPECT_TRUE(job.ended(2, true));
+  EXPECT_FALSE(job.has_finished());
+  EXPECT_EQ(job.to_start(), 0);  // another one would do the same
+  job.requested(0);
+  EXPECT_THAT(job.next(), ElementsAre(0));
+}
+
+TEST(Generations, ProgramsThatEndWellBeforeTheFirstHaveFinished) {
+  Job job({.ranks = 2, .most = 2});
+  EXPECT_FALSE(job.ended(0, true));
+  EXPECT_TRUE(job.has_finished());
+}
+
+TEST(Generations, AtTheLimitOfResetsNoneFollowsForNewcomers) {
+  Job job({.ranks = 1, .fewest = 1, .most = 2, .resets = 0});
+  job.requested(0);
+  job.next();
+  job.set_target(2);
+  job.start_all();
+  job.requested(1);
+  EXPECT_TRUE(job.has_waiting_newcomers());
+  EXPECT_FALSE(job.may_add());
+}
+
+TEST(Generations, NamesTheWorkersThatTheNextOneWaitsFor) {
+  Job job({.ranks = 3, .fewest = 1, .most = 3});
+  job.requested(1);
+  EXPECT_THAT(job.awaited(), ElementsAre(0, 2));
+  job.request_all({0, 2});
+  job.next();
+  job.ended(1, false);
+  job.start_all();
+  job.requested(0);
+  EXPECT_THAT(job.awaited(), ElementsAre(2));
+  job.requested(2);
+  EXPECT_THAT(job.awaited(), ElementsAre(3));
+}
+
 TEST(Generations, GivesUpAtTheLimitOfResets) {
   Job job({.ranks = 2, .fewest = 1, .most = 2, .resets = 1});
   job.request_all({0, 1});
@@ -358,6 +465,25 @@ TEST(Generations, AWorkerThatFailsAtAClosingPlaceIsNotReplaced) {
   EXPECT_THAT(job.next(), ElementsAre(0, 1));
 }
 
+// Its node got SIGTERM, and the program has ended by itself and not at a commit.
+TEST(Generations, AWorkerThatEndsWellAtAClosingPlaceDoesNotEndTheJob) {
+  Spread job;
+  job.close_place(1);
+  EXPECT_FALSE(job.ended(2, true));
+  EXPECT_FALSE(job.has_finished());
+  job.request_all({0, 1, 3});
+  EXPECT_THAT(job.next(), ElementsAre(0, 1));
+}
+
+TEST(Generations, WorkersThatAllEndWellHaveFinishedAlsoAtClosingPlaces) {
+  Spread job;
+  job.close_place(0);
+  job.close_place(1);
+  for (const int worker : {0, 1, 2, 3}) EXPECT_FALSE(job.ended(worker, true));
+  EXPECT_TRUE(job.has_finished());
+  EXPECT_EQ(job.ends(), std::nullopt);
+}
+
 TEST(Generations, GivesUpWhenAllPlacesWithTheStateAreLost) {
   Spread job;
   job.ended(0, false);
@@ -407,6 +533,20 @@ TEST(Generations, ALauncherThatTakesOverContinuesWithTheWorkersOfTheFormerOne) {
   EXPECT_THAT(world->workers, ElementsAre(2, 4));  // rank 0 has held the state longest
   job.ended(4, false);
   EXPECT_EQ(job.start(1), 1 << 20);  // no other launcher has used this number
+}
+
+TEST(Generations, ALauncherThatTakesOverWaitsForPlacesThatMayHoldTheState) {
+  Generations job({.place = 1, .ranks = 1, .fewest = 1, .most = 1});
+  job.continue_from({.generation = 4, .state_since = 1}, 1 << 20);
+  job.adopt(4, 1, {.joined = 4, .rank = 1});
+  job.requested(4, true);
+  job.ended(4, false);
+  EXPECT_EQ(job.give_up(), std::nullopt);
+  job.open_place(2, 1);
+  job.adopt(2, 2, {.joined = 4, .rank = 0, .requesting = true, .lacks_state = true});
+  job.check_state();
+  ASSERT_TRUE(job.give_up());
+  EXPECT_EQ(job.give_up()->reason, Reason::no_state);
 }
 
 TEST(Generations, WithoutAWorkerThatHoldsTheStateAllBeginAnewOrTheJobEnds) {

@@ -1,6 +1,6 @@
 """Agent: what a worker of a job system runs. It starts rank processes as the driver says, and reports on them.
 
-    agent -> driver    hello FACTS, line STREAM TEXT, join CHOICES (elastic), ended ENDING + outcome, pong
+    agent -> driver    hello FACTS, line STREAM TEXT, join CHOICES HAS_STATE (elastic), ended ENDING + outcome, pong
     driver -> agent    start VARIABLES, words TEXT (elastic: the reply to a join, or a change), ping, stop
 
 In an elastic job the rank process connects to the agent as to `farandole run`, with elastic_client.LauncherClient. The
@@ -93,8 +93,8 @@ class _Agent:
     def _pass_on(self, stream: str, line: str) -> None:
         self._channel.send({"kind": "line", "stream": stream, "text": line})
 
-    def _join(self) -> None:
-        self._channel.send({"kind": "join", "choices": both_rendezvous(self._address)})
+    def _join(self, has_state: bool) -> None:
+        self._channel.send({"kind": "join", "choices": both_rendezvous(self._address), "has_state": has_state})
 
     def _report_end(self) -> None:
         process, self._process = self._process, None
@@ -141,7 +141,9 @@ class _Launcher:
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             if line.startswith(b"join "):
-                self._on_join()
+                self._on_join(not line.endswith(b" stateless"))
+            elif line == b"ping":
+                self.reply("pong")
 
     def reply(self, line: str) -> None:
         if self._connection is not None:

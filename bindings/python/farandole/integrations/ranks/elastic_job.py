@@ -53,8 +53,8 @@ class ElasticJob(Job):
         more.update({"HOROVOD_HOSTNAME": worker.facts["host_name"], "HOROVOD_CONTROLLER": "gloo"})
         self.begin(worker, more, elastic=True)
 
-    def on_join(self, worker: Worker, choices: Sequence[str]) -> None:
-        self._worlds.join(worker.index, choices)
+    def on_join(self, worker: Worker, choices: Sequence[str], has_state: bool) -> None:
+        self._worlds.join(worker.index, choices, has_state)
         self._advance()
 
     def on_end(self, worker: Worker, error: BaseException | None) -> None:

@@ -50,11 +50,15 @@ class ElasticWorlds:
         self._places[worker] = place
         self.generations.start(worker, place.node)
 
-    def join(self, worker: int, choices: Sequence[str]) -> None:
-        """The worker waits for the next generation. `choices`: worlds.both_rendezvous() there."""
+    def join(self, worker: int, choices: Sequence[str], has_state: bool = True) -> None:
+        """The worker waits for the next generation.
+
+        `choices`: worlds.both_rendezvous() there. `has_state`: False if it belonged to a generation and has not
+        received the state there.
+        """
         self._choices[worker] = choices
         self._waiting[worker] = None
-        self.generations.request(worker)
+        self.generations.request(worker, has_state)
 
     def end(self, worker: int, well: bool) -> tuple[int, int | None]:
         """Removes a worker that has returned (`well`) or was lost. Returns its last generation and its rank there.

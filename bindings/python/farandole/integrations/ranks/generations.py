@@ -30,7 +30,15 @@ class Generations:
     def start(self, worker: int, node: Hashable) -> None:
         self._running[worker] = node
 
-    def request(self, worker: int) -> None:
+    def request(self, worker: int, has_state: bool = True) -> None:
+        """The worker requests the next generation. Sets `over` if the job cannot continue.
+
+        `has_state`: False if it has not received the state in the generation that it leaves. It is new again then,
+        unless that was the first generation: its workers have the state with which the training begins.
+        """
+        if not has_state and self.number > 1 and worker in self.members:
+            self.members.remove(worker)
+            self._end_without_state()
         if worker not in self._requested:
             self._requested.append(worker)
 
@@ -39,10 +47,10 @@ class Generations:
         self._running.pop(worker, None)
         if worker in self._requested:
             self._requested.remove(worker)
-        if well:
-            self.finished = True
-            return
         was_member = worker in self.members
+        if well:
+            self.finished = self.finished or was_member or not self.number
+            return
         if was_member:
             self.members.remove(worker)
         if self.over:
@@ -50,9 +58,13 @@ class Generations:
         if was_member and self.finished:
             self.over = "a rank was lost when others had finished"
         elif was_member and not self.members:
-            self.over = "no rank is left that holds the state"
+            self._end_without_state()
         elif not was_member and self.number == 0:
             self.over = "a worker failed before all had met in init()"
+
+    def _end_without_state(self) -> None:
+        if not self.members and not self.over:
+            self.over = "no rank is left that holds the state"
 
     def awaited(self) -> list[int]:
         """The workers without a request, for which the next generation waits."""
@@ -61,6 +73,8 @@ class Generations:
     def has_newcomers(self) -> bool:
         """Whether members should request again, so that others can join them."""
         vacancies = self.most - len(self.members)
+        if self.resets and self.number > self.resets:
+            return False  # another generation would end the job
         return self.number > 0 and vacancies > 0 and any(one not in self.members for one in self._requested)
 
     def is_due(self) -> bool:

@@ -114,7 +114,7 @@ class Job:
     def on_hello(self, worker: Worker) -> None:
         raise NotImplementedError
 
-    def on_join(self, worker: Worker, choices: Sequence[str]) -> None:
+    def on_join(self, worker: Worker, choices: Sequence[str], has_state: bool) -> None:
         raise NotImplementedError
 
     def on_end(self, worker: Worker, error: BaseException | None) -> None:
@@ -226,7 +226,7 @@ class Job:
         if kind == "line":
             self._print(worker, message["stream"], message["text"])
         elif kind == "join":
-            self.on_join(worker, message["choices"])
+            self.on_join(worker, message["choices"], message["has_state"])
         elif kind == "ended":
             worker.ended = True
             self.on_end(worker, None if message["well"] else self._note(worker, _error_of(message, body)))

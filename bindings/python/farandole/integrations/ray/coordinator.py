@@ -32,14 +32,14 @@ class Coordinator:
         """Adds a worker that has been given the function."""
         self._worlds.start(index, Place(facts.node, facts.host))
 
-    async def join(self, index: int, rendezvous_choices: Sequence[str]) -> tuple:
+    async def join(self, index: int, rendezvous_choices: Sequence[str], has_state: bool = True) -> tuple:
         """Returns ("world", member, rendezvous, key) when a generation with this worker begins, or ("end", why).
 
         `rendezvous_choices`: the addresses to use if this worker becomes rank 0, for ranks of its host only and for
-        ranks of several hosts.
+        ranks of several hosts. `has_state`: see ElasticWorlds.join().
         """
         answer = self._waiting[index] = self._asyncio.get_running_loop().create_future()
-        self._worlds.join(index, rendezvous_choices)
+        self._worlds.join(index, rendezvous_choices, has_state)
         self._advance()
         return await answer
 
@@ -98,6 +98,7 @@ class CoordinatorClient:
     """The worker's client of the coordinator, with the interface of elastic_client.LauncherClient."""
 
     def __init__(self, coordinator, index: int):
+        self.has_state = True
         self._coordinator, self._index, self._pid = coordinator, index, os.getpid()
         self._changes = None  # rank 0's call of membership_changes(), which is in flight
         self._ray = ray_module("farandole.integrations.ray.RayExecutor")
@@ -105,7 +106,7 @@ class CoordinatorClient:
     def next_world(self, lost_rank: int = -1) -> dict:
         """As LauncherClient.next_world. `lost_rank` is not needed: Ray reports lost workers to the driver."""
         choices = both_rendezvous(worker.look().address)
-        kind, *answer = self._ray.get(self._coordinator.join.remote(self._index, choices))
+        kind, *answer = self._ray.get(self._coordinator.join.remote(self._index, choices, self.has_state))
         if kind == "end":
             raise errors.ShutDownError(f"the elastic job ends: {answer[0]}")
         member, rendezvous, key = answer
