@@ -58,11 +58,13 @@ void ElasticLauncher::read_lines() {
     for (const Packet& packet : packets) {
       int worker = -1;
       int lost = -1;
+      int has_state = 0;
       const char* last = packet.bytes.data() + packet.bytes.size();
       const auto number = std::from_chars(packet.bytes.data(), last, worker);
-      std::from_chars(number.ptr + 1, last, lost);
+      const auto other = std::from_chars(number.ptr + 1, last, lost);
+      std::from_chars(other.ptr + 1, last, has_state);
       lines_[worker] = end;
-      request(worker, lost);
+      request(worker, lost, has_state == 0);
     }
     return !packets.empty();
   };
@@ -71,7 +73,7 @@ void ElasticLauncher::read_lines() {
 }
 
 // As ElasticJob::join().
-void ElasticLauncher::request(int worker, int lost_rank) {
+void ElasticLauncher::request(int worker, int lost_rank, bool lacks_state) {
   if (!generations_.runs(worker)) return;
   if (generations_.is_member(worker)) {
     const auto lost = generations_.worker_at(lost_rank);
@@ -80,7 +82,7 @@ void ElasticLauncher::request(int worker, int lost_rank) {
     }
   }
   overdue_.erase(worker);
-  generations_.requested(worker);
+  generations_.requested(worker, lacks_state);
   if (is_over_ || generations_.has_finished()) send(worker, LauncherLine::kEnd, "the job has ended");
 }
 
@@ -141,6 +143,11 @@ void ElasticLauncher::begin_generation() {
   if (world_ != nullptr) world_->coordinator->stop(kSecond);
   std::vector<Rank*> members;
   for (const int worker : next->workers) members.push_back(workers_.at(worker));
+  if (next->generation == 1) {
+    for (Rank* member : members) member->begin_with_state();
+  } else if (!members.front()->holds_state()) {
+    simulation().violated(fmt::format("rank 0 of generation {} does not hold the state", next->generation));
+  }
   world_ = &job_.add_generation(next->generation, members, process());
   simulation().count("generations");
   for (const int worker : next->workers) send(worker, LauncherLine::kWorld, world_->name);

@@ -38,7 +38,7 @@ class ElasticLauncher final : public Actor {
 
  private:
   void read_lines();
-  void request(int worker, int lost_rank);
+  void request(int worker, int lost_rank, bool lacks_state);
   void note_ends();
   void end_overdue();
   void start_workers();

@@ -139,6 +139,9 @@ Task<Status> Rank::work() {
       note_failure(status, world_->name + " / " + id, began);
       co_return status;
     }
+    // The first operation of all ranks stands for the broadcast of the state.
+    const bool is_of_all = step.comm == 0 && step.kind != Step::Kind::make_comm && step.kind != Step::Kind::make_group;
+    holds_state_ = holds_state_ || is_of_all;
   }
   co_return Status();
 }

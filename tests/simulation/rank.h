@@ -109,6 +109,9 @@ class Rank final : public Actor {
   // The stalls of which the coordinator has told this rank.
   const std::vector<std::string>& stalls() const { return stalls_; }
   bool has_finished() const { return has_finished_; }
+  // Of an elastic job: this process has the state of training.
+  bool holds_state() const { return holds_state_; }
+  void begin_with_state() { holds_state_ = true; }
   int64_t finished_at() const { return finished_at_; }  // when it began to leave; in the time of the simulation
   bool has_unconfirmed_end() const { return has_unconfirmed_end_; }
   const Status& recovery_failure() const { return recovery_failure_; }
@@ -245,6 +248,7 @@ class Rank final : public Actor {
   std::map<std::string, Status> start_failures_;
   Status recovery_failure_;
   std::vector<std::string> stalls_;
+  bool holds_state_ = false;
   bool has_finished_ = false;
   int64_t finished_at_ = 0;
   bool has_unconfirmed_end_ = false;

@@ -24,7 +24,8 @@ Task<> Rank::run_elastic(Actor* launcher) {
   const End line = *attempt->made;
   int lost = -1;
   while (true) {
-    line.send({.kind = LauncherLine::kRequest, .bytes = fmt::format("{} {}", worker_, lost)});
+    line.send({.kind = LauncherLine::kRequest,
+               .bytes = fmt::format("{} {} {}", worker_, lost, world_ == nullptr || holds_state_ ? 1 : 0)});
     auto until_told = wait([line] { return line.has_news(); }, kNever);
     co_await until_told;
     std::vector<Packet> packets;
