@@ -24,6 +24,7 @@ COORDINATOR = "src/bootstrap/coordinator/"
 CLIENT = "src/bootstrap/client/client_protocol.cpp"
 SURVIVORS = "src/bootstrap/recovery/survivors.cpp"
 SURVIVOR_CALLS = "src/bootstrap/recovery/survivor_calls.cpp"
+GENERATIONS = "src/cli/elastic/generations.cpp"
 FAILURES = COORDINATOR + "job_membership_failures.cpp"
 DEPARTURES = COORDINATOR + "job_membership_departures.cpp"
 MEMBERSHIP = COORDINATOR + "job_membership.cpp"
@@ -213,6 +214,12 @@ CONTROL_PLANE = [
         "now_ns - peer.unreached_since_ns >= lost_after_ns_;",
         "now_ns - peer.unreached_since_ns < 0;",
     ),
+    (
+        "a replacement that has not received the state counts as a holder",
+        GENERATIONS,
+        "lacks_state && found->second.joined > state_since_;",
+        "lacks_state && found->second.joined < 0;",
+    ),
 ]
 FAULTS = CONTROL_PLANE + planted_agreement.FAULTS
 
@@ -233,6 +240,7 @@ PROTOCOL = [
     "src/bootstrap/rendezvous/store.cpp",
     SURVIVORS,
     SURVIVOR_CALLS,
+    GENERATIONS,
 ]
 AGREEMENT = [
     *[f"src/agree/negotiation/{one}.cpp" for one in ("negotiator", "rules", "stall", "waiting")],
