@@ -136,7 +136,7 @@ def in_a_thread(work):
     thread.join()
     os.write(1, f"error: {ended}\\n".encode())
     open(os.path.join(os.environ["FOLDER"], str(os.getpid())), "w").close()
-    end = time.monotonic() + allowed(30)
+    end = time.monotonic() + float(os.environ["LIMIT_S"])
     while len(os.listdir(os.environ["FOLDER"])) < 2 and time.monotonic() < end:
         time.sleep(0.01)
 """
@@ -144,7 +144,8 @@ def in_a_thread(work):
         body = START + in_thread + 'in_a_thread(lambda: comm.allreduce(np.ones(3), op="sum"))\nos._exit(0)\n'
     else:
         body = "import os, farandole" + in_thread + "in_a_thread(farandole.init)\nos._exit(0)\n"
-    _, output = mpirun(kind, start + body, count=2, FARANDOLE_TRANSPORT="mpi", FOLDER=str(tmp_path))
+    limits = dict(FOLDER=str(tmp_path), LIMIT_S=str(allowed(30)))
+    _, output = mpirun(kind, start + body, count=2, FARANDOLE_TRANSPORT="mpi", **limits)
     errors = [line for line in output.splitlines() if line.startswith("error: ")]
     assert len(errors) == 2 and all(f"was started with {name}, so only the thread" in each for each in errors), output
 
