@@ -470,5 +470,41 @@ def trains(overlap=""):
         weights=weights.tolist())  # fmt: skip
 
 
+def epoch_ends_with_a_loss(form):
+    """Each batch is committed. Rank 1 dies after the last batch of epoch 0, before the epoch is committed.
+
+    `form`: whether set_epoch() stands before the loop over batches or after it, as in programs for Horovod.
+    """
+    import farandole.torch as hvd
+    import torch
+
+    hvd.init()
+    samples = torch.arange(12)
+    sampler = hvd.elastic.ElasticSampler(samples)
+    loader = torch.utils.data.DataLoader(samples, batch_size=2, sampler=sampler)
+    state = hvd.elastic.TorchState(sampler=sampler, epoch=0, seen=[], ended=[])
+
+    @hvd.elastic.run
+    def train(state):
+        while state.epoch < 2:
+            if form == "before":
+                state.sampler.set_epoch(state.epoch)
+            for number, batch in enumerate(loader):
+                state.sampler.record_batch(number, len(batch))
+                state.seen = state.seen + [(state.epoch, int(i)) for i in hvd.allgather(batch, name="batch")]
+                state.commit()
+            if (WORKER, state.epoch) == (1, 0):
+                die()
+            hvd.allreduce(torch.ones(1), name="validation")
+            state.ended = state.ended + [state.epoch]
+            if form == "after":
+                state.sampler.set_epoch(state.epoch)
+            state.epoch += 1
+            state.commit()
+
+    train(state)
+    report(seen=state.seen, ended=state.ended)
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

@@ -17,7 +17,7 @@ import kill_ranks
 import pytest
 import torch
 from farandole import basics, elastic, elastic_client
-from launch import FARANDOLE
+from launch import FARANDOLE, launch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 HOROVODRUN = [os.path.join(os.path.dirname(sys.executable), "horovodrun")]
@@ -322,6 +322,16 @@ def test_training_continues_with_a_replacement_and_then_with_fewer_ranks(overlap
         assert sorted(i for when, i in ends[0]["seen"] if when == epoch) == list(range(60)), job.report
 
 
+@pytest.mark.parametrize("form", ["before", "after"])
+def test_a_loss_between_the_last_batch_and_the_end_of_an_epoch_repeats_no_sample(form):
+    job = Done("-np 3 --min-np 2 --replacements 0", "epoch_ends_with_a_loss", form, timeout=120)
+    assert job.code == 0, job.report
+    ends = job.all_with("seen")
+    assert len(ends) == 2 and [one["ended"] for one in ends] == [[0, 1], [0, 1]], job.report
+    for epoch in range(2):
+        assert sorted(i for when, i in ends[0]["seen"] if when == epoch) == list(range(12)), job.report
+
+
 # ---- The client alone ------------------------------------------------------------------------------------------------
 
 
@@ -553,6 +563,57 @@ def test_set_epoch_continues_the_current_epoch():
     other = hvd.elastic.ElasticSampler(range(8), seed=1)
     other.load_state_dict({"epoch": 0, "processed_num": 3})
     assert list(other) == first[3:]
+
+
+def processed(sampler):
+    """The samples of one loop, which are recorded."""
+    samples = list(sampler)
+    for batch in range(0, len(samples), 2):
+        sampler.record_batch(batch, len(samples[batch : batch + 2]))
+    return sorted(samples)
+
+
+@pytest.mark.parametrize("restored", ["the same object", "a new object"])
+def test_a_restored_epoch_without_samples_left_is_not_repeated(restored):
+    sampler = hvd.elastic.ElasticSampler(range(5))
+    state = hvd.elastic.TorchState(sampler=sampler)
+    sampler.set_epoch(0)
+    assert processed(sampler) == [0, 1, 2, 3, 4]
+    state.save()
+    if restored == "the same object":  # a rank that is left
+        state.restore()
+        state.on_reset()
+    else:  # a replacement, or a program that loads a checkpoint
+        other = hvd.elastic.ElasticSampler(range(5))
+        other.load_state_dict(sampler.state_dict())
+        sampler = other
+    sampler.set_epoch(0)  # before the loop: the end of the epoch is still to be done
+    assert processed(sampler) == []
+    sampler.set_epoch(0)  # after the loop: the epoch begins again
+    assert processed(sampler) == [0, 1, 2, 3, 4]
+    sampler.set_epoch(1)
+    assert processed(sampler) == [0, 1, 2, 3, 4]
+
+
+def check_all_ranks_begin_an_epoch_again_if_rank_0_does():
+    hvd.init()
+    sampler = hvd.elastic.ElasticSampler(range(4))
+    state = hvd.elastic.TorchState(sampler=sampler)
+    if hvd.rank() == 0:  # the other one is new
+        processed(sampler)
+    sampler.processed_num = 4
+    state.sync()
+    sampler.set_epoch(0)
+    assert len(sampler) == 2
+    sampler.processed_num = 4
+    state.on_reset()
+    state.sync()
+    sampler.set_epoch(0)
+    assert len(sampler) == 0
+
+
+def test_all_ranks_begin_an_epoch_again_if_rank_0_does():
+    launch(2, check_all_ranks_begin_an_epoch_again_if_rank_0_does)
 
 
 # ---- run, alone ------------------------------------------------------------------------------------------------------

@@ -21,14 +21,19 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.seed = seed
         self.epoch = 0
         self.processed_num = 0
+        self._was_iterated = False  # since the last reset
         self.rank, self.num_replicas = 0, 1
         self.remaining_indices = []
         self.num_samples = self.total_size = 0
         self.reset()
 
     def set_epoch(self, epoch):
-        """Begins an epoch, or continues the current one. It may be called before or after the loop over batches."""
-        if epoch != self.epoch or self.processed_num >= len(self.dataset):
+        """Begins an epoch, or continues the current one. It may be called before or after the loop over batches.
+
+        If all samples of the current epoch were processed and the loop over them has run, the epoch begins again. After
+        a restore the loop has not run yet: a call before it keeps the epoch, of which no samples are left.
+        """
+        if epoch != self.epoch or (self._was_iterated and self.processed_num >= len(self.dataset)):
             self.epoch = epoch
             self.processed_num = 0
         self.reset()
@@ -48,7 +53,8 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.reset()
 
     def reset(self):
-        """Divides the unprocessed samples among the current ranks."""
+        """Divides the unprocessed samples among the current ranks. The loop over them is expected to follow."""
+        self._was_iterated = False
         if basics.is_initialized():
             self.rank, self.num_replicas = basics.rank(), basics.size()
         count = len(self.dataset)
@@ -61,6 +67,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.total_size = self.num_samples * self.num_replicas
 
     def __iter__(self):
+        self._was_iterated = True
         indices = list(self.remaining_indices)
         while 0 < len(indices) < self.total_size:
             indices += indices[: self.total_size - len(indices)]

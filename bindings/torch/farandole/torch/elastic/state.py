@@ -107,8 +107,10 @@ class SamplerStateHandler(StateDictHandler):
     """Handles an ElasticSampler, which is reset after each change."""
 
     def sync(self):
+        was_iterated = broadcast_object(self.value._was_iterated, 0, "elastic.sampler")
         super().sync()
         self.value.reset()
+        self.value._was_iterated = was_iterated  # of rank 0, so that the next set_epoch() does the same on all ranks
 
     def reset(self):
         self.value.reset()
