@@ -402,6 +402,30 @@ def test_a_malformed_configuration_file_is_rejected_with_its_line(tmp_path, text
         planned(f"-np 1 --config-file {tmp_path}/config.yaml")
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\x7fELF\x00\xff", r"'\x7fELF\x00\xff'"),
+        (b"# mine\na slots=4 or so\n", "line 2: 'a slots=4 or so'"),
+        (b"localhost slots=" + b"9" * 5000, "99..."),
+        (b"\n" * (1 << 20) + b"\n", "more than 1 MiB"),
+    ],
+)
+def test_a_file_that_is_no_list_of_hosts_or_settings_is_rejected_by_name(tmp_path, data, words):
+    (tmp_path / "file").write_bytes(data)
+    for option in ("-hostfile", "--config-file"):
+        done = horovodrun("-np", "1", option, str(tmp_path / "file"), "true")
+        assert done.returncode == 64 and "Traceback" not in done.stderr, done.stderr
+        assert str(tmp_path / "file") in done.stderr and words in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("text", ["a:0", "a:00", "a b", "localhost:" + "9" * 5000, "localhost:\x1b[2J", "a\udcff:2"])
+def test_a_malformed_list_of_hosts_is_rejected(text):
+    with pytest.raises(hosts.HostsError, match="is not host:slots") as caught:
+        hosts.parse_hosts(text)
+    assert len(str(caught.value)) < 500 and str(caught.value).isprintable()
+
+
 def test_hosts_and_host_files(tmp_path):
     assert hosts.parse_hosts("a:4, b,[::1]:2") == [("a", 4), ("b", 1), ("::1", 2)]
     (tmp_path / "hosts").write_text(f"# mine\n{socket.gethostname()} slots=4\n\nlocalhost:2 # too\n")
