@@ -24,6 +24,9 @@ __all__ = ["HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "Stat
 
 _log = logging.getLogger("farandole.elastic")
 
+# After SIGTERM: how long a rank waits for its launcher's report that ranks leave.
+_LAUNCHER_REPORTS_S = 2.0
+
 # After these the world has ended or is unusable. A mismatch is excluded, because it would recur after each restore.
 _LOSSES = (errors.PeerLostError, errors.TimeoutError, errors.AbortedError, errors.ShutDownError, errors.TransportError)
 
@@ -37,8 +40,8 @@ def run(func):
     ranks, and func is called again.
 
     A rank that is removed exits with code 0. A rank that receives SIGTERM continues to its next commit and exits there:
-    see on_leave. Without a launcher that replaces ranks (`farandole run --min-np N`, `--nnodes MIN:MAX`), failures are
-    raised.
+    see on_leave. If its launcher has not received it too, the rank is replaced, as a lost one is. Without a launcher
+    that replaces ranks (`farandole run --min-np N`, `--nnodes MIN:MAX`), failures are raised.
     """
 
     @functools.wraps(func)
@@ -51,11 +54,13 @@ def run(func):
                 termination.restore_handler()
 
     def attempt(state, *args, **kwargs):
-        has_state = must_reset = False
+        has_state = must_reset = may_leave = False
         elastic_client.note_state(False)
         while True:
             try:
                 if must_reset:
+                    if may_leave:
+                        _leave_without_launcher()
                     _join_next_world()
                     state.on_reset()
                     must_reset = False
@@ -64,14 +69,14 @@ def run(func):
                 elastic_client.note_state(True)
                 return func(state, *args, **kwargs)
             except HostsUpdatedInterrupt as interrupt:
-                has_state = interrupt.skip_sync
+                has_state, may_leave = interrupt.skip_sync, isinstance(interrupt, _RanksLeave)
             except Exception as error:
                 if not elastic_client.is_elastic() or not _is_loss(error):
                     raise
                 _log.warning("restoring the last commit: %s", error)
                 core.note_loss(error)
                 state.restore()
-                has_state = False
+                has_state = may_leave = False
             must_reset = True
 
     return elastic
@@ -95,6 +100,20 @@ def _is_loss(error):
 
 
 _end_of_job = None
+
+
+class _RanksLeave(HostsUpdatedInterrupt):
+    """Some ranks have received SIGTERM, and rank 0 has no report of their launcher."""
+
+
+def _leave_without_launcher():
+    """Leaves if this rank received SIGTERM and its launcher did not: the launcher would give it a place in a new world.
+
+    A launcher that received SIGTERM has reported it before its ranks received it, and dismisses those that leave.
+    """
+    basics.shutdown()
+    if termination.is_requested() and not elastic_client.client().has_reported_removal(_LAUNCHER_REPORTS_S):
+        termination.leave()
 
 
 def _join_next_world():
@@ -152,7 +171,8 @@ class State:
     def check_host_updates(self):
         """Raises HostsUpdatedInterrupt on all ranks if the launcher has reported to rank 0 that ranks join or leave.
 
-        All ranks must call it at the same point. It saves nothing and is therefore cheaper than commit.
+        It does so too if a rank has received SIGTERM. All ranks must call it at the same point. It saves nothing and is
+        therefore cheaper than commit.
         """
         client = elastic_client.client()
         if client is None:
@@ -161,7 +181,12 @@ class State:
             changes = client.membership_changes()
             if changes:
                 self.on_hosts_updated(time.time(), changes)
-            self._updates = objects.broadcast_number(self._updates, 0, "farandole.elastic.updates", core.world_group())
+            of_rank_0 = min(self._updates, 255) if basics.rank() == 0 else 0
+            own = [of_rank_0, termination.is_requested()]
+            self._updates, leaves = objects.maxima(own, "farandole.elastic.updates", core.world_group())
+            if leaves and not self._updates & elastic_client.REMOVED:
+                self._updates = 0
+                raise _RanksLeave(True)
         updates, self._updates = self._updates, 0
         if updates:
             raise HostsUpdatedInterrupt(updates == elastic_client.REMOVED)

@@ -9,6 +9,7 @@ import os
 import select
 import socket
 import struct
+import time
 
 from . import errors, termination
 
@@ -37,6 +38,8 @@ class LauncherClient:
         self._unread = b""
         self._changes = 0  # ADDED and REMOVED since the generation began
         self._has_belonged = False  # to a generation
+        self._removal_reported = False  # since the generation began
+        self._is_closed = False  # by the launcher
         self._pid = os.getpid()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -64,7 +67,7 @@ class LauncherClient:
         while True:
             words = self._next_line()
             if words[0] == "world":
-                self._changes, self._has_belonged = 0, True
+                self._changes, self._has_belonged, self._removal_reported = 0, True, False
                 rank, size, local_rank, local_size = map(int, words[2:6])
                 return dict(rank=rank, size=size, local_rank=local_rank, local_size=local_size, rendezvous=words[6])
             if words[0] == "removed":
@@ -88,8 +91,22 @@ class LauncherClient:
                 return changes
             self._note_change(words)
 
+    def has_reported_removal(self, limit_s):
+        """Whether ranks leave this generation by the launcher's report, which may come within `limit_s`."""
+        deadline = time.monotonic() + limit_s
+        waits = select.poll()
+        waits.register(self._socket, select.POLLIN)
+        while not self._removal_reported:
+            words = self._next_line(waits=False)
+            if words is not None:
+                self._note_change(words)
+            elif self._is_closed or not waits.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                break
+        return self._removal_reported
+
     def _note_change(self, words):
         if words[0] == "hosts":
+            self._removal_reported |= words[1] == "removed"
             self._changes |= {"added": ADDED, "removed": REMOVED}.get(words[1], ADDED)
 
     def _next_line(self, waits=True):
@@ -106,6 +123,7 @@ class LauncherClient:
             except OSError:
                 data = b""
             if not data:
+                self._is_closed = True
                 if not waits:
                     return None  # the launcher has exited and ends this process too: there are no more changes
                 raise errors.PeerLostError("`farandole run`, which started this rank, has exited or rejected this rank")
@@ -145,7 +163,8 @@ _client = None
 def use(client):
     """Replaces the connection to `farandole run` by another client; None restores the default.
 
-    The client has next_world(), membership_changes(), has_state and the id of its process as `_pid`.
+    The client has next_world(), membership_changes(), has_reported_removal(), has_state and the id of its process as
+    `_pid`.
     """
     global _client
     _client = client

@@ -183,18 +183,16 @@ def broadcast_bytes(data, root, name, group):
     return data if received is None else received[0]
 
 
-def broadcast_number(number, root, name, group):
-    """The small number of rank `root` of the group, by one operation and without pickling."""
-    memory = bytearray(int(number).to_bytes(8, "little"))
-    _run(Kind.BROADCAST, memory, name, group, (8,), memory, root)
-    return int.from_bytes(memory, "little")
+def maxima(numbers, name, group):
+    """The largest of each of the numbers, which are 0 to 255, over the ranks of the group, by one operation."""
+    memory = bytearray(numbers)
+    _run(Kind.ALLREDUCE, memory, name, group, (len(memory),), memory, 0, Op.MAX)
+    return list(memory)
 
 
 def is_any(flag, name, group):
     """Whether `flag` is true on at least one rank of the group, by one operation."""
-    memory = bytearray([bool(flag)])
-    _run(Kind.ALLREDUCE, memory, name, group, (1,), memory, 0, Op.MAX)
-    return bool(memory[0])
+    return bool(maxima([bool(flag)], name, group)[0])
 
 
 @functools.cache

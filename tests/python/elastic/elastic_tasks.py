@@ -50,6 +50,12 @@ def one_dies(worker="1", step="5"):
     return counts(lambda state: die() if (WORKER, state.step) == (int(worker), int(step)) else None)
 
 
+def some_are_terminated(*workers):
+    """These processes get SIGTERM in step 5, and their launcher does not."""
+    farandole.on_leave(lambda seconds: report(left=True))
+    return counts(lambda state: die(signal.SIGTERM) if (str(WORKER) in workers and state.step == 5) else None)
+
+
 def one_dies_and_its_replacement_is_slow():
     """Rank 1 dies in a step. Its replacement comes when the others have continued; they go on until it is there."""
     farandole.init()

@@ -79,6 +79,21 @@ def test_survivors_continue_before_the_replacement_is_there_and_it_joins_at_a_co
     assert "generation 2 begins with 2 ranks" in job.errors and "generation 3 begins with 3 ranks" in job.errors
 
 
+@pytest.mark.parametrize("workers", [[1], [0], [0, 2]])
+def test_ranks_that_alone_receive_sigterm_leave_at_the_next_commit_and_are_replaced(workers):
+    job = Done("-np 3 --min-np 3", "some_are_terminated", *workers)
+    assert job.code == 0, job.report
+    assert sorted(one["worker"] for one in job.all_with("left")) == workers, job.report
+    assert job.errors.count("was lost: exit code 143") == len(workers), job.report
+    # They leave at the commit of step 6. No step is lost.
+    stay, new = [one for one in range(3) if one not in workers], [3, 4][: len(workers)]
+    assert sorted((one["worker"], one["enters"]) for one in job.all_with("enters") if one["enters"]) == [
+        (worker, 6) for worker in stay + new
+    ], job.report
+    assert "restoring the last commit" not in job.errors, job.report
+    assert [one["total"] for one in job.all_with("total")] == [36] * 3, job.report
+
+
 def test_the_state_outlives_rank_0():
     job = Done("-np 3 --min-np 3", "one_dies", 0)
     assert job.code == 0, job.report
@@ -361,6 +376,24 @@ def test_changes_before_a_generation_are_not_reported_in_it(monkeypatch):
     assert client.membership_changes() == elastic_client.REMOVED
     assert client.membership_changes() == 0
     assert next(talk) == "join 5 7\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "reported"),
+    [
+        (["hosts removed"], False),  # before the generation
+        (["world 2 1 3 0 2 unix:@x?coordinator=1", "hosts added"], False),
+        (["world 2 1 3 0 2 unix:@x?coordinator=1", "hosts added", "hosts removed"], True),
+    ],
+)
+def test_a_client_tells_whether_its_launcher_has_reported_ranks_that_leave(monkeypatch, lines, reported):
+    first = [*lines, "world 3 1 3 0 2 unix:@x?coordinator=1"] if lines == ["hosts removed"] else lines
+    client = next(talk := with_a_fake_launcher(monkeypatch, first))
+    assert client.next_world() == WORLD
+    assert client.has_reported_removal(60) == reported  # a launcher that has exited reports nothing
+    assert client.membership_changes() == (elastic_client.ADDED if "hosts added" in lines else 0) | 2 * reported
+    assert client.has_reported_removal(60) == reported
+    talk.close()
 
 
 @pytest.mark.parametrize(

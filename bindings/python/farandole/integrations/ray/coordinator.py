@@ -127,3 +127,7 @@ class CoordinatorClient:
             return 0
         changes, self._changes = self._ray.get(self._changes), None
         return changes
+
+    def has_reported_removal(self, limit_s: float) -> bool:
+        """False: the coordinator reports no rank that leaves."""
+        return False
