@@ -16,6 +16,7 @@ import copy
 import functools
 import logging
 import time
+import zlib
 
 from . import basics, core, elastic_client, errors, objects, termination
 from .errors import HorovodInternalError, HostsUpdatedInterrupt
@@ -42,10 +43,14 @@ def run(func):
     A rank that is removed exits with code 0. A rank that receives SIGTERM continues to its next commit and exits there:
     see on_leave. If its launcher has not received it too, the rank is replaced, as a lost one is. Without a launcher
     that replaces ranks (`farandole run --min-np N`, `--nnodes MIN:MAX`), failures are raised.
+
+    A program should call one elastic function once: a new rank begins with the first call of its program. If the other
+    ranks are in a later one, all raise MismatchError.
     """
 
     @functools.wraps(func)
     def elastic(state, *args, **kwargs):
+        elastic_client.calls[-1] += 1
         handles_sigterm = elastic_client.is_elastic() and termination.install_handler()
         try:
             return attempt(state, *args, **kwargs)
@@ -54,6 +59,7 @@ def run(func):
                 termination.restore_handler()
 
     def attempt(state, *args, **kwargs):
+        call = tuple(elastic_client.calls)
         has_state = must_reset = may_leave = False
         elastic_client.note_state(False)
         while True:
@@ -64,10 +70,14 @@ def run(func):
                     _join_next_world()
                     state.on_reset()
                     must_reset = False
-                if _any_rank_lacks_state(not has_state):
+                if _any_rank_lacks_state(not has_state, call):
                     state.sync()
                 elastic_client.note_state(True)
-                return func(state, *args, **kwargs)
+                elastic_client.calls.append(0)
+                try:
+                    return func(state, *args, **kwargs)
+                finally:
+                    del elastic_client.calls[len(call) :]
             except HostsUpdatedInterrupt as interrupt:
                 has_state, may_leave = interrupt.skip_sync, isinstance(interrupt, _RanksLeave)
             except Exception as error:
@@ -82,15 +92,36 @@ def run(func):
     return elastic
 
 
-def _any_rank_lacks_state(lacks):
+def _any_rank_lacks_state(lacks, call):
     """Whether a rank of this world lacks the state of rank 0; the same on all ranks.
 
     The ranks decide it together. A rank that was told of ranks that leave cannot know who joins: a new rank may have
-    become ready in between.
+    become ready in between. MismatchError on all ranks if they are not in the same `call` of an elastic function: they
+    would wait for each other without end.
     """
     if not elastic_client.is_elastic():
         return lacks
-    return objects.is_any(lacks, "farandole.elastic.lacks_state", core.world_group())
+    own = zlib.crc32(repr(call).encode()).to_bytes(4, "little")
+    numbers = [bool(lacks), *own, *(255 - one for one in own)]
+    any_lacks, *largest = objects.maxima(numbers, "farandole.elastic.lacks_state", core.world_group())
+    if any(one + other != 255 for one, other in zip(largest[:4], largest[4:])):
+        raise _calls_differ(call)
+    return bool(any_lacks)
+
+
+def _calls_differ(call):
+    of_rank = objects.allgather_object(call, "farandole.elastic.calls", core.world_group())
+    other = next(rank for rank, one in enumerate(of_rank) if one != of_rank[0])
+    return errors.MismatchError(
+        f"elastic.run: rank 0 is in call {_words(of_rank[0])} of an elastic function, and rank {other} in call "
+        f"{_words(of_rank[other])}, because a new rank begins with the first call, and a rank that is lost at the end "
+        "of a call finds some ranks in the next one; train all phases in one elastic function, with the phase as a "
+        "part of its state, or begin again from a checkpoint (--max-restarts)"
+    )
+
+
+def _words(call):
+    return ".".join(map(str, call))
 
 
 def _is_loss(error):

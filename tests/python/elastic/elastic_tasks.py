@@ -56,6 +56,30 @@ def some_are_terminated(*workers):
     return counts(lambda state: die(signal.SIGTERM) if (str(WORKER) in workers and state.step == 5) else None)
 
 
+def two_phases(moment):
+    """Two calls of elastic functions. Process 1 dies in the second one (`later`), at the end of the first one, when
+    rank 0 has returned from it (`between`), or not at all (`never`)."""
+    farandole.init()
+
+    @elastic.run
+    def phase(state):
+        while state.step < 6:
+            if (moment, state.name, state.step, WORKER) == ("later", "second", 3, 1):
+                die()
+            farandole.allreduce(np.ones(1), name=state.name)
+            state.step += 1
+            state.commit()
+        if moment == "between" and WORKER:
+            time.sleep(0.5)  # rank 0 is in the next call
+            if WORKER == 1:
+                die()
+            state.commit()  # fails
+        return state.step
+
+    steps = [phase(elastic.ObjectState(step=0, name=name)) for name in ("first", "second")]
+    report(steps=steps)
+
+
 def one_dies_and_its_replacement_is_slow():
     """Rank 1 dies in a step. Its replacement comes when the others have continued; they go on until it is there."""
     farandole.init()

@@ -296,6 +296,23 @@ def test_a_mismatch_ends_the_job():
     assert "MismatchError" in job.errors and "generation 2" not in job.errors, job.report
 
 
+def test_elastic_functions_may_be_called_one_after_the_other():
+    job = Done("-np 2 --min-np 2", "two_phases", "never")
+    assert job.code == 0, job.report
+    assert [one["steps"] for one in job.all_with("steps")] == [[6, 6]] * 2, job.report
+
+
+@pytest.mark.parametrize("moment", ["later", "between"])
+def test_ranks_in_different_calls_of_elastic_functions_end_with_an_error(moment):
+    flags = {"later": "-np 2 --min-np 2", "between": "-np 3 --min-np 2 --replacements 0"}[moment]
+    job = Done(flags, "two_phases", moment)
+    assert job.code in (EXIT_TOO_FEW, EXIT_PEER_LOST), job.report  # by which rank ends first
+    assert (
+        "MismatchError: elastic.run: rank 0 is in call 2 of an elastic function, and rank 1 in call 1," in job.errors
+    ), job.report
+    assert "train all phases in one elastic function" in job.errors and job.all_with("steps") == [], job.report
+
+
 def test_no_generation_follows_one_in_which_a_rank_has_finished():
     job = Done("-np 2 --min-np 1", "one_finishes_early")
     assert job.code == 1, job.report
@@ -667,7 +684,7 @@ def loop(monkeypatch, failures, is_elastic=True, rank_joins=False):
     """Records the calls of run when func raises `failures`, one in each call."""
     events = []
     monkeypatch.setattr(elastic_client, "is_elastic", lambda: is_elastic)
-    monkeypatch.setattr(elastic, "_any_rank_lacks_state", lambda lacks: lacks or rank_joins)
+    monkeypatch.setattr(elastic, "_any_rank_lacks_state", lambda lacks, call: lacks or rank_joins)
     monkeypatch.setattr(elastic, "_join_next_world", lambda: events.append("again"))
     state = Recorder(events)
     state.register_reset_callbacks([lambda: events.append("callback")])
