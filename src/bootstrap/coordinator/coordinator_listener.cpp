@@ -1,14 +1,11 @@
 // CoordinatorListener opens a socket for each kind of rendezvous and publishes its address.
 #include "bootstrap/coordinator/coordinator_listener.h"
 
-#include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
-#include <cstdio>
-#include <fstream>
 #include <map>
+#include <utility>
 
 #include "base/log.h"
 #include "base/mutex.h"
@@ -79,32 +76,6 @@ std::string tcp_text(const std::vector<Address>& addresses) {
   return text;
 }
 
-std::string content_of(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-// Writes a temporary file and renames it, so that readers see the whole address or none.
-Status write_whole(const std::string& path, const std::string& text) {
-  const std::string aside = fmt::format("{}.{}", path, ::getpid());
-  UniqueFd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!fd) return Status::from_errno("writing " + aside);
-  const std::string line = text + "\n";
-  Status failure;
-  const ssize_t written = ::write(fd.get(), line.data(), line.size());
-  if (written < 0) {
-    failure = Status::from_errno("writing " + aside);
-  } else if (written != static_cast<ssize_t>(line.size())) {  // errno is not set
-    failure = Status(Code::resource, "writing " + aside + ": only a part was written; the disk may be full");
-  } else if (::rename(aside.c_str(), path.c_str()) != 0) {
-    failure = Status::from_errno("renaming " + aside + " to " + path);
-  }
-  if (!failure.ok()) ::unlink(aside.c_str());
-  return failure;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<CoordinatorListener>> CoordinatorListener::open(const std::string& address,
@@ -132,17 +103,17 @@ Result<std::unique_ptr<CoordinatorListener>> CoordinatorListener::open(const std
     case Rendezvous::Kind::launcher:  // the caller passes address() on
       FDL_RETURN_IF_ERROR(take(listen_tcp(interfaces, port_base), false));
       break;
-    case Rendezvous::Kind::file:
+    case Rendezvous::Kind::file: {
       FDL_RETURN_IF_ERROR(take(listen_tcp(interfaces, port_base), false));
-      listener->written_ = std::exchange(listener->address_, "file://" + rendezvous.name);
-      FDL_RETURN_IF_ERROR(write_whole(rendezvous.name, listener->written_));
-      listener->file_ = rendezvous.name;
+      FDL_ASSIGN_OR_RETURN(listener->file_, RendezvousFile::write(rendezvous.name, listener->address_));
+      listener->address_ = "file://" + rendezvous.name;
       break;
+    }
     case Rendezvous::Kind::memory: {
       FDL_RETURN_IF_ERROR(take(listen_unix(), true));
-      listener->written_ = std::exchange(listener->address_, "memory://" + rendezvous.name);
+      const std::string reached_at = std::exchange(listener->address_, "memory://" + rendezvous.name);
       MutexLock lock(names().mutex);
-      if (!names().addresses.emplace(rendezvous.name, listener->written_).second) {
+      if (!names().addresses.emplace(rendezvous.name, reached_at).second) {
         return Status(Code::invalid_argument,
                       fmt::format("this process already has a coordinator at {}", listener->address_));
       }
@@ -155,7 +126,6 @@ Result<std::unique_ptr<CoordinatorListener>> CoordinatorListener::open(const std
 }
 
 CoordinatorListener::~CoordinatorListener() {
-  if (!file_.empty() && content_of(file_) == written_) std::remove(file_.c_str());
   if (!memory_name_.empty()) {
     MutexLock lock(names().mutex);
     names().addresses.erase(memory_name_);

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "bootstrap/rendezvous/rendezvous_file.h"
 #include "system/fd.h"
 #include "system/poller.h"
 
@@ -48,10 +49,9 @@ class CoordinatorListener {
 
   UniqueFd fd_;
   std::string address_;
-  std::string written_;      // the content of the file, or the address registered under the name in this process
-  std::string file_;         // removed at the end if it still holds written_
-  std::string memory_name_;  // within this process
-  uint64_t token_ = 0;       // in the poller
+  std::unique_ptr<RendezvousFile> file_;  // null unless the rendezvous is a file
+  std::string memory_name_;               // within this process
+  uint64_t token_ = 0;                    // in the poller
   Deadline pause_ends_ = Deadline::never();
   Status shortage_;  // of the last attempt to accept a connection
   Deadline shortage_lasts_ = Deadline::never();

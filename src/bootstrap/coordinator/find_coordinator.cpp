@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <memory>
 #include <thread>
 
 #include "bootstrap/coordinator/coordinator_listener.h"
 #include "bootstrap/rendezvous/rendezvous.h"
+#include "bootstrap/rendezvous/rendezvous_file.h"
 #include "system/socket.h"
 
 namespace fdl {
@@ -86,6 +86,7 @@ class Attempt {
 struct Round {
   std::string_view purpose;
   std::string failures;  // the failure of each attempt
+  Status lasting;        // of the rendezvous itself, so that no further round can succeed
   int refusals = 0;      // attempts that were refused
   bool met_other_version = false;
   bool single = false;  // the rendezvous identifies exactly one server
@@ -147,17 +148,16 @@ std::vector<std::vector<Address>> addresses_of(const Rendezvous::Endpoint& serve
   return lists;
 }
 
-// Resolves a rendezvous to its current address. The file or name of the rendezvous may appear only later.
+// Resolves a rendezvous to its current address. Its file or name may appear only later; INVALID_ARGUMENT: it cannot.
 Result<Rendezvous> look_up(const Rendezvous& rendezvous, Deadline deadline) {
   if (rendezvous.kind == Rendezvous::Kind::memory) {
     FDL_ASSIGN_OR_RETURN(const std::string address, find_in_memory(rendezvous.name, deadline));
     return parse_rendezvous(address);
   }
   if (rendezvous.kind == Rendezvous::Kind::file) {
-    std::ifstream file(rendezvous.name);
-    std::string line;
-    if (!std::getline(file, line)) return Status(Code::timeout, "there is no address in " + rendezvous.name);
-    return parse_rendezvous(line);
+    FDL_ASSIGN_OR_RETURN(auto address, read_rendezvous_file(rendezvous.name));
+    if (!address) return Status(Code::timeout, "there is no address in " + rendezvous.name);
+    return std::move(*address);
   }
   return rendezvous;
 }
@@ -166,6 +166,7 @@ std::unique_ptr<FoundCoordinator> try_once(const Rendezvous& rendezvous, std::st
                                            std::string_view mine, Deadline deadline, Round& round) {
   auto place = look_up(rendezvous, deadline);
   if (!place.ok()) {
+    if (place.status().code() == Code::invalid_argument) round.lasting = place.status();
     round.failures = place.status().text();
     return nullptr;
   }
@@ -204,6 +205,7 @@ Result<FoundCoordinator> find_coordinator(const std::string& rendezvous, const s
     if (auto found = try_once(parsed, job_key, mine, Deadline::after_ns(timeout).earlier(deadline), round)) {
       return std::move(*found);
     }
+    FDL_RETURN_IF_ERROR(round.lasting);
     if (round.single && round.met_other_version) {
       return Status(Code::mismatch,
                     fmt::format("{} and the coordinator at {} have different versions of farandole ({})", mine,

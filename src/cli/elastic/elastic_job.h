@@ -21,7 +21,7 @@
 #include "cli/elastic/worker_listener.h"
 #include "cli/run/coordinator_thread.h"
 #include "cli/run/worker_group.h"
-#include "system/watched_file.h"
+#include "system/files/watched_file.h"
 
 namespace fdl {
 

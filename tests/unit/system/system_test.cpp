@@ -21,13 +21,13 @@
 
 #include "system/addresses.h"
 #include "system/event.h"
+#include "system/files/watched_file.h"
 #include "system/handshake.h"
 #include "system/poller.h"
 #include "system/process/descriptor_limit.h"
 #include "system/process/process.h"
 #include "system/shared_segment.h"
 #include "system/socket.h"
-#include "system/watched_file.h"
 #include "tests/support/ranks.h"
 
 namespace fdl {

@@ -1,5 +1,5 @@
 // WatchedFile watches the folder, because many writers write a new file and rename it over the old one.
-#include "system/watched_file.h"
+#include "system/files/watched_file.h"
 
 #include <sys/inotify.h>
 
