@@ -239,6 +239,19 @@ def begins_again_by_itself():
         farandole.shutdown()
 
 
+def write_number(folder, number):
+    """As a user does, or as the kubelet does in the folder of a ConfigMap."""
+    version = f"..version_{number}"
+    mounted = os.path.islink(os.path.join(folder, "..data"))
+    if mounted:
+        os.mkdir(os.path.join(folder, version))
+    with open(os.path.join(folder, version if mounted else "", "wanted"), "w") as file:
+        file.write(number)
+    if mounted:
+        os.symlink(version, os.path.join(folder, "..data_tmp"))
+        os.rename(os.path.join(folder, "..data_tmp"), os.path.join(folder, "..data"))
+
+
 def grows(folder):
     """The target number of ranks changes while it runs; steps go on until that has happened."""
     farandole.init()
@@ -253,8 +266,8 @@ def grows(folder):
             state.step += 1
             if farandole.rank() == 0 and state.step % 20 == 0:
                 wanted = {1: "3", 2: "1"}[len(state.sizes)]
-                with open(os.path.join(folder, "wanted"), "w") as file:
-                    file.write(wanted)
+                if not os.path.exists(os.path.join(folder, f"..version_{wanted}")):
+                    write_number(folder, wanted)
             time.sleep(0.002)
             state.check_host_updates()
 

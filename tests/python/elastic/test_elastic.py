@@ -216,7 +216,14 @@ def test_init_joins_the_next_generation_without_elastic_run():
     ], job.report
 
 
-def test_the_job_follows_the_number_in_the_np_file(tmp_path):
+@pytest.mark.parametrize("mounted", [False, True])
+def test_the_job_follows_the_number_in_the_np_file(tmp_path, mounted):
+    """Also where the file is that of a mounted ConfigMap, whose folder is a link which the kubelet replaces."""
+    if mounted:
+        (tmp_path / "..version_2").mkdir()
+        (tmp_path / "..version_2" / "wanted").write_text("2")
+        (tmp_path / "..data").symlink_to("..version_2")
+        (tmp_path / "wanted").symlink_to("..data/wanted")
     job = Done(f"-np 2 --min-np 1 --max-np 3 --np-file {tmp_path}/wanted", "grows", tmp_path)
     assert job.code == 0, job.report
     entered = [(one["worker"], one["rank"], one["sizes"]) for one in job.all_with("enters")]

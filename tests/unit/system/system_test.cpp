@@ -1,4 +1,4 @@
-// Tests of the system module: sockets, handshake, shared memory, child processes, files and waiting.
+// Tests of the system module: sockets, handshake, shared memory, child processes and waiting.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -21,7 +21,6 @@
 
 #include "system/addresses.h"
 #include "system/event.h"
-#include "system/files/watched_file.h"
 #include "system/handshake.h"
 #include "system/poller.h"
 #include "system/process/descriptor_limit.h"
@@ -800,51 +799,6 @@ TEST(ChildProcess, DiesWithItsParentIfRequested) {
   ::waitpid(parent, nullptr, 0);
   EXPECT_TRUE(wait_readable(watched.get(), late()));
   EXPECT_FALSE(open_process(-1).ok());
-}
-
-// ---- Files ----
-
-class FreshFolder {
- public:
-  FreshFolder() { FDL_CHECK(::mkdtemp(path_.data()) != nullptr); }
-  ~FreshFolder() { std::filesystem::remove_all(path_); }
-  FreshFolder(const FreshFolder&) = delete;
-  FreshFolder& operator=(const FreshFolder&) = delete;
-  std::string file(const char* name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_ = testing::TempDir() + "farandole-XXXXXX";
-};
-
-TEST(WatchedFile, WakesWhenItIsWrittenOrReplaced) {
-  const FreshFolder folder;
-  const std::string path = folder.file("wanted");
-  WatchedFile file = require(WatchedFile::open(path));
-  EXPECT_FALSE(wait_readable(file.fd(), soon()));
-  EXPECT_EQ(file.read().status().code(), Code::resource);  // it does not exist yet
-  std::ofstream(path) << "3\n";
-  EXPECT_TRUE(wait_readable(file.fd(), late()));
-  EXPECT_TRUE(file.changed());
-  EXPECT_FALSE(file.changed());
-  EXPECT_EQ(*file.read(), "3\n");
-  std::ofstream(path + ".new") << "4";
-  EXPECT_TRUE(wait_readable(file.fd(), late()));
-  EXPECT_FALSE(file.changed());  // another file was written
-  ASSERT_EQ(std::rename((path + ".new").c_str(), path.c_str()), 0);
-  EXPECT_TRUE(file.changed());
-  EXPECT_EQ(*file.read(), "4");
-}
-
-TEST(WatchedFile, ReportsWhyItCannotWatch) {
-  EXPECT_THAT(WatchedFile::open("/no/such/folder/file").status().text(), HasSubstr("/no/such/folder"));
-  EXPECT_EQ(WatchedFile::open("folder/").status().code(), Code::invalid_argument);
-}
-
-TEST(WatchedFile, ReadsNoMoreThanItsLimit) {
-  const FreshFolder folder;
-  const std::string path = folder.file("long");
-  std::ofstream(path) << std::string(10000, 'x');
-  EXPECT_EQ(require(WatchedFile::open(path)).read()->size(), 4096u);
 }
 
 // ---- Waiting ----
