@@ -4,18 +4,24 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/json_text.h"
+
 namespace fdl {
 
-// Keys are not checked for duplicates. Control characters are escaped, so that the result never contains a line end.
+// Keys are not checked for duplicates. Texts may be any bytes (see json_text()); the result never contains a line end.
 class JsonLine {
  public:
   JsonLine& text(std::string_view key, std::string_view value) { return raw(key, quoted(value)); }
   JsonLine& number(std::string_view key, long long value) { return raw(key, std::to_string(value)); }
-  JsonLine& number(std::string_view key, double value) { return raw(key, fmt::format("{:.6g}", value)); }
+  // JSON has no infinity and no NaN.
+  JsonLine& number(std::string_view key, double value) {
+    return raw(key, std::isfinite(value) ? fmt::format("{:.6g}", value) : "null");
+  }
   JsonLine& flag(std::string_view key, bool value) { return raw(key, value ? "true" : "false"); }
   JsonLine& list(std::string_view key, const std::vector<std::string>& texts) {
     std::string body;
@@ -34,20 +40,7 @@ class JsonLine {
   std::string str() const { return "{" + body_ + "}"; }
 
  private:
-  static std::string quoted(std::string_view value) {
-    std::string text = "\"";
-    for (const char c : value) {
-      if (c == '"' || c == '\\') {
-        text += '\\';
-        text += c;
-      } else if (static_cast<unsigned char>(c) < 0x20) {
-        text += fmt::format("\\u{:04x}", static_cast<int>(c));
-      } else {
-        text += c;
-      }
-    }
-    return text + "\"";
-  }
+  static std::string quoted(std::string_view value) { return fmt::format("\"{}\"", json_text(value)); }
   JsonLine& raw(std::string_view key, const std::string& value) {
     body_ += (body_.empty() ? "" : ", ") + quoted(key) + ": " + value;
     return *this;

@@ -3,13 +3,16 @@
 
 #include <pybind11/pybind11.h>
 
+#include "text.h"
+
 namespace farandole_python {
 namespace py = pybind11;
 
 void raise_failure(const Failure& failure) {
   py::object error = py::module_::import("farandole.errors")
-                         .attr("make")(fdl_result_name(failure.code), failure.text, failure.culprit_rank,
-                                       failure.culprit_host, failure.operation, failure.phase, failure.group);
+                         .attr("make")(fdl_result_name(failure.code), text_of(failure.text), failure.culprit_rank,
+                                       text_of(failure.culprit_host), text_of(failure.operation),
+                                       text_of(failure.phase), text_of(failure.group));
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw py::error_already_set();
 }

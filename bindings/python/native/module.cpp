@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "text.h"
 #include "view.h"
 #include "world.h"
 
@@ -16,10 +17,10 @@ namespace {
 
 // `describe` copies what fits and returns the size of the whole text, including the final 0.
 template <typename Describe>
-std::string whole_text(Describe describe) {
+py::str whole_text(Describe describe) {
   std::string text(describe(nullptr, 0), '\0');
   describe(text.data(), text.size());
-  return text.c_str();
+  return text_of(text.c_str());
 }
 
 // (pointer, dtype, shape, owner, place): `owner` keeps the memory alive; `place` is None for the CPU.
@@ -32,7 +33,7 @@ py::tuple memory_of(py::object tensor, bool writable) {
                         view.place.to_python());
 }
 
-std::string explain(const std::string& collective, int ranks, size_t bytes, const std::string& algorithm) {
+py::str explain(const std::string& collective, int ranks, size_t bytes, const std::string& algorithm) {
   return whole_text([&](char* text, size_t capacity) {
     return fdl_explain(collective.c_str(), ranks, bytes, algorithm.c_str(), text, capacity);
   });

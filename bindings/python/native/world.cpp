@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "exceptions.h"
+#include "text.h"
 
 namespace farandole_python {
 namespace py = pybind11;
@@ -31,7 +32,7 @@ void post_stall(const char* text, void* thread) try {
   warning.emplace_back([copy = std::string(text)] {
     py::gil_scoped_acquire acquire;
     try {
-      py::module_::import("farandole.errors").attr("warn_of_stall")(copy);
+      py::module_::import("farandole.errors").attr("warn_of_stall")(text_of(copy));
     } catch (py::error_already_set& error) {
       error.discard_as_unraisable("a warning of farandole");  // a filter turns the warning into an error
     }
@@ -171,10 +172,10 @@ py::dict World::info() const {
   all["local_size"] = facts.local_size;
   all["cross_rank"] = facts.cross_rank;
   all["cross_size"] = facts.cross_size;
-  all["host"] = facts.host;
-  all["source"] = facts.source;
-  all["rendezvous"] = facts.rendezvous;
-  all["transports"] = facts.transports;
+  all["host"] = text_of(facts.host);
+  all["source"] = text_of(facts.source);
+  all["rendezvous"] = text_of(facts.rendezvous);
+  all["transports"] = text_of(facts.transports);
   all["is_homogeneous"] = facts.is_homogeneous != 0;
   return all;
 }

@@ -98,7 +98,4 @@ class TimelineEvents {
   std::map<uint16_t, Group> groups_;
 };
 
-// Escapes a text for a JSON string, without the quotes; bytes that are not UTF-8 become question marks.
-std::string json_text(std::string_view text);
-
 }  // namespace fdl

@@ -138,6 +138,15 @@ def test_a_bad_option_is_quoted():
     launch(1, bad_options)
 
 
+def quotes_other_bytes_than_utf_8():
+    fails(farandole.InvalidArgumentError, "/no/such/\\xff\u20ac", action=farandole.init)
+    assert "/no/such/\\xff\u20ac" in farandole.config()
+
+
+def test_a_text_of_an_error_may_quote_other_bytes_than_utf_8():
+    launch(1, quotes_other_bytes_than_utf_8, {"FARANDOLE_TUNING": "/no/such/\udcff\u20ac"})
+
+
 def interrupted():
     farandole.init()
     farandole.barrier()

@@ -522,6 +522,13 @@ def test_env_rejects_contradictions(environment, words):
         assert word in done.stderr
 
 
+def test_lines_of_json_are_valid_where_a_variable_is_not_utf_8():
+    done = farandole("config", "--json", environment={"FARANDOLE_AUTOTUNE_LOG": "/tmp/\udcff\u20ac"})
+    assert done.returncode == 0, done.stderr
+    (log,) = [one for one in map(json.loads, done.stdout.splitlines()) if one["variable"] == "FARANDOLE_AUTOTUNE_LOG"]
+    assert log["value"] == "/tmp/?\u20ac"
+
+
 SEVERAL_HOSTS = {"FARANDOLE_RANK": "0", "FARANDOLE_SIZE": "2", "FARANDOLE_LOCAL_RANK": "0", "FARANDOLE_LOCAL_SIZE": "1",
                  "FARANDOLE_RENDEZVOUS": "tcp://10.0.0.1:29500", "FARANDOLE_JOB_KEY": "0123456789abcdef"}  # fmt: skip
 ONE_HOST = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",

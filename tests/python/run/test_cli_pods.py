@@ -164,6 +164,14 @@ def test_lines_of_json_name_rank_stream_pod_and_node():
     assert "rank 0 (process " in failed["text"] and "on pod train-0 (node ip-10-0-1-7) failed first" in failed["text"]
 
 
+def test_lines_of_json_are_valid_where_a_rank_prints_other_bytes_than_utf_8():
+    program = r"printf 'caf\351 \342\202\254\n'"
+    done = run("-np", "1", "--json-logs", "--", "sh", "-c", program)
+    assert done.returncode == 0, done.stderr
+    (line,) = [json.loads(text) for text in done.stdout.splitlines()]
+    assert line["text"] == "caf? \u20ac"
+
+
 def test_the_first_failure_is_named_with_its_pod():
     here = {"FARANDOLE_POD_NAME": "train-0", "FARANDOLE_NODE_NAME": "n7"}
     script = "if [ $FARANDOLE_RANK = 1 ]; then exit 7; else trap 'exit 9' TERM; while true; do sleep 0.05; done; fi"

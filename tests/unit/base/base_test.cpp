@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "base/json_text.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/name_list.h"
@@ -321,6 +322,18 @@ TEST(NameList, CountsTheNamesThatItLeavesOut) {
   EXPECT_EQ(name_list({"a", "b", "c", "d"}, 3), "a, b, c and 1 more");
   EXPECT_EQ(name_list({"a", "b", "c", "d", "e"}, 3, " hosts"), "a, b, c and 2 more hosts");
   EXPECT_EQ(first_of_names({"a", "b"}, 7), "a, b and 5 more");
+}
+
+TEST(JsonText, EscapesAnyBytes) {
+  EXPECT_EQ(json_text("a\"b\\c\n\x01"), "a\\\"b\\\\c\\u000a\\u0001");
+  EXPECT_EQ(json_text("gr\xc3\xa4"
+                      "d \xe2\x82\xac \xf0\x9f\x90\xb4"),
+            "gr\xc3\xa4"
+            "d \xe2\x82\xac \xf0\x9f\x90\xb4");
+  EXPECT_EQ(json_text("\xff"
+                      "a\xc3"),
+            "?a?");
+  EXPECT_EQ(json_text("\xc0\x80\xed\xa0\x80"), "?????");
 }
 
 TEST(RankList, NamesEachHostOnce) {
