@@ -8,8 +8,9 @@
 
 namespace fdl {
 
-// Returns an empty key if none is set. A file (a mounted Secret) may end in newlines. A key that is too short and a
-// file that cannot be read are errors that name their variable.
+// Returns an empty key if none is set. A file (a mounted Secret) may end in newlines. A key that is too short,
+// not counting spaces at its ends, and a file that cannot be read or contains a NUL byte are errors that name their
+// variable.
 Result<std::string> given_job_key(const Config& config);
 // The same for the secret of the metrics endpoint, of any length.
 Result<std::string> given_metrics_token(const Config& config);

@@ -9,6 +9,7 @@
 #include "bootstrap/launchers/launchers.h"
 #include "bootstrap/launchers/node_launchers.h"
 #include "bootstrap/launchers/platform.h"
+#include "bootstrap/rendezvous/job_key.h"
 #include "bootstrap/topology/efa.h"
 #include "bootstrap/topology/efa_instances.h"
 #include "tests/support/descriptors.h"
@@ -484,6 +485,30 @@ TEST(JobKeys, AreReadFromTheFileOfAMountedSecret) {
   const test::NoDescriptors none;
   EXPECT_EQ(identity(by_hand).status().code(), Code::resource);
   EXPECT_THAT(identity(by_hand).status().text(), HasSubstr("raise `ulimit -n`"));
+}
+
+TEST(JobKeys, AreTextWithEnoughCharacters) {
+  const std::string path = ::testing::TempDir() + "farandole-job-key-text";
+  const auto key_in = [&](const std::string& content) {
+    std::ofstream(path, std::ios::binary) << content;
+    return given_job_key(*Config::read(Environment(Vars{{"FARANDOLE_JOB_KEY_FILE", path}})));
+  };
+  const std::string begin = "the job key cannot be read from FARANDOLE_JOB_KEY_FILE = '" + path + "': ";
+  const std::string remedy = "`openssl rand -hex 16` makes a good one";
+  EXPECT_EQ(key_in("\xff\xfe and 14 others\n").take(), "\xff\xfe and 14 others");
+  EXPECT_EQ(key_in(std::string("0123456789abcdef\0rest", 21)).status().text(),
+            begin + "it contains a NUL byte; write text there: " + remedy);
+  EXPECT_EQ(
+      key_in(std::string(26, ' ') + "\n").status().text(),
+      "the key in FARANDOLE_JOB_KEY_FILE has 0 characters without the spaces at its ends, and needs 16 or more; " +
+          remedy);
+  EXPECT_EQ(key_in(std::string(20, '\n')).status().code(), Code::invalid_argument);
+  EXPECT_EQ(key_in("").status().text(), begin + "it is empty; mount the secret there, readable for this user");
+  EXPECT_TRUE(key_in(std::string(65536, 'x')).ok());
+  EXPECT_EQ(key_in(std::string(65537, 'x')).status().text(), begin + "it has more than 65536 bytes; " + remedy);
+  EXPECT_EQ(
+      given_job_key(*Config::read(Environment(Vars{{"FARANDOLE_JOB_KEY", "  15 letters here "}}))).status().text(),
+      "FARANDOLE_JOB_KEY has 15 characters without the spaces at its ends, and needs 16 or more; " + remedy);
 }
 
 TEST(PodNames, AreThoseOfTheController) {
