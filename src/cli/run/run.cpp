@@ -20,6 +20,7 @@
 #include "cli/run/coordinator_thread.h"
 #include "cli/run/end_report.h"
 #include "cli/run/guardian.h"
+#include "cli/run/launcher_output.h"
 #include "cli/run/run_log.h"
 #include "cli/run/run_options.h"
 #include "cli/run/run_plan.h"
@@ -143,6 +144,7 @@ struct Job {
   std::string key;
   const Binding& binding;
   const Guardian* guardian;  // null: there is none
+  LauncherOutput* output;
 
   Supervisor::Options supervised() const {
     return {.command = plan.command,
@@ -150,6 +152,7 @@ struct Job {
                        .timestamps = options.timestamps,
                        .json = options.writes_json(),
                        .folder = options.output_folder},
+            .launcher_output = output,
             .mark = guardian == nullptr ? "" : guardian->mark(),
             .guardian = guardian == nullptr ? -1 : guardian->id(),
             .report = options.report,
@@ -222,11 +225,11 @@ Outcome run_once(const Job& job, int restart) {
 }
 
 // A job with a fixed number of ranks. Restarts are possible on one node only: launchers do not talk to each other.
-int run_steady(const Job& job) {
+Outcome run_steady(const Job& job) {
   for (int restart = 0;; ++restart) {
     const Outcome outcome = run_once(job, restart);
     const bool may_again = job.plan.nodes == 1 && restart < job.options.restarts;
-    if (outcome.code == kExitOk || outcome.was_terminated || !may_again) return outcome.code;
+    if (outcome.code == kExitOk || outcome.was_terminated || !may_again) return outcome;
     log_line("restart", fmt::format("restart {} of {}", restart + 1, job.options.restarts));
   }
 }
@@ -259,13 +262,27 @@ Result<std::unique_ptr<WorkerGroup>> make_worker_group(const Job& job) {
 }
 
 // Restarts of an elastic job are ElasticJob's: one supervisor runs all generations.
-int run_elastic(const Job& job) {
+Outcome run_elastic(const Job& job) {
   auto workers = make_worker_group(job);
-  if (!workers.ok()) return fail(workers.status().while_doing("making the job elastic").text(), kExitRendezvous);
+  if (!workers.ok()) return {fail(workers.status().while_doing("making the job elastic").text(), kExitRendezvous)};
   Supervisor::Options supervised = job.supervised();
   supervised.has_peers_elsewhere = false;
   supervised.job = workers.take();
-  return supervise(std::move(supervised)).code;
+  return supervise(std::move(supervised));
+}
+
+// All ranks have ended. A slow reader gets what is left of their output; a signal ends this process, as by default, if
+// the reader has stopped. The request to end may have come because of such a reader.
+int end_output(LauncherOutput& output, const Outcome& outcome) {
+  constexpr double kLastWrites_s = 3;
+  constexpr double kUsually_s = 1;
+  if (outcome.was_terminated) {
+    output.wait_until_written(Deadline::after_seconds(kLastWrites_s));
+  } else if (!output.wait_until_written(Deadline::after_seconds(kUsually_s))) {
+    Supervisor::unblock_ending_signals();
+    output.wait_until_written(Deadline::never());
+  }
+  return output.code_after_output(outcome.code);
 }
 
 // The number of ranks of an elastic job changes, and with it the share of each.
@@ -296,19 +313,21 @@ int run(const RunOptions& options) {
   if (!options.quiet && options.bind_to != "auto" && !binding->processors.empty()) {
     log_line("note", fmt::format("--bind-to {}: {}", options.bind_to, binding->text));
   }
-
   // The launcher has a connection to each rank, and some ranks have one to each other one. Ranks inherit the limit.
   raise_limit_of_descriptors(std::numeric_limits<uint64_t>::max());
   Supervisor::block_signals();  // before the coordinator's thread starts
   const auto guardian = Guardian::start(environment.get(Guardian::kVariable).value_or(""));
   if (!guardian.ok()) log_line("note", guardian.status().while_doing("starting the guardian of the ranks").text());
+  auto output = LauncherOutput::open();
+  if (!output.ok()) return fail(output.status().text(), exit_code_of_system(output.status()));
   const Job job{options,  *plan,
                 *config,  plan->key.empty() ? random_hex(32) : plan->key,
-                *binding, guardian.ok() ? &*guardian : nullptr};
-  const int code = plan->is_elastic ? run_elastic(job) : run_steady(job);
+                *binding, guardian.ok() ? &*guardian : nullptr,
+                *output};
+  const Outcome outcome = plan->is_elastic ? run_elastic(job) : run_steady(job);
   const std::string folder = history_folder(*plan, *config);
-  if (!folder.empty() && job.guardian != nullptr) end_histories(folder, job.guardian->mark(), code == kExitOk);
-  return code;
+  if (!folder.empty() && job.guardian != nullptr) end_histories(folder, job.guardian->mark(), outcome.code == kExitOk);
+  return end_output(**output, outcome);
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
-// Writes log lines of the command to standard error and flushes each one.
+// Writes log lines of the command, each at once.
 #include "cli/run/run_log.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
-#include <cstdio>
+#include <utility>
 
 namespace fdl {
 namespace {
@@ -13,11 +15,22 @@ namespace {
 struct Form {
   bool json = false;
   Whereabouts here;
+  LogWriter writer;
 };
 // Intentionally leaked: lives until the process exits.
 Form& form() {
   static auto* one = new Form;
   return *one;
+}
+
+// A log that cannot be written is no reason to end a job.
+void write(const std::string& line) {
+  if (form().writer) return form().writer(line);
+  for (std::string_view left = line; !left.empty();) {
+    const ssize_t count = ::write(STDERR_FILENO, left.data(), left.size());
+    if (count < 0 && errno != EINTR) return;
+    if (count > 0) left.remove_prefix(static_cast<std::size_t>(count));
+  }
 }
 
 }  // namespace
@@ -39,7 +52,8 @@ Whereabouts whereabouts_of(const Environment& environment, const std::string& ho
   return here;
 }
 
-void set_run_log(bool json, const Whereabouts& here) { form() = {json, here}; }
+void set_run_log(bool json, const Whereabouts& here) { form() = {json, here, {}}; }
+void set_run_log_writer(LogWriter writer) { form().writer = std::move(writer); }
 const Whereabouts& run_whereabouts() { return form().here; }
 
 JsonLine begin_json_line(std::string_view source, const Whereabouts& here) {
@@ -54,17 +68,15 @@ JsonLine begin_json_line(std::string_view source, const Whereabouts& here) {
 void log_line(std::string_view event, const std::string& text) {
   if (form().json) {
     JsonLine line = begin_json_line("farandole run", form().here);
-    fmt::print(stderr, "{}\n", line.text("event", event).text("text", text).str());
+    write(line.text("event", event).text("text", text).str() + "\n");
   } else {
-    fmt::print(stderr, "farandole run: {}\n", text);
+    write(fmt::format("farandole run: {}\n", text));
   }
-  std::fflush(stderr);
 }
 
 void log_detail(const std::string& text, std::string_view event) {
   if (form().json) return log_line(event, text);
-  fmt::print(stderr, "    {}\n", text);
-  std::fflush(stderr);
+  write(fmt::format("    {}\n", text));
 }
 
 }  // namespace fdl

@@ -1,6 +1,7 @@
 // RunLog writes the messages of `farandole run` itself, as text or as lines of JSON like those of its ranks.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -24,6 +25,10 @@ Whereabouts whereabouts_of(const Environment& environment, const std::string& ho
 // Call before the first line is logged and before threads start. Without it lines are text and name no pod.
 void set_run_log(bool json, const Whereabouts& here);
 const Whereabouts& run_whereabouts();
+
+// Gets whole lines instead of standard error, from any thread. Call it before the threads that log are started.
+using LogWriter = std::function<void(std::string_view lines)>;
+void set_run_log_writer(LogWriter writer);
 
 // The keys with which every line of JSON begins: time, source, pod, node.
 JsonLine begin_json_line(std::string_view source, const Whereabouts& here);

@@ -27,6 +27,7 @@ namespace {
 
 // Poller tokens. Smaller ones are indices of streams_; those from kEndingToken on are indices of children_.
 constexpr uint64_t kSignalToken = ~uint64_t{0};
+constexpr uint64_t kOutputToken = kSignalToken - 1;
 constexpr uint64_t kEndingToken = uint64_t{1} << 32;
 constexpr uint64_t kJobToken = uint64_t{1} << 33;
 
@@ -68,7 +69,8 @@ void add_horovod_variables(std::map<std::string, std::string>& variables) {
 }  // namespace
 
 void Supervisor::block_signals() {
-  const sigset_t set = watched_signals();
+  sigset_t set = watched_signals();
+  sigaddset(&set, SIGPIPE);
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
@@ -92,11 +94,12 @@ Result<Supervisor> Supervisor::make(Options options) {
 
 Status Supervisor::start_all() {
   FDL_RETURN_IF_ERROR(poller_.add(signals_.get(), kSignalToken));
+  FDL_RETURN_IF_ERROR(poller_.add(options_.launcher_output->fd(), kOutputToken));
   if (options_.job) {
     FDL_RETURN_IF_ERROR(options_.job->watch(poller_, kJobToken));
     return run_job_actions();
   }
-  const int width = static_cast<int>(std::to_string(options_.ranks.size() - 1).size());
+  const int width = width_of_ranks(options_.ranks.size());
   for (const Rank& rank : options_.ranks) FDL_RETURN_IF_ERROR(start(rank, width));
   return {};
 }
@@ -107,11 +110,12 @@ Status Supervisor::start(const Rank& rank, int width) {
   const Environment inherited = Environment::of_process();
   if (!options_.mark.empty()) environment[Guardian::kVariable] = options_.mark;
   environment.insert(inherited.all().begin(), inherited.all().end());  // the rank's own variables win
-  FDL_ASSIGN_OR_RETURN(RankOutput output, RankOutput::open(options_.output, rank.rank, width));
   auto process = ChildProcess::start(options_.command, environment,
                                      {.directory = {}, .die_with_parent = true, .processors = rank.processors});
   if (!process.ok()) return process.status().while_doing("starting rank " + std::to_string(rank.rank));
-  children_.push_back({.rank = rank.rank, .process = process.take(), .output = std::move(output)});
+  children_.push_back({.rank = rank.rank,
+                       .process = process.take(),
+                       .output = RankOutput(options_.output, *options_.launcher_output, rank.rank, width)});
   return watch(children_.back());
 }
 
@@ -138,12 +142,14 @@ Result<int> Supervisor::run() {
       const uint64_t token = ready[i].token;
       if (token == kSignalToken) {
         read_signals();
+      } else if (token == kOutputToken) {
+        serve_output();
       } else if (token >= kJobToken) {
         options_.job->serve(token);
       } else if (token >= kEndingToken) {
         handle_ending(static_cast<std::size_t>(token - kEndingToken));
       } else {
-        read_stream(static_cast<std::size_t>(token));
+        serve_stream(static_cast<std::size_t>(token));
       }
     }
     if (Status status = run_job_actions(); !status.ok()) {
@@ -161,30 +167,6 @@ bool Supervisor::any_left() const { return (options_.job && options_.job->stays(
 
 bool Supervisor::any_runs() const {
   return std::ranges::any_of(children_, [](const Child& child) { return child.running; });
-}
-
-// ---- Output ----
-
-// Reads all that is available. At the end of the stream the last line is written even without a line end.
-void Supervisor::read_stream(std::size_t index) {
-  Stream& stream = streams_[index];
-  if (!stream.open) return;
-  ChildProcess& process = children_[stream.child].process;
-  RankOutput& output = children_[stream.child].output;
-  const auto which = stream.is_error ? RankOutput::Stream::error : RankOutput::Stream::output;
-  const int fd = stream.is_error ? process.error_fd() : process.output_fd();
-  std::array<char, 65536> buffer;
-  while (true) {
-    const ssize_t count = ::read(fd, buffer.data(), buffer.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno == EAGAIN) return;
-    if (count <= 0) break;
-    output.take(which, std::string_view(buffer.data(), static_cast<std::size_t>(count)));
-  }
-  output.finish(which);
-  poller_.remove(fd);
-  stream.open = false;
-  stream.is_error ? process.close_error() : process.close_output();
 }
 
 // ---- Ends of ranks ----
@@ -253,9 +235,8 @@ void Supervisor::handle_ending(std::size_t index) {
   child.running = false;
   poller_.remove(child.process.ended_fd());
   child.process.release();  // an elastic job may lose any number of ranks
-  // Read what the rank wrote before it ended. Do not wait for the pipe's end: a grandchild may hold it open.
-  read_stream(2 * index);
-  read_stream(2 * index + 1);
+  drain_stream(2 * index);
+  drain_stream(2 * index + 1);
   if (options_.note_ended) options_.note_ended(child.rank, child.process.id(), *ending);
   const bool is_loss = options_.job ? options_.job->ended(static_cast<int>(index), *ending) : !ending->success();
   if (is_loss && failed_) log_collateral(child, *ending);

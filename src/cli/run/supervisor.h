@@ -27,6 +27,7 @@ class Supervisor {
     std::vector<Rank> ranks;
     std::unique_ptr<WorkerGroup> job;  // of an elastic job, instead of `ranks`: orders which ranks start
     RankOutput::Options output;
+    LauncherOutput* launcher_output = nullptr;  // outlives the supervisor
     // Asks all ranks what they do, and prints the answer later. False, or empty: no coordinator runs here.
     std::function<bool()> query_states;
     // Called with each rank that has ended; may be empty. Not for an elastic job, whose WorkerGroup gets the ends.
@@ -42,10 +43,14 @@ class Supervisor {
     bool has_peers_elsewhere = false;
   };
 
-  // Call before the first thread is started, so that only the supervisor's signalfd receives signals.
+  // Call before the first thread is started, so that only the supervisor's signalfd receives signals. SIGPIPE is
+  // blocked too: a write without a reader fails, and the ranks are ended in good order.
   static void block_signals();
   // When no rank is left: signals that end a process end this one.
   static void unblock_ending_signals();
+
+  // The digits of a rank's number in the name of its folder, of a job that is not elastic.
+  static int width_of_ranks(std::size_t ranks) { return static_cast<int>(std::to_string(ranks - 1).size()); }
 
   static Result<Supervisor> make(Options options);
   // Blocks until all ranks have ended. Returns the exit code of the rank that failed first, or 0.
@@ -58,6 +63,8 @@ class Supervisor {
     std::size_t child = 0;
     bool is_error = false;
     bool open = true;
+    bool is_paused = false;  // not read, because what its lines are written to is full
+    RankOutput::Stream kind() const { return is_error ? RankOutput::Stream::error : RankOutput::Stream::output; }
   };
   struct Child {
     int rank = 0;
@@ -77,7 +84,13 @@ class Supervisor {
   Status run_job_actions();
   void fail(int exit_code);  // sets the exit code; all ranks end after the grace period
   void drain(int exit_code, const std::string& why);
-  void read_stream(std::size_t index);
+  void serve_stream(std::size_t index);
+  void read_stream(std::size_t index, std::size_t most_bytes);
+  void drain_stream(std::size_t index);
+  void pause(std::size_t index);
+  void serve_output();
+  void end_without_reader();
+  int stream_fd(const Stream& stream) const;
   void handle_ending(std::size_t index);
   void read_signals();
   void handle_signal(int signal);
