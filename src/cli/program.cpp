@@ -112,6 +112,7 @@ int run(const fdl::Work& work) {
 }  // namespace
 
 int fdl_program_main(int argc, char** argv) {
+  fdl::occupy_closed_standard_streams();
   CLI::App app("farandole: collective communication for C, C++ and Python", "farandole");
   app.set_version_flag("--version", std::string("farandole ") + fdl_version());
   app.require_subcommand(1);

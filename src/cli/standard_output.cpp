@@ -1,4 +1,7 @@
 // Output that was lost at the end of a process, for example on a full device, is a failure.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -7,6 +10,15 @@
 #include "cli/subcommands.h"
 
 namespace fdl {
+
+// open() returns the smallest free number. The descriptor is for reading, so that a write to a closed output still
+// fails. A program that replaces this one finds the stream closed again.
+void occupy_closed_standard_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) < 0) [[maybe_unused]]
+      const int taken = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  }
+}
 
 // The reader of a pipe may end early, as `head` does: that is the code of SIGPIPE, and no error.
 int code_of_lost_output(int error) {

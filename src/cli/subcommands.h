@@ -32,6 +32,10 @@ inline int exit_code_of_system(const Status& failure) {
   return failure.code() == Code::resource ? kExitSystem : kExitBug;
 }
 
+// Call before any descriptor is opened. One that has the number of a closed standard stream would get what is written
+// to that stream.
+void occupy_closed_standard_streams();
+
 // Writes what is buffered for standard output, once, at the end of a process that printed. Returns `code`, or after a
 // success the code of an output that was lost, which a line on standard error then reports.
 int code_after_output(int code);

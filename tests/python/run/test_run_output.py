@@ -1,9 +1,10 @@
-"""The output of `farandole run`: readers that are slow, stop or end, and full disks."""
+"""The output of `farandole run`: readers that are slow, stop or end, full disks, closed streams, and folders."""
 
 import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -161,3 +162,28 @@ def test_a_rank_that_fails_has_its_code_although_output_was_lost():
     with open("/dev/full", "w") as device:
         code, _, errors = run("echo out; exit 5", ranks=1, stdout=device)
     assert code == 5 and "standard output cannot be written" in errors, errors
+
+
+# ---- Standard streams that are closed --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("options", ["", "--min-np 1"])
+def test_streams_that_are_closed_take_no_output(tmp_path, redirection, options):
+    script = f"echo out; echo error >&2; cat; sleep 0.3; echo out; touch {tmp_path}/$FARANDOLE_RANK"
+    command = f"'{FARANDOLE}' run -np 2 --quiet {options} -- sh -c '{script}' {redirection}"
+    done = subprocess.run(["bash", "-c", command], env=variables(), capture_output=True, text=True,
+                          timeout=allowed(60))  # fmt: skip
+    assert done.returncode == 0 and sorted(os.listdir(tmp_path)) == ["0", "1"], done.stderr
+    closed = redirection.split()
+    expected = [] if ">&-" in closed else ["[0] out"] * 2 + ["[1] out"] * 2
+    assert sorted(done.stdout.splitlines()) == expected
+    assert sorted(done.stderr.splitlines()) == ([] if "2>&-" in closed else ["[0] error", "[1] error"])
+
+
+@pytest.mark.parametrize("command", ["config", "env", "--version", "bench --ranks 2 --sizes 4"])
+@pytest.mark.parametrize("redirection", [">&-", "<&- >&-"])
+def test_a_command_that_prints_to_a_closed_stream_fails(command, redirection):
+    done = subprocess.run(["bash", "-c", f"'{sys.executable}' -m farandole {command} {redirection}"],
+                          capture_output=True, text=True, timeout=allowed(60))  # fmt: skip
+    assert done.returncode == 74 and "farandole: standard output cannot be written" in done.stderr, done.stderr
