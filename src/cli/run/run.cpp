@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -294,6 +295,44 @@ Result<Binding> bind(const RunOptions& options, const RunPlan& plan) {
                 "--bind-to " + options.bind_to + ": the ranks of an elastic job cannot be bound; use none");
 }
 
+int exit_code_of_file(int error) {
+  switch (error) {
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+      return kExitSystem;
+    case ENOSPC:
+    case EDQUOT:
+    case EIO:
+      return kExitCannotWrite;
+    default:
+      return kExitUsage;
+  }
+}
+
+// Makes the files of the ranks before any rank runs. The ranks that an elastic job has on this node of several are not
+// known yet, so that only the folder is made.
+Outcome check_output_files(const RunOptions& options, const RunPlan& plan) {
+  if (options.output_folder.empty()) return {};
+  const auto refuse = [&](const std::string& text, int error) {
+    return Outcome{fail(fmt::format("--output-filename '{}': {}; give a folder in which this user can make files",
+                                    options.output_folder, text),
+                        exit_code_of_file(error))};
+  };
+  std::error_code trouble;
+  std::filesystem::create_directories(options.output_folder, trouble);
+  if (trouble) return refuse(trouble.message(), trouble.value());
+  const bool is_elastic_on_several = plan.is_elastic && plan.nodes > 1;
+  const int first = plan.is_elastic ? 0 : plan.node_rank * plan.ranks_per_node;
+  const int width = plan.is_elastic ? 1 : Supervisor::width_of_ranks(static_cast<std::size_t>(plan.ranks_per_node));
+  for (int local = 0; local < plan.ranks_per_node && !is_elastic_on_several; ++local) {
+    int error = 0;
+    if (const Status made = RankOutput::check_files(options.output_folder, first + local, width, error); !made.ok())
+      return refuse(made.text(), error);
+  }
+  return {};
+}
+
 int run(const RunOptions& options) {
   const Environment environment = Environment::of_process();
   const Platform platform = Platform::of_this_host();
@@ -313,6 +352,8 @@ int run(const RunOptions& options) {
   if (!options.quiet && options.bind_to != "auto" && !binding->processors.empty()) {
     log_line("note", fmt::format("--bind-to {}: {}", options.bind_to, binding->text));
   }
+  if (const Outcome files = check_output_files(options, *plan); files.code != kExitOk) return files.code;
+
   // The launcher has a connection to each rank, and some ranks have one to each other one. Ranks inherit the limit.
   raise_limit_of_descriptors(std::numeric_limits<uint64_t>::max());
   Supervisor::block_signals();  // before the coordinator's thread starts

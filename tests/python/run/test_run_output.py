@@ -187,3 +187,48 @@ def test_a_command_that_prints_to_a_closed_stream_fails(command, redirection):
     done = subprocess.run(["bash", "-c", f"'{sys.executable}' -m farandole {command} {redirection}"],
                           capture_output=True, text=True, timeout=allowed(60))  # fmt: skip
     assert done.returncode == 74 and "farandole: standard output cannot be written" in done.stderr, done.stderr
+
+
+# ---- The folder of --output-filename ---------------------------------------------------------------------------------
+
+
+def _file(path):
+    path.write_text("")
+
+
+def _folder_in_the_place_of_a_file(path):
+    (path / "rank.1" / "stderr").mkdir(parents=True)
+
+
+def _pipe_in_the_place_of_a_file(path):
+    (path / "rank.1").mkdir(parents=True)
+    os.mkfifo(path / "rank.1" / "stdout")
+
+
+@pytest.mark.parametrize("options", [[], ["--min-np", "1"]])
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (_file, ": Not a directory;"),
+        (_folder_in_the_place_of_a_file, "/rank.1/stderr': Is a directory;"),
+        (_pipe_in_the_place_of_a_file, "/rank.1/stdout' is a pipe, and not a file;"),
+    ],
+)
+def test_a_folder_that_cannot_take_the_files_is_bad_use(tmp_path, make, words, options):
+    folder = tmp_path / "logs"
+    make(folder)
+    code, output, errors = run("echo started", "--output-filename", str(folder), *options)
+    assert (code, output) == (64, ""), errors
+    assert errors.startswith(f"farandole run: --output-filename '{folder}': ") and words in errors
+    assert errors.endswith("; give a folder in which this user can make files\n")
+
+
+def test_a_full_disk_of_the_folder_is_reported_once_and_is_no_success(tmp_path):
+    for rank in (0, 1):
+        (tmp_path / f"rank.{rank}").mkdir()
+        (tmp_path / f"rank.{rank}" / "stdout").symlink_to("/dev/full")
+    code, output, errors = run("echo out; sleep 0.3; echo out; echo error >&2", "--output-filename", str(tmp_path))
+    assert code == 74 and sorted(output.splitlines()) == ["[0] out"] * 2 + ["[1] out"] * 2
+    assert errors.count("cannot be written: No space left on device; the job goes on, and lines are lost") == 1
+    assert f"farandole run: --output-filename: {tmp_path}/rank." in errors
+    assert [(tmp_path / f"rank.{rank}" / "stderr").read_text() for rank in (0, 1)] == ["error\n"] * 2
