@@ -1,7 +1,6 @@
 // WatchedFile watches folders, because many writers write a new file and rename it over the old one. A file of a
-// mounted ConfigMap is a link into the folder ..data, itself a link, which the kubelet replaces: `wanted ->
-// ..data/wanted`,
-// `..data -> ..2026_11_30`. Therefore each folder that holds a link on the way is watched too.
+// mounted ConfigMap is a link into the folder ..data, itself a link, which the kubelet replaces:
+// `wanted -> ..data/wanted`, `..data -> ..2026_11_30`. Each folder that holds a link on the way is watched too.
 #include "system/files/watched_file.h"
 
 #include <sys/inotify.h>
