@@ -190,7 +190,9 @@ std::string Supervisor::failure_text(const Child& child, const Ending& ending) c
         "all ranks the same number of steps, or call join()",
         left, child.rank, child.process.id(), run_whereabouts().text(), ending.text());
   }
-  if (ending.by_signal && ending.number == SIGKILL) {
+  if (child.was_killed) {
+    text += ", by this launcher";
+  } else if (ending.by_signal && ending.number == SIGKILL) {
     text += "; signal 9 often means that the memory limit was reached: see `dmesg` or the pod's events";
   }
   return text;

@@ -73,7 +73,8 @@ class Supervisor {
     bool running = true;
     int stopped_by = 0;  // the signal that stopped it; 0: it is not stopped
     Deadline stopped_since = Deadline::never();
-    bool given_up = false;  // killed because it was stopped for too long
+    bool was_killed = false;  // by this launcher, as the job's WorkerGroup ordered
+    bool given_up = false;    // killed because it was stopped for too long
   };
 
   Supervisor(Options options, Poller poller, UniqueFd signals)
@@ -119,7 +120,7 @@ class Supervisor {
   int exit_code_ = 0;
   bool failed_ = false;
   bool was_terminated_ = false;
-  bool is_drained_ = false;  // by drain(), and this launcher itself has got no SIGTERM yet
+  bool is_drained_ = false;                     // by drain(), and this launcher itself has got no SIGTERM yet
   int next_signal_ = 0;                         // the signal that escalate() sends next
   Deadline escalation_ = Deadline::never();     // when escalate() is called
   Deadline stopped_until_ = Deadline::never();  // when give_up_stopped() is called

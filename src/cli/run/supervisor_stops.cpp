@@ -69,6 +69,7 @@ void Supervisor::kill(Child& child, WorkerGroup::Action::When when) {
     if (when == WorkerGroup::Action::When::stopped_long && !for_long) return;
     child.given_up = true;
   }
+  child.was_killed = true;
   child.process.signal_group(SIGKILL);
 }
 

@@ -177,6 +177,13 @@ def one_dies_and_then_rank_0_as_it_sends_the_state():
     one_dies()
 
 
+def one_never_comes(which):
+    """That worker does not come to init(). Rank 1 dies in a step, if it has come."""
+    if WORKER == int(which):
+        time.sleep(600)
+    one_dies()
+
+
 def the_replacement_has_nothing_to_do():
     """Rank 1 dies in a step, and its replacement ends with 0 before init(). Later rank 2 dies."""
     if WORKER == 3:

@@ -120,6 +120,22 @@ def test_a_replacement_that_ends_with_0_before_init_does_not_end_the_job():
     assert re.search(r"rank 1 \(process \d+\) was lost: exit code 0", job.errors), job.report
 
 
+@pytest.mark.parametrize("flags", ["--elastic-timeout 3", "--start-timeout 3"])
+def test_a_replacement_that_does_not_come_to_init_does_not_keep_the_job(flags):
+    job = Done(f"-np 2 --min-np 1 {flags}", "one_never_comes", 2)
+    assert job.code == 0 and len(job.all_with("total")) == 1, job.report
+    assert "rank 1 was started to join the others, and does not come to init(), and is ended" in job.errors, job.report
+
+
+def test_a_rank_that_does_not_come_to_the_first_generation_is_named_and_ended():
+    job = Done("-np 2 --min-np 1 --elastic-timeout 4", "one_never_comes", 1)
+    assert job.code == 0 and len(job.all_with("total")) == 1, job.report
+    waits, *others = [line for line in job.errors.splitlines() if "rank 1" in line]
+    assert "the next generation waits for rank 1; what has not come after 4 s is ended" in waits, job.report
+    assert "has kept the others waiting for the next generation for too long, and is ended" in others[0], job.report
+    assert others[1].endswith("was lost: signal 9 (Killed), by this launcher"), job.report
+
+
 def test_several_losses_are_survived():
     job = Done("-np 3 --min-np 2 --wait-for-replacements", "many_die")
     assert job.code == 0, job.report
