@@ -102,12 +102,6 @@ struct Outcome {
   bool was_terminated = false;
 };
 
-// `failure`: of ChildProcess::start() or of the supervisor's own resources.
-int exit_code_of_start(const Status& failure) {
-  if (failure.code() == Code::invalid_argument) return kExitNotFound;
-  return failure.code() == Code::unsupported ? kExitCannotRun : exit_code_of_system(failure);
-}
-
 Outcome supervise(Supervisor::Options supervised) {
   auto supervisor = Supervisor::make(std::move(supervised));
   if (!supervisor.ok()) return {fail(supervisor.status().text(), exit_code_of_system(supervisor.status()))};

@@ -68,6 +68,11 @@ void add_horovod_variables(std::map<std::string, std::string>& variables) {
 
 }  // namespace
 
+int exit_code_of_start(const Status& failure) {
+  if (failure.code() == Code::invalid_argument) return kExitNotFound;
+  return failure.code() == Code::unsupported ? kExitCannotRun : exit_code_of_system(failure);
+}
+
 void Supervisor::block_signals() {
   sigset_t set = watched_signals();
   sigaddset(&set, SIGPIPE);
@@ -104,7 +109,7 @@ Status Supervisor::start_all() {
   return {};
 }
 
-Status Supervisor::start(const Rank& rank, int width) {
+Status Supervisor::start(const Rank& rank, int width, int worker) {
   std::map<std::string, std::string> environment = rank.variables;
   add_horovod_variables(environment);
   const Environment inherited = Environment::of_process();
@@ -114,9 +119,14 @@ Status Supervisor::start(const Rank& rank, int width) {
                                      {.directory = {}, .die_with_parent = true, .processors = rank.processors});
   if (!process.ok()) return process.status().while_doing("starting rank " + std::to_string(rank.rank));
   children_.push_back({.rank = rank.rank,
+                       .worker = worker,
                        .process = process.take(),
                        .output = RankOutput(options_.output, *options_.launcher_output, rank.rank, width)});
-  return watch(children_.back());
+  Status watched = watch(children_.back());
+  if (watched.ok()) return {};
+  children_.pop_back();  // kills it; what its descriptors are watched for ends with them
+  streams_.resize(2 * children_.size());
+  return watched;
 }
 
 Status Supervisor::watch(Child& child) {
@@ -240,7 +250,7 @@ void Supervisor::handle_ending(std::size_t index) {
   drain_stream(2 * index);
   drain_stream(2 * index + 1);
   if (options_.note_ended) options_.note_ended(child.rank, child.process.id(), *ending);
-  const bool is_loss = options_.job ? options_.job->ended(static_cast<int>(index), *ending) : !ending->success();
+  const bool is_loss = options_.job ? options_.job->ended(child.worker, *ending) : !ending->success();
   if (is_loss && failed_) log_collateral(child, *ending);
   // Messages of other ranks about a loss may arrive before the lost rank's own end. While no signal has been sent, an
   // end by a signal is then still the cause.
@@ -264,32 +274,55 @@ void Supervisor::fail(int exit_code) {
   escalation_ = Deadline::after_seconds(options_.grace_s);
 }
 
+Supervisor::Child* Supervisor::child_of(int worker) {
+  const std::size_t index = children_of_workers_[static_cast<std::size_t>(worker)];
+  return index == kNotStarted ? nullptr : &children_[index];
+}
+
+// A worker that cannot be started is lost, as one that ends at once: the job decides whether the others go on. An error
+// where no rank runs here: the command itself cannot be run.
+Status Supervisor::start_worker(const WorkerGroup::Action& action) {
+  FDL_CHECK(action.worker == static_cast<int>(children_of_workers_.size()));
+  const std::size_t index = children_.size();
+  const Status started = start({action.rank, action.variables, {}}, 1, action.worker);
+  children_of_workers_.push_back(started.ok() ? index : kNotStarted);
+  if (started.ok() || !any_runs()) return started;
+  log_line("failed", fmt::format("rank {}{} was lost before it began: {}", action.rank, run_whereabouts().text(),
+                                 started.text()));
+  options_.job->ended(action.worker, {.by_signal = false, .number = exit_code_of_start(started)});
+  return {};
+}
+
 Status Supervisor::run_job_actions() {
   if (!options_.job) return {};
   options_.job->tick();
-  for (const WorkerGroup::Action& action : options_.job->take_actions()) {
-    switch (action.kind) {
-      case WorkerGroup::Action::Kind::start:
-        FDL_CHECK(action.worker == static_cast<int>(children_.size()));
-        FDL_RETURN_IF_ERROR(start({action.rank, action.variables, {}}, 1));
-        break;
-      case WorkerGroup::Action::Kind::rename: {
-        Child& child = children_[static_cast<std::size_t>(action.worker)];
-        child.rank = action.rank;
-        child.output.rename(action.rank);
-        break;
+  // Until none is left: the end of a worker that could not be started is an event, which may cause more.
+  for (auto actions = options_.job->take_actions(); !actions.empty(); actions = options_.job->take_actions()) {
+    for (const WorkerGroup::Action& action : actions) FDL_RETURN_IF_ERROR(run_action(action));
+  }
+  return {};
+}
+
+Status Supervisor::run_action(const WorkerGroup::Action& action) {
+  switch (action.kind) {
+    case WorkerGroup::Action::Kind::start:
+      return start_worker(action);
+    case WorkerGroup::Action::Kind::rename:
+      if (Child* child = child_of(action.worker)) {
+        child->rank = action.rank;
+        child->output.rename(action.rank);
       }
-      case WorkerGroup::Action::Kind::kill:
-        kill(children_[static_cast<std::size_t>(action.worker)], action.when);
-        break;
-      case WorkerGroup::Action::Kind::give_up:
-        log_line("ends", fmt::format("the job ends: {}", action.text));
-        fail(action.exit_code);
-        break;
-      case WorkerGroup::Action::Kind::drain:
-        drain(action.exit_code, action.text);
-        break;
-    }
+      break;
+    case WorkerGroup::Action::Kind::kill:
+      if (Child* child = child_of(action.worker)) kill(*child, action.when);
+      break;
+    case WorkerGroup::Action::Kind::give_up:
+      log_line("ends", fmt::format("the job ends: {}", action.text));
+      fail(action.exit_code);
+      break;
+    case WorkerGroup::Action::Kind::drain:
+      drain(action.exit_code, action.text);
+      break;
   }
   return {};
 }

@@ -15,6 +15,9 @@
 
 namespace fdl {
 
+// The exit code of a job without a rank, after the failure of ChildProcess::start() or of other resources.
+int exit_code_of_start(const Status& failure);
+
 class Supervisor {
  public:
   struct Rank {
@@ -68,6 +71,7 @@ class Supervisor {
   };
   struct Child {
     int rank = 0;
+    int worker = -1;  // of an elastic job
     ChildProcess process;
     RankOutput output;
     bool running = true;
@@ -77,13 +81,18 @@ class Supervisor {
     bool given_up = false;    // killed because it was stopped for too long
   };
 
+  static constexpr std::size_t kNotStarted = ~std::size_t{0};
+
   Supervisor(Options options, Poller poller, UniqueFd signals)
       : options_(std::move(options)), poller_(std::move(poller)), signals_(std::move(signals)) {}
   Status start_all();
-  Status start(const Rank& rank, int width);
+  Status start(const Rank& rank, int width, int worker = -1);
   Status watch(Child& child);  // the last one started
   Status run_job_actions();
-  void fail(int exit_code);  // sets the exit code; all ranks end after the grace period
+  Status run_action(const WorkerGroup::Action& action);
+  Status start_worker(const WorkerGroup::Action& action);
+  Child* child_of(int worker);  // null: it could not be started
+  void fail(int exit_code);     // sets the exit code; all ranks end after the grace period
   void drain(int exit_code, const std::string& why);
   void serve_stream(std::size_t index);
   void read_stream(std::size_t index, std::size_t most_bytes);
@@ -116,6 +125,8 @@ class Supervisor {
   UniqueFd signals_;
   std::vector<Child> children_;  // only grows while ranks run, because tokens are indices
   std::vector<Stream> streams_;  // two for each child: output, error
+  // By worker of an elastic job: an index of children_, or kNotStarted.
+  std::vector<std::size_t> children_of_workers_;
   std::string first_last_line_;  // of the rank that failed first
   int exit_code_ = 0;
   bool failed_ = false;

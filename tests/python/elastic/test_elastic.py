@@ -28,13 +28,13 @@ class Done:
     """An elastic job: its output, its errors and its exit code."""
 
     def __init__(self, flags, task, *arguments, timeout=60, command=(FARANDOLE, "run"), shell=False,
-                 lost_after_s=1):  # fmt: skip
+                 lost_after_s=1, program=sys.executable):  # fmt: skip
         variables = {
             name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))
         }
         variables.update(OMP_NUM_THREADS="1", FARANDOLE_LOST_AFTER_S=str(lost_after_s))
         below = ["sh", "-c", '"$@"; exit $?', "sh"] if shell else []
-        task = [*below, sys.executable, os.path.join(HERE, "elastic_tasks.py"), task]
+        task = [*below, program, os.path.join(HERE, "elastic_tasks.py"), task]
         command = [*command, *flags.split(), "--", *task]
         done = subprocess.run([*command, *map(str, arguments)], env=variables, capture_output=True, text=True,
                               timeout=timeout)  # fmt: skip
@@ -166,6 +166,35 @@ def test_without_replacements_the_job_shrinks():
     assert [one["total"] for one in ends] == [4 * 3 + 8 * 2] * 2, job.report
     assert [one["sizes"] for one in ends] == [[3, 3, 2, 2, 2, 2]] * 2, job.report
     assert "generation 2 begins with 2 ranks" in job.errors
+
+
+def _wrapper(folder):
+    """A program that runs Python. It is gone when its two ranks have begun, so that no other one can be started."""
+    path = folder / "wrapper"
+    path.write_text(f"""#!/bin/sh
+    touch {folder}/begun.$FARANDOLE_WORKER
+    [ $FARANDOLE_WORKER = 0 ] || {{ until [ -e {folder}/begun.0 ]; do sleep 0.01; done; rm "$0"; }}
+    exec {sys.executable} "$@"
+    """)
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_ranks_continue_without_a_replacement_that_cannot_be_started(tmp_path):
+    program = _wrapper(tmp_path)
+    job = Done("-np 2 --min-np 1", "one_dies", 0, program=program)
+    assert job.code == 0, job.report
+    assert [(one["total"], one["rank"]) for one in job.all_with("total")] == [(4 * 2 + 8, 0)], job.report
+    words = f"rank 0 was lost before it began: cannot run '{program}': No such file or directory, while starting rank 0"
+    assert job.errors.count(words) == 1 and "generation 2 begins with 1 ranks" in job.errors, job.report
+
+
+def test_a_replacement_that_cannot_be_started_and_is_needed_ends_the_job_in_good_order(tmp_path):
+    job = Done("-np 2 --min-np 2", "one_dies", 0, program=_wrapper(tmp_path))
+    assert job.code == 201, job.report
+    why = "1 rank is left, and the job needs at least 2"
+    assert f"farandole run: the job ends: {why}" in job.errors, job.report
+    assert re.search(rf"\[1\] \S*ShutDownError: the elastic job ends: {why}", job.errors), job.report
 
 
 def test_one_remaining_rank_continues():
