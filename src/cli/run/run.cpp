@@ -110,12 +110,6 @@ Outcome supervise(Supervisor::Options supervised) {
   return {*code, supervisor->was_terminated()};
 }
 
-// The folder of the ranks' histories; empty: none. An option -x wins over the environment.
-std::string history_folder(const RunPlan& plan, const Config& config) {
-  const auto given = plan.variables.find("FARANDOLE_HISTORY_DIR");
-  return given == plan.variables.end() ? config.history_dir : given->second;
-}
-
 // The histories of a job that has succeeded are of no use; after a failure one line says what reads them.
 void end_histories(const std::string& folder, const std::string& mark, bool success) {
   std::error_code failure;
@@ -327,12 +321,27 @@ Outcome check_output_files(const RunOptions& options, const RunPlan& plan) {
   return {};
 }
 
+// The variables of this process as its ranks get them. Without those of options, the launcher and its ranks would have
+// different limits, ports and keys.
+Environment environment_of_ranks(const RunOptions& options, const Environment& environment) {
+  std::map<std::string, std::string> variables = environment.all();
+  if (!options.interfaces.empty()) variables["FARANDOLE_INTERFACES"] = options.interfaces;
+  for (const std::string& setting : options.settings) {
+    const auto equals = setting.find('=');
+    if (equals != std::string::npos) variables[setting.substr(0, equals)] = setting.substr(equals + 1);
+  }
+  return Environment(std::move(variables));
+}
+
 int run(const RunOptions& options) {
   const Environment environment = Environment::of_process();
   const Platform platform = Platform::of_this_host();
   set_run_log(options.writes_json(), whereabouts_of(environment, platform.host_name));
-  auto config = Config::read(environment);
-  if (!config.ok()) return fail(config.status().text(), kExitBadEnvironment);
+  auto config = Config::read(environment_of_ranks(options, environment));
+  if (!config.ok()) {
+    const bool is_of_option = Config::read(environment).ok();
+    return is_of_option ? fail("-x " + config.status().text()) : fail(config.status().text(), kExitBadEnvironment);
+  }
   bool usage = false;
   auto plan = make_run_plan(options, environment, *config, platform, this_machine(environment), usage);
   if (!plan.ok()) return fail(plan.status().text(), usage ? kExitUsage : kExitBadEnvironment);
@@ -360,7 +369,7 @@ int run(const RunOptions& options) {
                 *binding, guardian.ok() ? &*guardian : nullptr,
                 *output};
   const Outcome outcome = plan->is_elastic ? run_elastic(job) : run_steady(job);
-  const std::string folder = history_folder(*plan, *config);
+  const std::string& folder = config->history_dir;
   if (!folder.empty() && job.guardian != nullptr) end_histories(folder, job.guardian->mark(), outcome.code == kExitOk);
   return end_output(**output, outcome);
 }

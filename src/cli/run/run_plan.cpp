@@ -257,12 +257,11 @@ Status set_variables(const PlanInputs& inputs, RunPlan& plan) {
     if (equals == 0) return inputs.refuse(fmt::format("-x '{}' is not NAME=VALUE", setting));
     plan.variables[setting.substr(0, equals)] = setting.substr(equals + 1);
   }
+  // The configuration has the value of -x, and not what the lines above have chosen. It takes an empty variable as
+  // unset.
   plan.start_timeout_s = inputs.config.start_timeout_s;
-  // The configuration takes an empty variable as unset.
   if (const auto given = plan.variables.find(kStartTimeout); given != plan.variables.end() && !given->second.empty()) {
-    const Result<double> parsed = parse_duration(given->second);
-    if (!parsed.ok()) return inputs.refuse(fmt::format("-x {}: {}", kStartTimeout, parsed.status().text()));
-    plan.start_timeout_s = *parsed;
+    FDL_ASSIGN_OR_RETURN(plan.start_timeout_s, parse_duration(given->second));
   }
   return {};
 }

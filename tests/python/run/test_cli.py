@@ -164,11 +164,12 @@ def test_the_limit_of_the_start_is_a_duration_with_a_unit():
         (["--start-timeout", "nan"], "--start-timeout: 'nan' is not a finite number, 0 or more"),
         (["--start-timeout", "inf"], "--start-timeout: 'inf' is not a finite number, 0 or more"),
         (["--start-timeout", "-5"], "--start-timeout: '-5' is not a finite number, 0 or more"),
-        (["-x", "FARANDOLE_START_TIMEOUT_S=soon"], "-x FARANDOLE_START_TIMEOUT_S: 'soon' is not a duration such as"),
-        (["-x", "FARANDOLE_START_TIMEOUT_S=nan"], "-x FARANDOLE_START_TIMEOUT_S: 'nan' is not a duration such as"),
+        (["-x", "FARANDOLE_START_TIMEOUT_S=soon"], "-x FARANDOLE_START_TIMEOUT_S = 'soon' is not a duration such as"),
+        (["-x", "FARANDOLE_LOST_AFTER_S=soon"], "-x FARANDOLE_LOST_AFTER_S = 'soon' is not a duration such as"),
+        (["-x", "FARANDOLE_START_TIMEOUT_S=nan"], "-x FARANDOLE_START_TIMEOUT_S = 'nan' is not a duration such as"),
     ],
 )
-def test_a_malformed_limit_of_the_start_is_refused(words, text):
+def test_a_malformed_limit_is_refused(words, text):
     done = farandole("run", "-np", "1", *words, "--", "true")
     assert done.returncode == 64 and text in done.stderr, done.stderr
 
@@ -339,9 +340,16 @@ def test_run_that_is_killed_leaves_nothing_behind(elastic):
         _until_gone(mark)
 
 
-def test_run_ends_a_rank_that_is_stopped_after_all_others_have_ended():
+# A variable of -x wins over the environment in the launcher too.
+@pytest.mark.parametrize(
+    "options, limit",
+    [([], "0.5"), (["-x", "FARANDOLE_LOST_AFTER_S=0.5"], ""), (["-x", "FARANDOLE_LOST_AFTER_S=500ms"], "2h")],
+)
+def test_run_ends_a_rank_that_is_stopped_after_all_others_have_ended(options, limit):
     script = "if [ $FARANDOLE_RANK = 1 ]; then kill -STOP $$; echo continued; fi"
-    done = farandole("run", "-np", "3", "--", "sh", "-c", script, environment={"FARANDOLE_LOST_AFTER_S": "0.5"})
+    done = farandole(
+        "run", "-np", "3", *options, "--", "sh", "-c", script, environment={"FARANDOLE_LOST_AFTER_S": limit}
+    )
     assert done.returncode == 137, done.stderr
     assert "farandole run: rank 1 (process " in done.stderr and "was stopped by signal 19 (Stopped" in done.stderr
     words = "is stopped, and all others have ended; it is killed if it does not continue within 0.5 s"
@@ -356,6 +364,12 @@ def test_run_waits_for_a_stopped_rank_that_continues():
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[1] done\n"
     assert "is stopped, and all others have ended" in done.stderr and ") continues\n" in done.stderr
+
+
+def test_the_launcher_has_the_job_key_of_its_ranks():
+    task = python("import farandole as f; f.init(); print(f.size())")
+    done = farandole("run", "-np", "2", "-x", "FARANDOLE_JOB_KEY=0123456789abcdef", "--", *task)
+    assert done.returncode == 0 and sorted(done.stdout.splitlines()) == ["[0] 2", "[1] 2"], done.stderr
 
 
 STALLS = """
