@@ -1,9 +1,14 @@
 // farandole explain prints which algorithm runs and why, its steps, and its predicted time beside the alternatives.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
+#include <ranges>
+#include <string>
+#include <string_view>
 
 #include "algorithms/choice/choose.h"
 #include "algorithms/choice/measured_choice.h"
@@ -191,6 +196,19 @@ void print_answer_as_text(const Answer& answer, const GroupShape& shape, int64_t
   print_ways(ways, shape, {.alpha_s = shape.alpha_s, .beta_s = shape.beta_s});
 }
 
+// What follows a colon is for the transport: "ofi:tcp". The transport need not be one of this build.
+Status check_transport(const std::string& text) {
+  constexpr std::array<std::string_view, 6> kNames = {"shm", "tcp", "efa", "ofi", "mpi", "loopback"};
+  for (const auto word : std::views::split(text, '+')) {
+    const std::string_view whole(word.begin(), word.end());
+    if (std::ranges::find(kNames, whole.substr(0, whole.find(':'))) != kNames.end()) continue;
+    return Status(Code::invalid_argument,
+                  fmt::format("--transport '{}': '{}' is not one of {}; several are joined by +: shm+tcp", text, whole,
+                              fmt::join(kNames, ", ")));
+  }
+  return {};
+}
+
 // The groups of hosts, if the query gives them.
 Result<std::optional<GivenNetwork>> given_network(const Query& query) {
   if (query.levels.empty() && query.topology.empty()) return std::optional<GivenNetwork>();
@@ -208,6 +226,7 @@ Result<std::optional<GivenNetwork>> given_network(const Query& query) {
 
 Status explain(const Query& given) {
   Query query = given;
+  if (!query.transport.empty()) FDL_RETURN_IF_ERROR(check_transport(query.transport));
   FDL_ASSIGN_OR_RETURN(const std::optional<GivenNetwork> network, given_network(query));
   RankLevels levels;
   if (network) {

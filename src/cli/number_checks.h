@@ -1,9 +1,12 @@
-// This header provides the checks of options that take a floating-point number. CLI11's own checks accept NaN, because
-// each comparison with NaN is false.
+// This header provides checks of options that take a number. Those of CLI11 accept NaN, because each comparison with
+// NaN is false, and their errors write the largest number with all its digits.
 #pragma once
+
+#include <fmt/format.h>
 
 #include <CLI/App.hpp>
 #include <cmath>
+#include <limits>
 #include <string>
 
 namespace fdl {
@@ -25,6 +28,17 @@ inline CLI::Validator positive_number() {
 
 inline CLI::Validator non_negative_number() {
   return number_check([](double number) { return number >= 0; }, "NONNEGATIVE", ", 0 or more");
+}
+
+// Of an option whose type is int.
+inline CLI::Validator whole_number() {
+  const auto check = [](std::string& text) {
+    int number = 0;
+    const bool is_whole = CLI::detail::lexical_cast(text, number) && number >= 0;
+    return is_whole ? std::string()
+                    : fmt::format("'{}' is not a whole number from 0 to {}", text, std::numeric_limits<int>::max());
+  };
+  return {check, "NONNEGATIVE"};
 }
 
 }  // namespace fdl

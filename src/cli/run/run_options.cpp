@@ -33,8 +33,7 @@ void declare_world(CLI::App& command, RunOptions& o) {
       ->check(CLI::IsMember({"auto", "core", "numa", "none"}))
       ->capture_default_str();
   command.add_flag("--standalone", o.standalone, "One host, whatever the launcher's variables are");
-  command.add_option("--max-restarts", o.restarts, "How often all ranks are started again")
-      ->check(CLI::NonNegativeNumber);
+  command.add_option("--max-restarts", o.restarts, "How often all ranks are started again")->check(whole_number());
   command.add_flag("-m,--module", o.is_module, "The command is a Python module: python -m MODULE");
   command.add_flag("--no-python", o.no_python, "The command is no Python script, even if its name ends in .py");
   command.add_option("-x", o.settings, "NAME=VALUE: a variable for the ranks (they inherit all others anyway)")
@@ -63,12 +62,11 @@ void declare_elastic(CLI::App& command, RunOptions& o) {
       ->check(CLI::Range(1, 65536));
   command.add_option("--max-np,--max-num-proc", o.most, "Elastic: the most ranks there may be")
       ->check(CLI::Range(1, 65536));
-  command.add_option("--reset-limit", o.resets, "Elastic: how often the ranks may begin again")
-      ->check(CLI::NonNegativeNumber);
+  command.add_option("--reset-limit", o.resets, "Elastic: how often the ranks may begin again")->check(whole_number());
   command
       .add_option("--replacements", o.replacements,
                   "Elastic: how many ranks may be started in the place of lost ones; then there are fewer")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number());
   command.add_flag("--wait-for-replacements", o.waits_for_replacements,
                    "Elastic: ranks that are left wait until a lost one is replaced; otherwise it joins them later");
   command.add_option("--np-file", o.count_file,

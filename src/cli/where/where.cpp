@@ -23,6 +23,7 @@ constexpr double kAnswer_s = 5;
 struct WhereOptions {
   int process_id = 0;
   std::string rendezvous;
+  bool has_rendezvous = false;  // it may be empty, which is an error and not the absence of the option
   bool json = false;
   bool stacks = false;
 };
@@ -147,7 +148,7 @@ int ask_at(const WhereOptions& options) {
 }
 
 int where(const WhereOptions& options) {
-  if (!options.rendezvous.empty()) return ask_at(options);
+  if (options.has_rendezvous) return ask_at(options);
   const std::vector<LocalJob> jobs = find_own_jobs(Deadline::after_seconds(kAnswer_s));
   return options.process_id != 0 ? ask_process(options, jobs) : ask_only_job(options, jobs);
 }
@@ -166,7 +167,10 @@ void add_where(CLI::App& app, Work& work) {
   command->add_flag("--stacks", options->stacks,
                     "Show the stacks of each rank's threads too, which Python programs give");
   command->footer("Exit code 0: all ranks answered; 205: some did not; 206: there is no such job.");
-  command->callback([options, &work] { work = [options] { return where(*options); }; });
+  command->callback([options, rendezvous, &work] {
+    options->has_rendezvous = rendezvous->count() > 0;
+    work = [options] { return where(*options); };
+  });
 }
 
 }  // namespace fdl

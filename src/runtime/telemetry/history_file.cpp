@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -16,6 +15,7 @@
 #include "data/dtype.h"
 #include "data/reduce.h"
 #include "schedule/schedule.h"
+#include "system/files/small_file.h"
 
 namespace fdl {
 namespace {
@@ -201,13 +201,9 @@ Result<RankHistory> read_history(ConstBytes bytes) {
 }
 
 Result<RankHistory> read_history_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Status::from_errno("opening " + path);
-  // One byte more than a history has, so that a longer file is found to be none.
-  std::string text(History::kBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  auto history = read_history(bytes_of(text));
+  FDL_ASSIGN_OR_RETURN(const auto text, read_small_file(path, History::kBytes));
+  if (!text) return Status::from_errno("opening " + path, ENOENT);
+  auto history = read_history(bytes_of(*text));
   if (!history.ok()) return Status(history.status().code(), path + ": " + history.status().text());
   return history;
 }

@@ -56,6 +56,11 @@ def test_run_of_a_program_that_cannot_start_ends_as_in_a_shell(program, code, te
         (["run", "--npp", "2", "--", "true"], "farandole run: '--npp' is not an option; do you mean --np?"),
         (["bench", "--qqqqqq"], "farandole bench: '--qqqqqq' is not an option; `farandole bench --help` lists"),
         (["bench", "word"], "farandole bench: 'word' is not an option"),
+        (
+            ["run", "--replacements", "-1", "--", "true"],
+            "'-1' is not a whole number from 0 to 2147483647",
+        ),
+        (["run", "--max-restarts", "1e309", "--", "true"], "'1e309' is not a whole number from 0 to 2147483647"),
         (["run", "-np", "0", "--", "true"], "-np (--nproc-per-node) '0' is neither a number above 0 nor auto"),
     ],
 )
@@ -712,6 +717,20 @@ def test_explain_refuses_more_hosts_than_ranks():
     done = farandole("explain", "--ranks", "8", "--hosts", "9")
     assert done.returncode == 64
     assert "--hosts 9: 8 ranks are on at most 8 hosts" in done.stderr
+
+
+@pytest.mark.parametrize("transport", ["abc", "shm,tcp", "shm+", "tcp+abc", "TCP", ":tcp"])
+def test_explain_refuses_an_unknown_transport(transport):
+    done = farandole("explain", "--transport", transport)
+    assert done.returncode == 64 and done.stdout == ""
+    assert f"farandole explain: --transport '{transport}': '" in done.stderr
+    assert "is not one of shm, tcp, efa, ofi, mpi, loopback; several are joined by +: shm+tcp" in done.stderr
+
+
+@pytest.mark.parametrize("transport", ["shm+efa", "ofi:tcp;ofi_rxm", "mpi"])
+def test_explain_takes_transports_that_a_build_may_lack(transport):
+    done = farandole("explain", "--transport", transport)
+    assert done.returncode == 0 and f"over {transport}: " in done.stdout, done.stderr
 
 
 # ---- NUMA nodes ------------------------------------------------------------------------------------------------------

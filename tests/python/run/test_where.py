@@ -249,7 +249,10 @@ def test_where_refuses_what_is_no_job(tmp_path):
         done = where(str(os.getpid()))
         assert done.returncode == 206
         assert f"process {os.getpid()} serves no job of this user on this host and is no rank of one" in done.stderr
-        assert where("--rendezvous", "nonsense", environment={"FARANDOLE_JOB_KEY": "0" * 32}).returncode == 206
+        for nonsense in ["nonsense", ""]:
+            done = where("--rendezvous", nonsense, environment={"FARANDOLE_JOB_KEY": "0" * 32})
+            assert done.returncode == 206, done.stderr
+            assert f"farandole where: the rendezvous '{nonsense}' is not tcp://host:port" in done.stderr
         assert where("word").returncode == 64
 
 

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <thread>
@@ -125,6 +127,15 @@ TEST(HistoryFile, ThatDoesNotExistIsNamed) {
   const auto history = read_history_file("/no/such/file.bin");
   ASSERT_FALSE(history.ok());
   EXPECT_THAT(history.status().text(), HasSubstr("opening /no/such/file.bin: No such file or directory"));
+}
+
+TEST(HistoryFile, ThatIsNoRegularFileIsRefusedAtOnce) {
+  const std::string path = testing::TempDir() + "history-pipe-" + std::to_string(::getpid());
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const auto history = read_history_file(path);
+  ::unlink(path.c_str());
+  ASSERT_FALSE(history.ok());
+  EXPECT_EQ(history.status().text(), "'" + path + "' cannot be read: it is a pipe and no regular file");
 }
 
 // ---- The report ----
