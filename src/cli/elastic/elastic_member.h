@@ -53,7 +53,7 @@ class ElasticMember final : public WorkerGroup {
   Deadline next() const override;
   void tick() override;
   std::vector<Action> take_actions() override {
-    releases_ = std::exchange(holds_, false);
+    releases_ = std::exchange(holds_, false) || releases_;
     return std::exchange(actions_, {});
   }
   bool stays() const override { return (!is_over_ || has_succeeded()) && !is_leaving_; }
