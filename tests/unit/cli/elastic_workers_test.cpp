@@ -72,16 +72,22 @@ class Worker {
   }
   void send(const std::string& words) { ::send(fd_.get(), words.data(), words.size(), MSG_NOSIGNAL); }
   std::string received(Driven& driven) {
-    turn_until(driven, [&] {
-      std::array<char, 512> bytes;
-      const ssize_t count = ::recv(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-      if (count > 0) text_.append(bytes.data(), static_cast<std::size_t>(count));
-      return count == 0 || text_.ends_with('\n');
-    });
+    turn_until(driven, [&] { return read() == 0 || text_.ends_with('\n'); });
+    return std::exchange(text_, {});
+  }
+  std::string received_now() {
+    read();
     return std::exchange(text_, {});
   }
 
  private:
+  ssize_t read() {
+    std::array<char, 512> bytes;
+    const ssize_t count = ::recv(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (count > 0) text_.append(bytes.data(), static_cast<std::size_t>(count));
+    return count;
+  }
+
   std::string number_;
   UniqueFd fd_;
   std::string text_;
@@ -492,6 +498,24 @@ TEST_F(Member, IntroducesItselfAndForwardsLinesOfItsRanks) {
   EXPECT_TRUE((**member_).ended(0, {.by_signal = true, .number = 9}));
   ASSERT_TRUE(receive(Kind::node_ended));
   EXPECT_EQ(received_.message.number, -9);
+}
+
+// Their ranks leave with callbacks if they get SIGTERM before they read that the job ends.
+TEST_F(Member, ReleasesRanksOfATerminatedJobAfterTheyHaveGotTheSignal) {
+  start();
+  send({.kind = Kind::node_start, .id = 7, .number = 0, .rank = 0});
+  ASSERT_TRUE(turn_until(*member_, [&] { return member_->first(Action::Kind::start) != nullptr; }));
+  Worker worker(*member_->first(Action::Kind::start));
+  ASSERT_TRUE(receive(Kind::node_requests));
+  send({.kind = Kind::node_ends, .id = 1, .number = 202, .key = "the leader was requested to end"});
+  ASSERT_TRUE(turn_until(*member_, [&] {
+    port_->serve();
+    return member_->first(Action::Kind::drain) != nullptr;
+  }));
+  EXPECT_EQ(worker.received_now(), "");
+  // As the supervisor does, until no actions are left.
+  for (const Action& action : (**member_).take_actions()) member_->actions.push_back(action);
+  EXPECT_EQ(worker.received(*member_), "end the leader was requested to end\n");
 }
 
 TEST_F(Member, NotifiesItsLeaderWhenItLeaves) {
