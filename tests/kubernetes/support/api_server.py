@@ -17,7 +17,8 @@ class ApiServer:
     """`put` and `delete` change objects, `write` adds lines to logs. cut() breaks all connections, in the middle of a
     line too; forget() makes old versions unknown (410 Gone); `refuses`: the next so many requests get 503; `tears`: so
     many of the next lines of streams break in their middle, with their connection; `unreachable`: pods whose nodes do
-    not answer, so that their logs cannot be read."""
+    not answer, so that their logs cannot be read; `answers`: texts by the ends of paths, instead of their objects,
+    "/pods?" for the watch; `is_silent`: nothing is answered."""
 
     def __init__(self, folder):
         self.changed = threading.Condition()
@@ -26,6 +27,7 @@ class ApiServer:
         self.logs, self.events, self.requests = {}, [], []
         self.refuses = self.tears = 0
         self.forbidden, self.unreachable, self.connections = set(), set(), set()
+        self.answers, self.is_silent, self.has_ended = {}, False, threading.Event()
         self.page = 1000  # nodes at most in an answer
         self.clock = datetime.datetime(2026, 1, 1)
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"api": self}))
@@ -44,6 +46,7 @@ class ApiServer:
         )  # fmt: skip
 
     def end(self):
+        self.has_ended.set()
         self.http.shutdown()
         self.http.server_close()
         self.cut()
@@ -141,6 +144,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _answer(self, path, query):
+        if self.api.is_silent:
+            self.api.has_ended.wait()
+        for end, text in self.api.answers.items():
+            if path.endswith(end.rstrip("?")) and ("watch" in query) == end.endswith("?"):
+                return self._send(text)
         if self.api.refuses:
             self.api.refuses -= 1
             return self._fail(503, "ServiceUnavailable", "the server is starting")

@@ -77,7 +77,7 @@ def main(command, words):
 
 
 def _run(o):
-    follower = Follower(Kubectl(o.namespace, o.context), o)
+    follower = Follower(Kubectl(o.namespace, o.context, o.limit), o)
     if o.follows:
         code = follower.follow()
     else:

@@ -31,7 +31,7 @@ def reason_of(kubectl, pod):
     if reason is None:
         selector = f"involvedObject.name={pod['metadata']['name']}"
         try:
-            events = kubectl.get(kubectl.path("events"), fieldSelector=selector)["items"]
+            events, _ = kubectl.get_items(kubectl.path("events"), fieldSelector=selector)
         except ApiError as error:
             return word, f"its events cannot be read: {error}"
         warnings = [event for event in events if event.get("type") == "Warning"]
@@ -83,6 +83,7 @@ class Follower:
         self._away = set()  # the paths of watches without a connection
         self._away_since, self._idle_since = None, time.monotonic()
         self._was_reached = False
+        self._ends = None  # the time of --limit
 
     # ---- One look ----
 
@@ -101,20 +102,22 @@ class Follower:
     def _find(self):
         if self._path is None and (found := outcome.find(self.kubectl, self.o.name)):
             self._path, self.controller = found
-            self.kind = self.controller["kind"]
+            self.kind = self.controller.get("kind")
         self._has_no_object = self._path is None
 
     # ---- Following ----
 
     def follow(self):
         """Until the job has ended, --limit has passed, or nothing has run for --timeout. Returns the exit code."""
-        ends = None if self.o.limit is None else time.monotonic() + self.o.limit
+        ends = self._ends = None if self.o.limit is None else time.monotonic() + self.o.limit
         self._watch(self.kubectl.path("pods"), self._take_pods, **self._selector())
         looks_at = 0.0
         try:
             while self._outcome()[0] not in (COMPLETE, FAILED):
                 now = time.monotonic()
                 if ends is not None and now > ends:
+                    if not self._was_reached:
+                        raise ApiError(f"the API server has not answered within {self.o.limit:g} s (--limit)")
                     return self._give_up(f"{self.o.limit:g} s have passed (--limit)")
                 if self._away_since is not None:  # what pods do is unknown
                     if now - self._away_since > self.o.timeout:
@@ -129,7 +132,11 @@ class Follower:
                 self._handle_one(0.2)
             self._drain()
         finally:
-            for one in [*self._watches, *self._readers.values()]:
+            threads = [*self._watches, *self._readers.values()]
+            for one in threads:
+                one.stop(0)
+            self.kubectl.end_requests()
+            for one in threads:
                 one.stop()
         return self._end()
 
@@ -267,7 +274,7 @@ class Follower:
 
         def is_same():
             try:
-                return pod_state.uid(self.kubectl.get(f"{self.kubectl.path('pods')}/{name}")) == uid
+                return pod_state.uid(self.kubectl.get_named(f"{self.kubectl.path('pods')}/{name}")) == uid
             except ApiError as error:
                 if error.reason != "Forbidden":  # a role may allow lists and watches alone; then the watch tells
                     raise
@@ -294,6 +301,8 @@ class Follower:
     def _drain(self):
         """The last lines: pods are listed once more, because a watch may be behind, and their logs read to the end."""
         ends = time.monotonic() + _DRAIN_S
+        if self._ends is not None:
+            ends = min(ends, max(self._ends, time.monotonic() + 1))
         try:
             self._take_pods(Watch(self.kubectl, self.kubectl.path("pods"), None, None, **self._selector()).list_again())
         except ApiError as error:

@@ -1,14 +1,22 @@
 """kubectl as the way to the API server: it has the user's configuration and credentials. Paths are those of the API."""
 
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
+import threading
+import time
 from urllib.parse import urlencode
 
 _OWN_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"  # of the pod that this process runs in
-_SHORT_S = 30
+_SHORT_S = 30  # of one request
+_LATE_S = 2  # of one after the limit of the command, such as for the reason why a pod waits
+_END_S = 2  # for kubectl to end after the limit of its request
+_SHOWN = 80  # characters of an answer in an error
+# The output of kubectl. It is UTF-8 whatever the locale.
+_TEXT = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8", "errors": "replace"}
 # What kubectl tries where its configuration names no cluster.
 _NO_CLUSTER = "The connection to the server localhost:8080 was refused"
 # What it writes where its configuration is at fault, and where the program that gives it credentials is.
@@ -67,8 +75,44 @@ def error_of(text):
     return ApiError(text, "Expired" if reason == "Gone" else reason)
 
 
+def object_of(text):
+    """The JSON object without its nulls, which mean the same as no value. None if the text is none."""
+    try:
+        found = json.loads(text, object_hook=_without_nulls)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _without_nulls(found):
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def is_named(one):
+    """Whether this is an object of Kubernetes, with a name."""
+    if not isinstance(one, dict) or not all(isinstance(one.get(key, {}), dict) for key in ("spec", "status")):
+        return False
+    metadata = one.get("metadata")
+    return isinstance(metadata, dict) and isinstance(metadata.get("name"), str)
+
+
+def wrong_answer(path, text):
+    """The ApiError for an answer that Kubernetes does not give."""
+    start = " ".join(text[: 4 * _SHOWN].split())[:_SHOWN] or "nothing"
+    return ApiError(
+        f"the answer to {path} is not that of an API server: {start!r}; a proxy may have sent it: "
+        "`kubectl config view --minify` shows the server's address"
+    )
+
+
 class Kubectl:
-    def __init__(self, namespace=None, context=None):
+    """Requests of several threads. After `limit_s` each has _LATE_S, and none is sent once one was not answered."""
+
+    def __init__(self, namespace=None, context=None, limit_s=None):
+        self._limit_s = limit_s
+        self._ends = math.inf if limit_s is None else time.monotonic() + limit_s
+        self._has_failed_late = False
+        self._running, self._lock = set(), threading.Lock()
         self.program = shutil.which("kubectl")
         if not self.program:
             raise FileNotFoundError("kubectl is not in PATH; install it, and try `kubectl get pods`")
@@ -77,9 +121,9 @@ class Kubectl:
 
     def _configured_namespace(self):
         words = ["config", "view", "--minify", "-o", "jsonpath={..namespace}"]
-        done = subprocess.run([self.program, *words, *self._common], capture_output=True, text=True)
-        if done.returncode == 0 and done.stdout.strip():
-            return done.stdout.strip()
+        code, output, _ = self._run([self.program, *words, *self._common], self._seconds())
+        if code == 0 and output.strip():
+            return output.strip()
         if os.path.exists(_OWN_NAMESPACE):
             with open(_OWN_NAMESPACE) as file:
                 return file.read().strip()
@@ -97,25 +141,69 @@ class Kubectl:
 
     def get(self, path, **query):
         """The object at that path. ApiError if the server answers with an error or cannot be reached."""
-        done = subprocess.run(self.words(path, _SHORT_S, **query), capture_output=True, text=True)
-        if done.returncode:
-            raise error_of(done.stderr)
-        return json.loads(done.stdout)
+        text = self.text(path, **query)
+        found = object_of(text)
+        if found is None:
+            raise wrong_answer(path, text)
+        return found
+
+    def get_named(self, path, **query):
+        """The object at that path, which has a name."""
+        found = self.get(path, **query)
+        if not is_named(found):
+            raise wrong_answer(path, json.dumps(found))
+        return found
+
+    def get_items(self, path, key="items", are_right=lambda items: True, **query):
+        """(the objects of the list at that path, the list itself)."""
+        found = self.get(path, **query)
+        items = found.get(key, [] if str(found.get("kind", "")).endswith("List") else None)
+        if not isinstance(items, list) or not all(isinstance(one, dict) for one in items) or not are_right(items):
+            raise wrong_answer(path, json.dumps(found))
+        metadata = found.get("metadata")
+        return items, {**found, "metadata": metadata if isinstance(metadata, dict) else {}}
 
     def text(self, path, **query):
-        """The text at that path, such as a log."""
-        done = subprocess.run(self.words(path, _SHORT_S, **query), capture_output=True, text=True, errors="replace")
-        if done.returncode:
-            raise error_of(done.stderr)
-        return done.stdout
+        """The text at that path, such as a log. ApiError as from get()."""
+        limit_s = self._seconds()
+        try:
+            code, output, errors = self._run(self.words(path, math.ceil(limit_s), **query), limit_s)
+            if code:
+                raise error_of(errors)
+        except ApiError as error:
+            if time.monotonic() > self._ends and not error.reason:
+                self._has_failed_late = True
+            raise
+        return output
 
     def stream(self, path, limit_s, **query):
         """A process that prints the answer line by line. The caller ends it and waits for it."""
-        return subprocess.Popen(
-            self.words(path, limit_s, **query),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            bufsize=1,
-        )
+        return subprocess.Popen(self.words(path, limit_s, **query), bufsize=1, **_TEXT)
+
+    def end_requests(self):
+        """Ends the requests of all threads but streams. They raise ApiError."""
+        with self._lock:
+            for process in self._running:
+                process.kill()
+
+    def _seconds(self):
+        """How long the next request may take."""
+        left = self._ends - time.monotonic()
+        if left < _LATE_S and self._has_failed_late:
+            raise ApiError(f"the API server has not answered within {self._limit_s:g} s (--limit)")
+        return min(_SHORT_S, max(left, _LATE_S))
+
+    def _run(self, words, limit_s):
+        """(exit code, output, errors) of kubectl. ApiError if it does not end, such as a program that logs in."""
+        with subprocess.Popen(words, **_TEXT) as process:
+            with self._lock:
+                self._running.add(process)
+            try:
+                output, errors = process.communicate(timeout=limit_s + _END_S)
+            except subprocess.TimeoutExpired:
+                raise ApiError(f"kubectl has not ended within {limit_s + _END_S:.0f} s") from None
+            finally:
+                process.kill()
+                with self._lock:
+                    self._running.discard(process)
+        return process.returncode, output, errors

@@ -55,11 +55,12 @@ class LogReader:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def stop(self):
+    def stop(self, timeout=5):
+        """Ends the thread, after its present request at the latest; `timeout`: how long to wait for it."""
         self._over.set()
         if self._process:
             self._process.kill()
-        self._thread.join(timeout=5)
+        self._thread.join(timeout)
 
     def _run(self):
         pause = _PAUSE_S

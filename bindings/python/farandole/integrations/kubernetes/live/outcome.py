@@ -26,14 +26,14 @@ def find(kubectl, name):
     """(path of its collection, the object) that `gen` made under that name; None if there is none.
 
     ApiError if the server cannot be reached, or if there is none and the rights for some kinds are missing."""
-    groups = {group["name"] for group in kubectl.get("/apis")["groups"]}
+    groups = {group.get("name") for group in kubectl.get_items("/apis", "groups")[0]}
     refused = []
     for resource, group, version in KINDS:
         if group not in groups:
             continue
         path = kubectl.path(resource, group, version)
         try:
-            return path, kubectl.get(f"{path}/{name}")
+            return path, kubectl.get_named(f"{path}/{name}")
         except ApiError as error:
             if error.reason == "Forbidden":
                 refused.append(resource)
@@ -47,7 +47,7 @@ def find(kubectl, name):
 def of(controller):
     """(COMPLETE, FAILED, SUSPENDED or RUNNING, the reason) of an object of one of the KINDS."""
     status, spec = controller.get("status") or {}, controller.get("spec") or {}
-    true = {one["type"]: one for one in status.get("conditions") or [] if one.get("status") == "True"}
+    true = {one.get("type"): one for one in status.get("conditions") or [] if one.get("status") == "True"}
     for words, state in ((("Failed",), FAILED), (("Complete", "Completed", "Succeeded"), COMPLETE)):
         for word in words:
             if word in true:

@@ -7,7 +7,7 @@ from .. import values
 from ..errors import WrongCombination
 from ..location.labels import DEFAULT, location_of
 from ..options import Parser
-from .kubectl import ApiError, Kubectl
+from .kubectl import ApiError, Kubectl, is_named
 
 KUBECTL_MISSING, UNREACHABLE, NO_INPUT, WRONG_DATA = 127, 69, 66, 65
 _PAGE = 500  # nodes an answer
@@ -38,9 +38,9 @@ def _nodes_of_cluster(o):
     found, more = [], None
     while True:
         query = {"labelSelector": o.selector, "limit": _PAGE, "continue": more}
-        answer = kubectl.get("/api/v1/nodes", **query)
-        found += answer.get("items") or []
-        more = (answer.get("metadata") or {}).get("continue") or None
+        nodes, answer = kubectl.get_items("/api/v1/nodes", are_right=lambda nodes: all(map(is_named, nodes)), **query)
+        found += nodes
+        more = answer["metadata"].get("continue") or None
         if not more:
             return found
 

@@ -1,10 +1,9 @@
 """A watch of objects of the API: a thread that lists them, follows their changes, and resumes after interruptions."""
 
-import json
 import threading
 import time
 
-from .kubectl import ApiError, error_of
+from .kubectl import ApiError, error_of, is_named, object_of, wrong_answer
 
 WATCH_S = 300  # the server ends a watch after this time, and the next one goes on from the same version
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5
@@ -28,27 +27,31 @@ class Watch:
         self._report, self._trouble = report, trouble
         self._objects, self._version, self._was_reached = {}, None, False
         self._process, self._lock, self._over = None, threading.Lock(), False
+        self._pause = _FIRST_PAUSE_S  # before the next attempt; doubled until an event arrives
         self.error = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self):
         self._thread.start()
 
-    def stop(self):
+    def stop(self, timeout=5):
+        """Ends the thread, after its present request at the latest; `timeout`: how long to wait for it."""
         with self._lock:
             self._over = True
             if self._process:
                 self._process.kill()
-        self._thread.join(timeout=5)
+        self._thread.join(timeout)
 
     def list_again(self):
         """The current objects by name, read now. ApiError if that fails."""
-        answer = self._kubectl.get(self._path, **self._selector)
+        items, answer = self._kubectl.get_items(
+            self._path, are_right=lambda found: all(map(is_named, found)), **self._selector
+        )
         self._version = answer["metadata"].get("resourceVersion")
-        return {one["metadata"]["name"]: one for one in answer["items"]}
+        return {one["metadata"]["name"]: one for one in items}
 
     def _run(self):
-        pause, is_lost = _FIRST_PAUSE_S, False
+        is_lost = False
         while not self._over:
             try:
                 if self._version is None:
@@ -59,7 +62,7 @@ class Watch:
                     self._kubectl.get(self._path, limit=1, **self._selector)
                 if is_lost:
                     self._trouble(None)
-                pause, is_lost = _FIRST_PAUSE_S, False
+                is_lost = False
                 self._follow()
             except _Expired:
                 self._version = None
@@ -72,8 +75,8 @@ class Watch:
                 if not is_lost:
                     self._trouble(error)
                 is_lost = True
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                time.sleep(self._pause)
+                self._pause = min(2 * self._pause, _LONGEST_PAUSE_S)
 
     def _follow(self):
         """Reads one watch until the server or the network ends it."""
@@ -109,19 +112,26 @@ class Watch:
 
     def _take(self, line):
         """Applies one event. Returns 1 for an event that was understood."""
-        try:
-            event = json.loads(line)
-        except ValueError:
-            return 0  # the connection ended in the middle of a line: the event comes again
-        changed = event.get("object", {})
+        if not line.strip():
+            return 0
+        event = object_of(line) or {}
+        changed = event.get("object")
+        if not isinstance(changed, dict):
+            changed = {}
         if event.get("type") == "ERROR":
             if changed.get("code") == 410:
                 raise _Expired
             raise ApiError(f"the watch of {self._path} failed: {changed.get('message')}", changed.get("reason", ""))
-        self._version = changed["metadata"]["resourceVersion"]
-        if event["type"] == "BOOKMARK":
+        version = changed["metadata"].get("resourceVersion") if isinstance(changed.get("metadata"), dict) else None
+        is_bookmark = event.get("type") == "BOOKMARK"
+        if version is None or not (is_bookmark or is_named(changed)):
+            if line.endswith("\n"):
+                raise wrong_answer(self._path, line)
+            return 0  # the connection ended in the middle of a line: the event comes again
+        self._version, self._pause = version, _FIRST_PAUSE_S
+        if is_bookmark:
             return 1
-        if event["type"] == "DELETED":
+        if event.get("type") == "DELETED":
             self._objects.pop(changed["metadata"]["name"], None)
         else:
             self._objects[changed["metadata"]["name"]] = changed
