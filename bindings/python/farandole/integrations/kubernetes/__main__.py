@@ -19,7 +19,13 @@ LOST_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def main(words=None):
     words = sys.argv[1:] if words is None else words
+    if sys.stderr is None:  # closed; print() would write to standard output
+        sys.stderr = open(os.devnull, "w")
+    if sys.stdout is None:
+        print("farandole kubernetes: standard output is closed; redirect it to /dev/null", file=sys.stderr)
+        return CANNOT_WRITE
     try:
+        _prepare_output(words)
         code = _run(words)
         sys.stdout.flush()
         return code
@@ -33,7 +39,18 @@ def main(words=None):
         return CANNOT_WRITE
 
 
+def _prepare_output(words):
+    """A manifest is UTF-8 whatever the locale. Other texts have escapes for what the terminal cannot show."""
+    change = {"encoding": "utf-8"} if words[:1] == ["gen"] and not {"-h", "--help"} & {*words} else {}
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace", **change)
+
+
 def _run(words):
+    for word in words:
+        if not word.isascii() and any("\ud800" <= one <= "\udfff" for one in word):
+            print(f"farandole kubernetes: the argument {word!r} is not UTF-8", file=sys.stderr)
+            return USAGE_ERROR
     if not words or words[0] in ("-h", "--help"):
         print(USAGE)
         return 0 if words else USAGE_ERROR

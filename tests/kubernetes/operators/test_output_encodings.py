@@ -1,0 +1,52 @@
+"""`farandole kubernetes` with closed standard streams, and with encodings other than UTF-8."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from api_pods import pod
+from live_commands import RUNNING
+
+
+def run(*words, variables=None, redirection=""):
+    code = "import sys; from farandole.integrations.kubernetes.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-c", code, *words]
+    return subprocess.run(command, env={**os.environ, **(variables or {})}, capture_output=True)
+
+
+GEN = ["gen", "job", "--name", "train", "--image", "image", "--env", "PLACE=Zürich ☃"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16", "ascii:strict"])
+def test_a_manifest_is_utf_8_whatever_the_encoding_of_the_output(encoding):
+    done = run(*GEN, "--", "python", variables={"PYTHONIOENCODING": encoding})
+    assert done.returncode == 0, done.stderr
+    assert "Zürich ☃" in done.stdout.decode()
+    assert done.stdout == run(*GEN, "--", "python", variables={"PYTHONIOENCODING": "utf-8"}).stdout
+
+
+def test_logs_have_escapes_for_what_the_output_cannot_show(api):
+    api.put_job()
+    api.put_pod(pod(0))
+    api.write("train-0-x1", "Zürich ☃")
+    done = run("logs", "train", variables={"PYTHONIOENCODING": "latin-1"})
+    assert done.returncode == RUNNING, done.stderr
+    assert done.stdout.decode("latin-1").splitlines()[-1] == "0| Zürich \\u2603"
+
+
+def test_an_argument_that_is_not_utf_8_is_rejected():
+    done = run("gen", "job", "--name", "train", "--image", "image", "--env", b"A=\xff", "--", "python")
+    assert done.returncode == 64 and done.stdout == b""
+    assert done.stderr == b"farandole kubernetes: the argument 'A=\\udcff' is not UTF-8\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], [*GEN, "--", "python"]], ids=["help", "gen"])
+def test_a_closed_standard_output_is_an_error_and_a_closed_standard_error_is_none(words):
+    done = run(*words, redirection=">&-")
+    assert (done.returncode, done.stderr.decode()) == (
+        74,
+        "farandole kubernetes: standard output is closed; redirect it to /dev/null\n",
+    )
+    quiet = run(*words, redirection="2>&-")
+    assert (quiet.returncode, quiet.stderr) == (0, b"") and quiet.stdout == run(*words).stdout
