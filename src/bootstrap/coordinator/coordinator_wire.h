@@ -44,8 +44,8 @@ struct CoordinatorMessage {
     node_hello = 10,  // members[0]: rank: the node's number or -1, size: its capacity in ranks; key: pod; value: node
     // id: the worker; rank: the rank whose loss it detected, or -1; number: 1 if it lacks the state
     node_requests = 11,
-    node_ended = 12,     // id: the worker; number: the exit code, or minus the signal
-    node_leaving = 13,   // the node has been requested to end
+    node_ended = 12,    // id: the worker; number: the exit code, or minus the signal
+    node_leaving = 13,  // the node has been requested to end
     // from a rank, about an ordered communicator without progress
     progress_query = 14,  // key: the communicator; id: the query; ranks: the queried ones; number: its validity in ns
     progress_reply =

@@ -32,8 +32,8 @@ void OrderFollower::lock(Plan&& plan) {
   }
   ++epochs_;
   submissions_.lock(
-      std::move(plan.locked), [this](const std::string& name) { return exchange_.cached(name); },
-      optimistic_, plan.rounds);
+      std::move(plan.locked), [this](const std::string& name) { return exchange_.cached(name); }, optimistic_,
+      plan.rounds);
   if (Trace* trace = operations_.telemetry().trace(); trace != nullptr) trace->locked(*submissions_.order());
   if (leaving_group_) submissions_.leave("this rank leaves the group");
   if (refuses_orders_) submissions_.leave(kSharedDevice);
