@@ -185,12 +185,9 @@ void ElasticJob::start_one(int place) {
   }
   const int local = smallest_free(locals);
   // Another node may come much later than the first worker.
-  const bool is_first = generations_.generation() == 0;
-  if (is_first && !timeout_.is_never()) start_timeout();
-  runners_[worker] = {.label = rank,
-                      .index = static_cast<int>(own_.size()),
-                      .local = local,
-                      .first_request = is_first ? Deadline::never() : Deadline::after_seconds(options_.timeout_s)};
+  if (generations_.generation() == 0 && !timeout_.is_never()) start_timeout();
+  runners_[worker] = {
+      .label = rank, .index = static_cast<int>(own_.size()), .local = local, .first_request = until_first_request()};
   if (place != own_place()) {
     return port_->send(*nodes_.peer_of(place), {.kind = Kind::node_start,
                                                 .id = static_cast<uint64_t>(worker),
@@ -207,6 +204,11 @@ void ElasticJob::start_one(int place) {
   }
   actions_.push_back(
       {.kind = Action::Kind::start, .worker = runners_[worker].index, .rank = rank, .variables = std::move(variables)});
+}
+
+// Before the first generation, the first worker that requests it starts the clock for the others.
+Deadline ElasticJob::until_first_request() const {
+  return generations_.generation() == 0 ? Deadline::never() : Deadline::after_seconds(options_.timeout_s);
 }
 
 // `worker` is the supervisor's index here; note_end() takes a number of Generations.

@@ -84,6 +84,7 @@ class ElasticJob final : public WorkerGroup {
   void end_late_workers();
   void warn_of_late_workers();
   void start_timeout();
+  Deadline until_first_request() const;
   void kill(int worker, Action::When when);
   int own_place() const { return options_.limits.place; }
   void join(const WorkerListener::Request& request);

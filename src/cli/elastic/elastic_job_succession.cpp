@@ -65,7 +65,10 @@ void ElasticJob::adopt(int place, const HeldWorker& one) {
   Generations::Held held = one.held;
   held.requesting = false;  // join() notes it
   generations_.adopt(one.worker, place, held);
-  runners_[one.worker] = {.label = std::max(0, held.rank), .index = -1, .local = one.local};
+  runners_[one.worker] = {.label = std::max(0, held.rank),
+                          .index = -1,
+                          .local = one.local,
+                          .first_request = held.joined > 0 ? Deadline::never() : until_first_request()};
 }
 
 // Only nodes of the node list with which this node has taken over may follow it, and only before the first generation
