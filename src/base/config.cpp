@@ -9,6 +9,7 @@
 #include <optional>
 #include <sstream>
 
+#include "base/escape.h"
 #include "base/horovod_variables.h"
 #include "base/log.h"
 #include "base/nearest.h"
@@ -156,8 +157,8 @@ Status check_options(const Config& config, const std::map<std::string, std::stri
     const bool known = std::any_of(config.settings.begin(), config.settings.end(),
                                    [&name = name](const Setting& setting) { return setting.name == name; });
     if (!known) {
-      return Status(Code::invalid_argument,
-                    "option '" + name + "' = '" + value + "' does not exist; `farandole config` lists the options");
+      return Status(Code::invalid_argument, "option " + quoted_text(name) + " = " + quoted_text(value) +
+                                                " does not exist; `farandole config` lists the options");
     }
   }
   return {};
@@ -232,7 +233,7 @@ Config::PortRange Config::rank_ports() const {
 Result<std::size_t> parse_bytes(std::string_view text) {
   const std::string_view whole = text;
   const auto refuse = [&] {
-    return Status(Code::invalid_argument, "'" + std::string(whole) + "' is not a size such as 4096, 64K, 1M or 2G");
+    return Status(Code::invalid_argument, quoted_text(whole) + " is not a size such as 4096, 64K, 1M or 2G");
   };
   const auto number = take_number(text);
   if (!number) return refuse();
@@ -261,7 +262,7 @@ Result<std::size_t> parse_bytes(std::string_view text) {
 Result<double> parse_duration(std::string_view text) {
   double seconds = 0;
   if (parse_into(text, seconds)) return seconds;
-  return Status(Code::invalid_argument, "'" + std::string(text) + "' is not " + form_of("Seconds"));
+  return Status(Code::invalid_argument, quoted_text(text) + " is not " + form_of("Seconds"));
 }
 
 // The table is expanded twice. The first pass creates the rows, so that check_options() can compare names before any
@@ -277,26 +278,27 @@ Result<Config> Config::read(const Environment& environment, const std::map<std::
 
   // The table is visited in the same order as above, so `index` follows config.settings.
   std::size_t index = 0;
-#define KNOB(knob, type, standard, alias, meaning)                                                          \
-  {                                                                                                         \
-    Setting& row = config.settings[index++];                                                                \
-    Given given = find_value(row, environment, options);                                                    \
-    if (!parse_into(given.value, config.knob)) {                                                            \
-      return Status(Code::invalid_argument, (given.source == "option" ? row.name : given.source) + " = '" + \
-                                                given.value + "' is not " + form_of(#type) +                \
-                                                "; unset it or set it "                                     \
-                                                "to one (default " +                                        \
-                                                row.default_value + ")");                                   \
-    }                                                                                                       \
-    row.value = std::move(given.value);                                                                     \
-    row.meant = meant(config.knob);                                                                         \
-    row.source = std::move(given.source);                                                                   \
+#define KNOB(knob, type, standard, alias, meaning)                                                         \
+  {                                                                                                        \
+    Setting& row = config.settings[index++];                                                               \
+    Given given = find_value(row, environment, options);                                                   \
+    if (!parse_into(given.value, config.knob)) {                                                           \
+      return Status(Code::invalid_argument, (given.source == "option" ? row.name : given.source) + " = " + \
+                                                quoted_text(given.value) + " is not " + form_of(#type) +   \
+                                                "; unset it or set it "                                    \
+                                                "to one (default " +                                       \
+                                                row.default_value + ")");                                  \
+    }                                                                                                      \
+    row.value = std::move(given.value);                                                                    \
+    row.meant = meant(config.knob);                                                                        \
+    row.source = std::move(given.source);                                                                  \
   }
   FDL_KNOBS(KNOB)
 #undef KNOB
   FDL_RETURN_IF_ERROR(check_ports(config));
   if (config.nccl_calls != "auto" && config.nccl_calls != "deferred" && config.nccl_calls != "direct") {
-    return Status(Code::invalid_argument, "nccl_calls = '" + config.nccl_calls + "' is none of auto, deferred, direct");
+    return Status(Code::invalid_argument,
+                  "nccl_calls = " + quoted_text(config.nccl_calls) + " is none of auto, deferred, direct");
   }
   config.without_meaning = horovod_variables_without_meaning(environment.all());
   for (std::string& line : misspelt_variables(config, environment)) config.without_meaning.push_back(std::move(line));

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/escape.h"
 #include "bootstrap/topology/binding.h"
 #include "bootstrap/topology/efa.h"
 #include "bootstrap/topology/location.h"
@@ -29,7 +30,7 @@ std::string shown(const Setting& row) { return row.is_secret() && !row.value.emp
 int print_config(bool json) {
   auto config = Config::read(Environment::of_process());
   if (!config.ok()) {
-    fmt::print(stderr, "farandole config: {}\n", config.status().text());
+    fmt::print(stderr, "farandole config: {}\n", printable(config.status().text()));
     return kExitBadEnvironment;
   }
   if (json) {
@@ -46,7 +47,7 @@ int print_config(bool json) {
   for (const Setting& row : config->settings) widest = std::max(widest, row.variable.size());
   fmt::print("{:<{}}  {:<8} {:<10} {:<10} {}\n", "variable", widest, "type", "value", "from", "meaning");
   for (const Setting& row : config->settings) {
-    const std::string value = shown(row);
+    const std::string value = printable(shown(row));
     fmt::print("{:<{}}  {:<8} {:<10} {:<10} {}", row.variable, widest, row.type, value.empty() ? "-" : value,
                row.source, row.meaning);
     fmt::print("{}{}\n", row.alias.empty() ? "" : " (also " + row.alias + ")",

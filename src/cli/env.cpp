@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/escape.h"
 #include "bootstrap/launchers/launchers.h"
 #include "bootstrap/topology/location.h"
 #include "bootstrap/topology/topology.h"
@@ -28,7 +29,7 @@ void put(JsonLine& line, const Identity& identity) {
 }
 
 int fail(const Status& status) {
-  fmt::print(stderr, "farandole env: {}\n", status.text());
+  fmt::print(stderr, "farandole env: {}\n", printable(status.text()));
   return kExitBadEnvironment;
 }
 
@@ -41,7 +42,7 @@ int print_identity(const Environment& environment, const Config& config, bool js
     fmt::print("{}\n", line.str());
     return kExitOk;
   }
-  fmt::print("{}\n\nLaunchers that this version supports, first match first:\n", identity->line());
+  fmt::print("{}\n\nLaunchers that this version supports, first match first:\n", printable(identity->line()));
   for (const LauncherRow& row : supported_launchers()) {
     fmt::print("  {:<14} {:<24} {:<26} {}\n", row.name, row.rank_variable, row.size_variable, row.sentence);
   }
@@ -71,23 +72,23 @@ void print_json(const Explanation& explanation, const Result<HostLocation>& loca
 // Rows whose variables are absent share one line; every other row has its own.
 void print_text(const Explanation& explanation, const Result<HostLocation>& location) {
   if (explanation.identity.ok()) {
-    fmt::print("{}\n", explanation.identity->line());
+    fmt::print("{}\n", printable(explanation.identity->line()));
   } else {
-    fmt::print("no rank: {}\n", explanation.identity.status().text());
+    fmt::print("no rank: {}\n", printable(explanation.identity.status().text()));
   }
-  if (!explanation.node.empty()) fmt::print("for `farandole run`: {}\n", explanation.node);
-  if (!location.ok() || !location->path.empty()) fmt::print("location: {}\n", describe_location(location));
+  if (!explanation.node.empty()) fmt::print("for `farandole run`: {}\n", printable(explanation.node));
+  if (!location.ok() || !location->path.empty()) fmt::print("location: {}\n", printable(describe_location(location)));
   fmt::print("\nRows that were tried, first match first:\n");
   std::string absent;
   for (const Explanation::Row& row : explanation.rows) {
     if (row.result == "absent") {
       absent += (absent.empty() ? "" : ", ") + row.name;
     } else {
-      fmt::print("  {:<12} {:<8} {:<14} {}\n", row.name, row.level, row.result, row.why);
+      fmt::print("  {:<12} {:<8} {:<14} {}\n", row.name, row.level, row.result, printable(row.why));
     }
   }
   if (!absent.empty()) fmt::print("  without their variables: {}\n", absent);
-  for (const std::string& note : explanation.notes) fmt::print("note: {}\n", note);
+  for (const std::string& note : explanation.notes) fmt::print("note: {}\n", printable(note));
 }
 
 int print_explanation(const Environment& environment, const Config& config, bool json) {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/json_text.h"
+#include "base/escape.h"
 
 namespace fdl {
 

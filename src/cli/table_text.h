@@ -9,14 +9,9 @@
 #include <utility>
 #include <vector>
 
-namespace fdl {
+#include "base/escape.h"
 
-// Names are the program's own, and a terminal must not interpret them.
-inline std::string printable(std::string text) {
-  std::ranges::replace_if(
-      text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
-  return text;
-}
+namespace fdl {
 
 // The rows as lines, each column as wide as its longest cell, without spaces at the ends of lines.
 template <typename Row>

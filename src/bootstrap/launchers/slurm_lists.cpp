@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/escape.h"
+
 namespace fdl {
 namespace {
 
@@ -92,7 +94,8 @@ Result<std::string> first_slurm_host(std::string_view list) {
   for (std::string_view name : split(list)) {
     auto host = first_of_name(name);
     if (!host) {
-      return Status(Code::invalid_argument, fmt::format("'{}' is not a list of hosts such as a[1-3,7],b", list));
+      return Status(Code::invalid_argument,
+                    fmt::format("{} is not a list of hosts such as a[1-3,7],b", quoted_text(list)));
     }
     if (!first) first = std::move(host);
   }
@@ -105,7 +108,8 @@ Result<std::optional<int>> slurm_tasks_of_node(std::string_view list, int node) 
   for (std::string_view part : split(list)) {
     const auto counts = parse_counts(part);
     if (!counts) {
-      return Status(Code::invalid_argument, fmt::format("'{}' is not a list of counts such as 2(x3),1", list));
+      return Status(Code::invalid_argument,
+                    fmt::format("{} is not a list of counts such as 2(x3),1", quoted_text(list)));
     }
     if (node >= before && node < before + counts->nodes) tasks = static_cast<int>(counts->tasks);
     before += counts->nodes;

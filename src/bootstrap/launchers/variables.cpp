@@ -5,6 +5,8 @@
 
 #include <charconv>
 
+#include "base/escape.h"
+
 namespace fdl {
 
 std::optional<int> parse_number(const std::string& text) {
@@ -34,7 +36,7 @@ bool Variables::is_number(const char* name) const {
 
 std::string Variables::quote(const char* name) const {
   const auto value = get(name);
-  return value ? fmt::format("{} = '{}'", name, *value) : fmt::format("{} is not set", name);
+  return value ? fmt::format("{} = {}", name, quoted_text(*value)) : fmt::format("{} is not set", name);
 }
 
 }  // namespace fdl

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <string_view>
 
+#include "base/escape.h"
+
 namespace fdl {
 namespace {
 
@@ -16,7 +18,7 @@ constexpr std::size_t kLongest = 65536;  // a variable, by which a launcher give
 constexpr const char* kRemedy = "`openssl rand -hex 16` makes a good one";
 
 Result<std::string> read_secret(const std::string& what, const std::string& variable, const std::string& path) {
-  const std::string begin = fmt::format("{} cannot be read from {} = '{}'", what, variable, path);
+  const std::string begin = fmt::format("{} cannot be read from {} = {}", what, variable, quoted_text(path));
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::string key(kLongest + 1, '\0');

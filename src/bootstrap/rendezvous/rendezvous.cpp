@@ -6,6 +6,8 @@
 #include <charconv>
 #include <optional>
 
+#include "base/escape.h"
+
 namespace fdl {
 namespace {
 
@@ -95,9 +97,9 @@ Result<Rendezvous> parse_rendezvous(std::string_view text) {
   }
   if (!good) {
     return Status(Code::invalid_argument,
-                  fmt::format("the rendezvous '{}' is not tcp://host:port, tcp://host:first-last, dns://host:port, "
+                  fmt::format("the rendezvous {} is not tcp://host:port, tcp://host:first-last, dns://host:port, "
                               "unix:@name, file:///path, memory://name, launcher://pmix or launcher://pmi",
-                              whole));
+                              quoted_text(whole)));
   }
   if (result.kind != Rendezvous::Kind::tcp) result.name = text;
   return result;

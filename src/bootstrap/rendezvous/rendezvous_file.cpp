@@ -12,6 +12,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/escape.h"
 #include "system/fd.h"
 #include "system/files/small_file.h"
 
@@ -23,19 +24,20 @@ constexpr std::size_t kMostBytes = 65536;  // an address for each network interf
 
 Status unusable(const std::string& path, const std::string& why) {
   return Status(Code::invalid_argument,
-                fmt::format("the rendezvous 'file://{}' cannot be used: {}; name a path at which there is no file, in "
+                fmt::format("the rendezvous {} cannot be used: {}; name a path at which there is no file, in "
                             "a folder that all ranks share",
-                            path, why));
+                            quoted_text("file://" + path), why));
 }
 
 Status unusable(const std::string& path, const Status& why) {
-  return why.code() == Code::invalid_argument ? unusable(path, why.text())
-                                              : why.while_doing("using the rendezvous 'file://" + path + "'");
+  return why.code() == Code::invalid_argument
+             ? unusable(path, why.text())
+             : why.while_doing("using the rendezvous " + quoted_text("file://" + path));
 }
 
 Status not_written(const std::string& path) {
   const int error_number = errno;
-  FDL_RETURN_IF_ERROR(Status::shortage(fmt::format("writing the rendezvous 'file://{}'", path), error_number));
+  FDL_RETURN_IF_ERROR(Status::shortage("writing the rendezvous " + quoted_text("file://" + path), error_number));
   return unusable(path, fmt::format("it cannot be written: {}", std::strerror(error_number)));
 }
 
@@ -80,7 +82,8 @@ Status write_whole(int fd, const std::string& content, const std::string& path) 
   if (count < 0) return not_written(path);
   if (count == static_cast<ssize_t>(content.size())) return {};
   return Status(Code::resource,  // errno is not set
-                fmt::format("writing the rendezvous 'file://{}': only a part was written; the disk may be full", path));
+                fmt::format("writing the rendezvous {}: only a part was written; the disk may be full",
+                            quoted_text("file://" + path)));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <cctype>
 #include <cstring>
 
-#include "base/json_text.h"
+#include "base/escape.h"
 #include "data/reduce.h"
 #include "schedule/schedule.h"
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/escape.h"
 #include "system/fd.h"
 
 namespace fdl {
@@ -20,7 +21,7 @@ const char* kind_of(mode_t mode) {
   return "a device";
 }
 
-std::string not_readable(const std::string& path) { return fmt::format("'{}' cannot be read", path); }
+std::string not_readable(const std::string& path) { return fmt::format("{} cannot be read", quoted_text(path)); }
 
 Status check_regular(const std::string& path, const struct stat& about) {
   if (S_ISREG(about.st_mode)) return {};

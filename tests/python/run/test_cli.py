@@ -541,6 +541,25 @@ def test_env_rejects_contradictions(environment, words):
         assert word in done.stderr
 
 
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"FARANDOLE_RANK": "{}", "FARANDOLE_SIZE": "2"},
+        {"FARANDOLE_RANK": "0", "FARANDOLE_SIZE": "2", "FARANDOLE_RENDEZVOUS": "{}"},
+        {"FARANDOLE_SLICE_BYTES": "{}"},
+        {"FARANDOLE_AUTOTUNE_LOG": "{}"},
+    ],
+)
+def test_a_terminal_does_not_interpret_the_values_of_variables(environment):
+    values = {name: value.format("a\x1b[2Jb\nc") for name, value in environment.items()}
+    shown = ""
+    for words in [["env"], ["env", "--explain"], ["config"]]:
+        done = farandole(*words, environment=values)
+        assert "\x1b" not in done.stdout + done.stderr, (words, done.stdout, done.stderr)
+        shown += done.stdout + done.stderr
+    assert r"a\x1b[2Jb\x0ac" in shown, shown
+
+
 def test_lines_of_json_are_valid_where_a_variable_is_not_utf_8():
     done = farandole("config", "--json", environment={"FARANDOLE_AUTOTUNE_LOG": "/tmp/\udcff\u20ac"})
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/config.h"
-#include "base/json_text.h"
+#include "base/escape.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/name_list.h"
@@ -334,6 +334,19 @@ TEST(JsonText, EscapesAnyBytes) {
                       "a\xc3"),
             "?a?");
   EXPECT_EQ(json_text("\xc0\x80\xed\xa0\x80"), "?????");
+}
+
+TEST(Printable, EscapesControlCharactersAndOtherBytesThanUtf8) {
+  EXPECT_EQ(printable(""), "");
+  EXPECT_EQ(printable("a 'b' \\ \xc3\xa4 \xe2\x82\xac"), "a 'b' \\ \xc3\xa4 \xe2\x82\xac");
+  EXPECT_EQ(printable("\x1b[31m\r\n\t\x7f"), "\\x1b[31m\\x0d\\x0a\\x09\\x7f");
+  EXPECT_EQ(printable(std::string_view("a\0b", 3)), "a\\x00b");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "31m\xc2\xa0"),
+            "\\xc2\\x9b31m\xc2\xa0")
+      << "U+009B begins a sequence as ESC [ does";
+  EXPECT_EQ(printable("\xff\xc3"), "\\xff\\xc3");
+  EXPECT_EQ(quoted_text("a\n"), "'a\\x0a'");
 }
 
 TEST(RankList, NamesEachHostOnce) {

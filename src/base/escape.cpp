@@ -1,5 +1,5 @@
-// json_text() copies valid UTF-8 and escapes what JSON reserves.
-#include "base/json_text.h"
+// The escapes copy valid UTF-8 as it is.
+#include "base/escape.h"
 
 #include <fmt/format.h>
 
@@ -23,6 +23,13 @@ std::size_t character_at(std::string_view text) {
   return overlong || no_character ? 0 : size;
 }
 
+// Whether the character at the front is one of ASCII's control characters or of those from U+0080 to U+009F.
+bool is_control(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text[0]);
+  return first < 0x20 || first == 0x7f ||
+         (first == 0xc2 && text.size() > 1 && static_cast<unsigned char>(text[1]) < 0xa0);
+}
+
 }  // namespace
 
 std::string json_text(std::string_view text) {
@@ -43,5 +50,22 @@ std::string json_text(std::string_view text) {
   }
   return result;
 }
+
+std::string printable(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const std::size_t size = character_at(text);
+    const std::string_view character = text.substr(0, std::max<std::size_t>(size, 1));
+    if (size > 0 && !is_control(character)) {
+      result += character;
+    } else {
+      for (const char byte : character) result += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+    }
+    text.remove_prefix(character.size());
+  }
+  return result;
+}
+
+std::string quoted_text(std::string_view text) { return "'" + printable(text) + "'"; }
 
 }  // namespace fdl
