@@ -21,7 +21,7 @@
 #include "cli/run/coordinator_thread.h"
 #include "cli/run/end_report.h"
 #include "cli/run/guardian.h"
-#include "cli/run/launcher_output.h"
+#include "cli/run/output/launcher_output.h"
 #include "cli/run/run_log.h"
 #include "cli/run/run_options.h"
 #include "cli/run/run_plan.h"

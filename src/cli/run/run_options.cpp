@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cli/number_checks.h"
+#include "cli/run/output/report_file.h"
 
 namespace fdl {
 namespace {
@@ -54,7 +55,8 @@ void declare_output(CLI::App& command, RunOptions& o) {
   command.add_flag("--json-logs", o.json_lines, "The same as --log-format json");
   command.add_option("--output-filename,--log-dir", o.output_folder,
                      "Folder in which the output is written too, as rank.<number>/stdout and stderr");
-  command.add_option("--report", o.report, "File for one line of JSON about the rank of this node that failed first");
+  command.add_option("--report", o.report, "File for one line of JSON about the rank of this node that failed first")
+      ->check(CLI::Validator([](std::string& path) { return check_report_file(path).text(); }, "FILE"));
 }
 
 void declare_elastic(CLI::App& command, RunOptions& o) {

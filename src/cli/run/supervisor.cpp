@@ -19,6 +19,7 @@
 #include "cli/json_line.h"
 #include "cli/run/consequence.h"
 #include "cli/run/guardian.h"
+#include "cli/run/output/report_file.h"
 #include "cli/run/run_log.h"
 #include "cli/subcommands.h"
 
@@ -235,7 +236,8 @@ void Supervisor::write_report(const Child& child, const Ending& ending) const {
   line.number("exit_code", static_cast<long long>(ending.exit_code())).text("ending", ending.text());
   line.text("pod", run_whereabouts().pod).text("node", run_whereabouts().node);
   line.text("consequence", options_.has_peers_elsewhere ? consequence_of(child.output.last_lines()).text : "");
-  std::ofstream(options_.report) << line.str() << "\n";
+  if (const Status written = write_report_file(options_.report, line.str()); !written.ok())
+    log_line("report", written.text());
 }
 
 void Supervisor::handle_ending(std::size_t index) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cli/run/rank_output.h"
+#include "cli/run/output/rank_output.h"
 #include "cli/run/worker_group.h"
 #include "system/poller.h"
 #include "system/process/process.h"

@@ -205,6 +205,35 @@ def test_a_report_names_its_rank_and_whether_the_cause_was_elsewhere(tmp_path, s
 
 
 @pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("{}/no/such/report", "No such file or directory"),
+        ("{}", "it is a folder"),
+        ("", "its name is empty"),
+        ("/etc/passwd/report", "Not a directory"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_refused_before_ranks_start(tmp_path, path, why):
+    path = path.format(tmp_path)
+    done = run("--report", path, "-np", "1", "--", "touch", str(tmp_path / "started"))
+    assert done.returncode == 64, done.stderr
+    assert f"--report '{path}' cannot be written: {why}; name a file in a folder in which" in done.stderr, done.stderr
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_report_that_is_lost_is_said(tmp_path):
+    (tmp_path / "place").mkdir()
+    report = tmp_path / "place" / "report"
+    done = run("--report", str(report), "-np", "1", "--", "sh", "-c", f"rmdir {tmp_path}/place; exit 3")
+    assert done.returncode == 3, done.stderr
+    assert f"--report '{report}' cannot be written: No such file or directory" in done.stderr, done.stderr
+    os.mkfifo(tmp_path / "pipe")
+    done = run("--report", str(tmp_path / "pipe"), "-np", "1", "--", "sh", "-c", "exit 3")
+    assert done.returncode == 3, done.stderr
+    assert f"--report '{tmp_path}/pipe' cannot be written: No such device or address" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
     ("sentence", "code"),
     [
         ("farandole.Error: allreduce 'x': rank 1 on train-1 (process 7) was lost: its process ended", 202),

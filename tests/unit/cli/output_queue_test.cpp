@@ -1,5 +1,5 @@
 // OutputQueue is tested over pipes, of which the test is the reader.
-#include "cli/run/output_queue.h"
+#include "cli/run/output/output_queue.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

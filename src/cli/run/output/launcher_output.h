@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "cli/run/output_queue.h"
+#include "cli/run/output/output_queue.h"
 #include "system/event.h"
 
 namespace fdl {

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "cli/run/launcher_output.h"
+#include "cli/run/output/launcher_output.h"
 
 namespace fdl {
 

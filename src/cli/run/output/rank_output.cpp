@@ -1,5 +1,5 @@
 // Splits the output of a rank into lines. All lines of one read are passed on together.
-#include "cli/run/rank_output.h"
+#include "cli/run/output/rank_output.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // The thread takes the oldest item and writes it while the lock is free.
-#include "cli/run/output_queue.h"
+#include "cli/run/output/output_queue.h"
 
 #include <limits.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // Standard output, standard error and the files have a thread each, so that none of them waits for another one.
-#include "cli/run/launcher_output.h"
+#include "cli/run/output/launcher_output.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
