@@ -53,7 +53,8 @@ bool is_rendezvous_file(std::string_view content) {
   return address_in(content) && content == content_for(content.substr(0, content.find('\n')));
 }
 
-// Returns whether nothing is at the path. Anything but a rendezvous file is an error.
+// Returns whether nothing is at the path. Anything but a rendezvous file and an empty file, such as mktemp makes, is an
+// error.
 Result<bool> is_free(const std::string& path) {
   // A coordinator writes no symbolic link, and the reader would follow it.
   struct stat about {};
@@ -61,7 +62,7 @@ Result<bool> is_free(const std::string& path) {
   auto content = read_small_file(path, kMostBytes);
   if (!content.ok()) return unusable(path, content.status());
   if (!*content) return true;
-  if (is_rendezvous_file(**content)) return false;
+  if ((*content)->empty() || is_rendezvous_file(**content)) return false;
   return unusable(path, "a file is there that no coordinator has written");
 }
 

@@ -85,6 +85,17 @@ TEST_F(RendezvousFiles, OfAnEarlierCoordinatorAreReplaced) {
   EXPECT_EQ(files(), 0);
 }
 
+// mktemp makes one.
+TEST_F(RendezvousFiles, ReplaceAnEmptyFile) {
+  write("");
+  {
+    auto listener = CoordinatorListener::open("file://" + path(), "lo");
+    ASSERT_TRUE(listener.ok()) << listener.status().text();
+    EXPECT_THAT(content(), StartsWith("tcp://"));
+  }
+  EXPECT_EQ(files(), 0);
+}
+
 TEST_F(RendezvousFiles, OfALaterCoordinatorStay) {
   auto first = CoordinatorListener::open("file://" + path(), "lo");
   auto second = CoordinatorListener::open("file://" + path(), "lo");
@@ -99,7 +110,7 @@ TEST_F(RendezvousFiles, OfALaterCoordinatorStay) {
 // ---- Files that no coordinator has written ----
 
 TEST_F(RendezvousFiles, DoNotReplaceOtherFiles) {
-  for (const std::string other : {"weights\n", "loss,step\n1.5,0\n", "tcp://192.0.2.1:29501\n", ""}) {
+  for (const std::string other : {"weights\n", "loss,step\n1.5,0\n", "tcp://192.0.2.1:29501\n"}) {
     SCOPED_TRACE(other);
     write(other);
     expect_no_coordinator(path(), "a file is there that no coordinator has written");
