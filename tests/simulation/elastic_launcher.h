@@ -1,7 +1,7 @@
 // ElasticLauncher is the process that leads a simulated elastic job: the shipped Generations between simulated
 // connections. It starts workers, replaces those that are lost, and serves the coordinator of each generation.
 //
-// It does what ElasticJob (src/cli/elastic/elastic_job.cpp) does on one node.
+// It does what ElasticJob (src/cli/elastic/job/elastic_job.cpp) does on one node.
 #pragma once
 
 #include <map>

@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-#include "cli/elastic/elastic_job.h"
+#include "cli/elastic/job/elastic_job.h"
 #include "cli/run/run_log.h"
 #include "cli/subcommands.h"
 

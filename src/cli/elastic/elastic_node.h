@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "cli/elastic/elastic_job.h"
+#include "cli/elastic/job/elastic_job.h"
 #include "cli/elastic/elastic_member.h"
 #include "cli/run/worker_group.h"
 

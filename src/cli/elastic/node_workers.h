@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "cli/elastic/elastic_job.h"
+#include "cli/elastic/job/elastic_job.h"
 #include "cli/run/run_plan.h"
 #include "cli/run/worker_group.h"
 

@@ -16,7 +16,7 @@
 #include "base/config.h"
 #include "bootstrap/topology/binding.h"
 #include "bootstrap/topology/topology.h"
-#include "cli/elastic/elastic_job.h"
+#include "cli/elastic/job/elastic_job.h"
 #include "cli/elastic/node_workers.h"
 #include "cli/run/coordinator_thread.h"
 #include "cli/run/end_report.h"

@@ -1,5 +1,5 @@
 // ElasticJob turns messages of workers and nodes into events, and the decisions of Generations and Nodes into messages.
-#include "cli/elastic/elastic_job.h"
+#include "cli/elastic/job/elastic_job.h"
 
 #include <fmt/format.h>
 
@@ -25,8 +25,6 @@ constexpr uint64_t kPort = 2;
 // How long a member that others reported lost may still request a generation: it may only have been stopped, swapped
 // out or cut off for a moment.
 constexpr double kLostMemberTimeout_s = 5;
-// How long workers wait for others before the late ones are named.
-constexpr double kLateWarning_s = 30;
 constexpr const char* kFinished = "other ranks have finished, so that no generation follows";
 
 void log_elastic(const std::string& text) { log_line("elastic", text); }
@@ -206,11 +204,6 @@ void ElasticJob::start_one(int place) {
       {.kind = Action::Kind::start, .worker = runners_[worker].index, .rank = rank, .variables = std::move(variables)});
 }
 
-// Before the first generation, the first worker that requests it starts the clock for the others.
-Deadline ElasticJob::until_first_request() const {
-  return generations_.generation() == 0 ? Deadline::never() : Deadline::after_seconds(options_.timeout_s);
-}
-
 // `worker` is the supervisor's index here; note_end() takes a number of Generations.
 bool ElasticJob::ended(int worker, const Ending& ending) {
   listener_->forget(own_[static_cast<std::size_t>(worker)]);
@@ -298,72 +291,6 @@ void ElasticJob::tick() {
   }
   end_late_workers();
   if (warn_at_.passed()) warn_of_late_workers();
-}
-
-// Those whose end was decided end soon, and their replacements have the same time.
-void ElasticJob::end_late_workers() {
-  const auto end = [&](int worker, const char* why) {
-    log_elastic(fmt::format("rank {} {}, and is ended", runners_.at(worker).label, why));
-    kill(worker, Action::When::always);
-  };
-  std::erase_if(reported_lost_, [&](const auto& one) {
-    if (!one.second.passed()) return false;
-    end(one.first, "was lost by the others, and does not come to the next generation");
-    return true;
-  });
-  for (auto& [worker, runner] : runners_) {
-    if (!runner.first_request.passed()) continue;
-    runner.first_request = Deadline::never();
-    end(worker, "was started to join the others, and does not come to init()");
-  }
-  if (!timeout_.passed()) return;
-  timeout_ = Deadline::after_seconds(options_.timeout_s);
-  for (const auto& [worker, runner] : runners_) {
-    if (!generations_.has_requested(worker))
-      end(worker, "has kept the others waiting for the next generation for too long");
-  }
-}
-
-void ElasticJob::start_timeout() {
-  timeout_ = Deadline::after_seconds(options_.timeout_s);
-  warn_at_ = Deadline::after_seconds(std::min(kLateWarning_s, options_.timeout_s / 2));
-}
-
-void ElasticJob::warn_of_late_workers() {
-  warn_at_ = Deadline::never();
-  if (is_over_ || generations_.has_finished()) return;
-  std::vector<int> late;
-  for (const int worker : generations_.awaited()) late.push_back(runners_.at(worker).label);
-  if (late.empty()) return;
-  std::ranges::sort(late);
-  log_elastic(
-      fmt::format("the next generation waits for {}; what has not come after {:g} s is ended "
-                  "(--elastic-timeout)",
-                  describe_ranks(late), options_.timeout_s));
-}
-
-// The own supervisor kills the worker, or the launcher of the worker's node.
-void ElasticJob::kill(int worker, Action::When when) {
-  const int place = generations_.place_of(worker);
-  if (place == own_place()) {
-    actions_.push_back({.kind = Action::Kind::kill, .worker = runners_.at(worker).index, .when = when});
-  } else if (const auto peer = nodes_.peer_of(place)) {
-    port_->send(*peer,
-                {.kind = Kind::node_kill, .id = static_cast<uint64_t>(worker), .number = static_cast<int64_t>(when)});
-  }
-}
-
-// A rank reports one lost rank, and others may be lost or stopped with it. A launcher that is alive answers whatever
-// its ranks do.
-void ElasticJob::query_late_nodes() {
-  query_at_ = Deadline::after_seconds(options_.coordinator.lost_after_s);
-  if (is_over_) return;
-  for (const int worker : generations_.members()) {
-    if (generations_.has_requested(worker)) continue;
-    nodes_.suspect(generations_.place_of(worker), now_ns());
-    kill(worker, Action::When::stopped_long);
-  }
-  apply_orders();
 }
 
 // All decisions are made here, after all events of this turn have been handled.

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "cli/elastic/elastic_job.h"
+#include "cli/elastic/job/elastic_job.h"
 #include "cli/run/run_log.h"
 
 namespace fdl {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "bootstrap/rendezvous/rendezvous.h"
-#include "cli/elastic/elastic_job.h"
+#include "cli/elastic/job/elastic_job.h"
 #include "cli/run/run_log.h"
 #include "cli/subcommands.h"
 
