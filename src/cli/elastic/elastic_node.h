@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "cli/elastic/job/elastic_job.h"
 #include "cli/elastic/elastic_member.h"
+#include "cli/elastic/job/elastic_job.h"
 #include "cli/run/worker_group.h"
 
 namespace fdl {

@@ -6,8 +6,8 @@
 #include <deque>
 #include <map>
 
-#include "cli/elastic/job/elastic_job.h"
 #include "cli/elastic/elastic_member.h"
+#include "cli/elastic/job/elastic_job.h"
 #include "cli/elastic/succession.h"
 #include "cli/elastic/worker_listener.h"
 #include "system/socket.h"
