@@ -699,8 +699,9 @@ FDL_API void fdl_operation_init(fdl_operation* operation);
  *
  * A name is taken from the submission until this rank has observed the end of the operation: fdl_wait_handle or fdl_run
  * has returned its outcome, fdl_poll has found it done, or its callback runs. Whether a second submission is refused
- * thus follows from the order of this rank's calls, and not from the speed of the ranks. A handle that is freed before
- * keeps the name until its operation is done. */
+ * thus follows from the order of this rank's calls, and not from the speed of the ranks. There are two exceptions: a
+ * handle that is freed before keeps the name until its operation is done, and fdl_poll may find one done or not. After
+ * either, submit the name again only once the outcome is known on this rank: else some ranks may refuse it. */
 FDL_API fdl_result fdl_submit(fdl_group* group, const fdl_operation* operations, size_t count, fdl_handle** handle);
 /* Submits and waits, in the calling thread if possible, so that a short operation needs no switch between threads. The
  * result is that of fdl_submit or fdl_wait_handle. `handle` may be NULL. Otherwise it gets the operations' handle, on
