@@ -251,9 +251,6 @@ def test_a_worker_that_is_lost_before_the_others_came_ends_the_job():
 
 
 def test_an_interrupt_of_the_driver_ends_all_ranks(tmp_path):
-    # A shell that starts this program in the background makes it ignore SIGINT.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-
     def work(folder):
         import os
         import time
@@ -270,11 +267,8 @@ def test_an_interrupt_of_the_driver_ends_all_ranks(tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run(work, str(tmp_path))
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        run(work, str(tmp_path))
     assert run.cluster.cancelled
     limit = time.monotonic() + allowed(30)
     while not all(is_gone(int(one)) for one in os.listdir(tmp_path)):

@@ -279,12 +279,9 @@ def test_a_rank_that_ends_well_before_init_is_named_on_all_nodes(victim):
 def test_ctrl_c_ends_the_wait_for_ranks_of_other_nodes():
     variables = dict(os.environ, FARANDOLE_JOB_KEY="one secret on all nodes")
     arguments = ["-np", "1", "--nnodes", "2", "--node-rank", "0", "--rendezvous", f"127.0.0.1:{free_port()}"]
-    # A shell that starts this program in the background makes it ignore SIGINT, and so would the launcher.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     launcher = subprocess.Popen(
         [FARANDOLE, "run", *arguments, "--", "false"], env=variables, stderr=subprocess.PIPE, text=True
     )
-    signal.signal(signal.SIGINT, before)
     for line in launcher.stderr:
         if "waiting at most" in line:
             break
