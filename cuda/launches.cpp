@@ -104,7 +104,7 @@ Status Launches::reduce(Stream stream, Dtype dtype, Op op, void* target, std::sp
   ReduceTable table;
   table.target = static_cast<std::byte*>(target);
   table.count = count;
-  table.factor = factor;
+  set_factor(table, dtype, factor);
   table.source_count = static_cast<uint32_t>(sources.size());
   table.op = op;
   for (std::size_t i = 0; i < sources.size(); ++i) table.source[i] = static_cast<const std::byte*>(sources[i]);

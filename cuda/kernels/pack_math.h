@@ -291,32 +291,38 @@ using DivideFloat64 = CastReals<double, true>;
 // Multiplies integers by a factor. Both sides have the same type.
 struct ScaleIntegers {
   template <class T, int kCount>
-  FDL_BOTH static void scale(const std::byte* from, std::byte* to, double factor) {
-    Elements<T, kCount> before, after;
-    if (from != nullptr) before.load(from);
-    FDL_UNROLL
-    for (int i = 0; i < kCount; ++i) after.put(i, scaled_integer<T>(before.get(i), factor));
-    after.store(to);
+  FDL_BOTH static void scale(const std::byte* from, std::byte* to, const IntegerScale& scale) {
+    // Exact products of many elements at once need more registers than a thread has.
+    constexpr int kAtOnce = sizeof(T) == 8 && kCount > 4 ? 4 : kCount;
+    FDL_UNROLL_NOT
+    for (int first = 0; first < kCount; first += kAtOnce) {
+      const std::size_t offset = first * sizeof(T);
+      Elements<T, kAtOnce> before, after;
+      if (from != nullptr) before.load(from + offset);
+      FDL_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) after.put(i, scaled_integer<T>(before.get(i), scale));
+      after.store(to + offset);
+    }
   }
   template <int kCount>
   FDL_BOTH static void change(Dtype dtype, Dtype, const std::byte* from, std::byte* to, const Scaling& scaling) {
     switch (dtype) {
       case Dtype::uint8:
-        return scale<uint8_t, kCount>(from, to, scaling.wide.factor);
+        return scale<uint8_t, kCount>(from, to, scaling.integer);
       case Dtype::int8:
-        return scale<int8_t, kCount>(from, to, scaling.wide.factor);
+        return scale<int8_t, kCount>(from, to, scaling.integer);
       case Dtype::uint16:
-        return scale<uint16_t, kCount>(from, to, scaling.wide.factor);
+        return scale<uint16_t, kCount>(from, to, scaling.integer);
       case Dtype::int16:
-        return scale<int16_t, kCount>(from, to, scaling.wide.factor);
+        return scale<int16_t, kCount>(from, to, scaling.integer);
       case Dtype::uint32:
-        return scale<uint32_t, kCount>(from, to, scaling.wide.factor);
+        return scale<uint32_t, kCount>(from, to, scaling.integer);
       case Dtype::int32:
-        return scale<int32_t, kCount>(from, to, scaling.wide.factor);
+        return scale<int32_t, kCount>(from, to, scaling.integer);
       case Dtype::uint64:
-        return scale<uint64_t, kCount>(from, to, scaling.wide.factor);
+        return scale<uint64_t, kCount>(from, to, scaling.integer);
       default:
-        return scale<int64_t, kCount>(from, to, scaling.wide.factor);
+        return scale<int64_t, kCount>(from, to, scaling.integer);
     }
   }
 };

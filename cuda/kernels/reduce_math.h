@@ -18,7 +18,8 @@ inline constexpr unsigned kVectorsPerThread = 2;  // of each source, loaded at o
 struct ReduceTable {
   std::byte* target;
   uint64_t count;
-  double factor;
+  double factor;  // set_factor() sets both
+  uint32_t integer_divisor;
   uint32_t source_count;
   uint32_t head;  // elements before the first that is aligned in all vectors, or kNever
   Op op;
@@ -26,19 +27,27 @@ struct ReduceTable {
 };
 static_assert(sizeof(ReduceTable) <= 4096);
 
+inline void set_factor(ReduceTable& table, Dtype dtype, double factor) {
+  const IntegerScale integer = integer_scale_of(factor);
+  const bool is_integer = kind_of(dtype) == DtypeKind::integer;
+  table.factor = is_integer ? integer.factor : factor;
+  table.integer_divisor = is_integer ? integer.divisor : 0;
+}
+
 // ---- Element types: the type in memory (Memory), and the type in which values are folded (Value) ----
 
 template <class T>
 struct IntegerElement {
   using Memory = T;
   using Value = T;
-  using Factor = double;
+  using Factor = IntegerScale;
+  FDL_BOTH static Factor factor_of(const ReduceTable& table) { return {table.factor, table.integer_divisor}; }
   FDL_BOTH static Value widen(Memory bits) { return bits; }
-  FDL_BOTH static Memory finish(Value value, bool scaled, Factor factor) {
+  FDL_BOTH static Memory finish(Value value, bool scaled, const Factor& factor) {
     return scaled ? scaled_integer<T>(value, factor) : value;
   }
   FDL_BOTH static Memory finish(Value value, const Scaling& scaling) {
-    return finish(value, !scaling.is_one(), scaling.wide.factor);
+    return finish(value, !scaling.is_one(), scaling.integer);
   }
 };
 
@@ -47,6 +56,8 @@ struct RealElement {
   using Memory = typename Real<kDtype>::Memory;
   using Value = Wide;
   using Factor = Wide;
+  // Converted once: double precision is slow on many devices.
+  FDL_BOTH static Factor factor_of(const ReduceTable& table) { return static_cast<Wide>(table.factor); }
   FDL_BOTH static Value widen(Memory bits) { return Real<kDtype>::template widen<Wide>(bits); }
   // The result is rounded after the fold, and once more after scaling.
   FDL_BOTH static Memory finish(Value value, bool scaled, Factor factor) {
@@ -65,6 +76,7 @@ struct BoolElement {
   using Memory = uint8_t;
   using Value = bool;
   using Factor = double;
+  FDL_BOTH static Factor factor_of(const ReduceTable& table) { return table.factor; }
   FDL_BOTH static Value widen(Memory bits) { return bits != 0; }
   FDL_BOTH static Memory finish(Value value, bool, Factor) { return value ? 1 : 0; }
   FDL_BOTH static Memory finish(Value value, const Scaling&) { return value ? 1 : 0; }
@@ -196,9 +208,8 @@ FDL_BOTH void fold_at(const ReduceTable& table, uint64_t first, uint64_t stride)
       fold(table.op, folded[v], next);
     }
   }
-  // Converted once: double precision is slow on many devices.
   const bool scaled = table.factor != 1.0;
-  const auto factor = static_cast<typename Element::Factor>(table.factor);
+  const auto factor = Element::factor_of(table);
   FDL_UNROLL
   for (int v = 0; v < kVectors; ++v) {
     Elements<Memory, kCount> result;

@@ -194,11 +194,11 @@ struct RealScale {
   }
 };
 
-// The factor in a kernel's table, in each type in which threads compute: conversions cost time and registers. Integers
-// are multiplied with `wide.factor`.
+// The factor in a kernel's table, in each type in which threads compute: conversions cost time and registers.
 struct Scaling {
   RealScale<double> wide;
   RealScale<float> narrow;
+  IntegerScale integer;
 
   FDL_BOTH bool is_one() const { return wide.factor == 1.0; }
   template <class Wide>
@@ -212,23 +212,9 @@ struct Scaling {
 };
 inline Scaling scaling_of(double factor) {
   const int divisor = real_divisor(factor);
-  return {{factor, static_cast<double>(divisor)}, {static_cast<float>(factor), static_cast<float>(divisor)}};
-}
-
-// The product of an integer and a factor in float64, truncated toward zero. Out of range, it is the nearest
-// representable value; NaN becomes 0. scale() of data/reduce.h does the same.
-template <class T>
-FDL_BOTH T scaled_integer(T value, double factor) {
-  constexpr bool kSigned = std::is_signed_v<T>;
-  constexpr T kMost = kSigned ? static_cast<T>(~(uint64_t{1} << 63) >> (64 - 8 * sizeof(T))) : static_cast<T>(~T(0));
-  constexpr T kLeast = kSigned ? static_cast<T>(-kMost - 1) : T(0);
-  // The smallest double above all values of T; it is exact, while the largest 64-bit value is not.
-  constexpr double kEnd = (static_cast<double>(uint64_t{1} << (8 * sizeof(T) - (kSigned ? 2 : 1)))) * 2.0;
-  const double product = static_cast<double>(value) * factor;
-  if (product != product) return T(0);
-  if (product >= kEnd) return kMost;
-  if (product <= static_cast<double>(kLeast)) return kLeast;
-  return static_cast<T>(product);
+  return {{factor, static_cast<double>(divisor)},
+          {static_cast<float>(factor), static_cast<float>(divisor)},
+          integer_scale_of(factor)};
 }
 
 }  // namespace fdl::cuda

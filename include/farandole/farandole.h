@@ -421,11 +421,12 @@ FDL_API fdl_result fdl_compression_round_trip(fdl_compression compression, const
 typedef struct fdl_call_options {
   size_t struct_size;
   const char* algorithm; /* NULL or "auto": the library chooses */
-  /* result = postscale * reduce(prescale * x). Integers are scaled in float64, rounded toward zero and limited to the
-   * range of their type; their sums wrap around, as sums of integers in C do. So int8 inputs that prescale has limited
-   * to 127 still wrap when they are added: scale down before the sum, and up after it. Floats are divided by an integer
-   * n up to 2^20 if the factor is 1.0/n, and otherwise multiplied. The postscale of an average is the product in
-   * float64 of the one given here and 1.0/ranks. */
+  /* result = postscale * reduce(prescale * x). A factor of 1.0/n divides by the integer n, which is below 2^31 for
+   * integers and at most 2^20 for floats; others multiply. Scaled integers are rounded toward zero and limited to the
+   * range of their type. Quotients of integers are exact; so is a product that exceeds 2^53, or whose integer does, and
+   * others are computed in float64. Sums of integers wrap around, as in C. So int8 inputs that prescale has limited to
+   * 127 still wrap when they are added: scale down before the sum, and up after it. The postscale of an average is the
+   * product in float64 of the one given here and 1.0/ranks. */
   double prescale;
   double postscale;
   int64_t timeout_ns;    /* of a blocking call, or of the wait for a request; 0: as configured */

@@ -60,7 +60,7 @@ void fill(CollectiveSpec& spec, fdl_comm* comm, const fdl_call& call, const fdl_
     spec.reduction = {folding(op), options.user_op == nullptr ? nullptr : &options.user_op->op};
     spec.prescale = options.prescale;
     // Each rank scales the same sum in the same way, so all ranks have the same bits.
-    spec.postscale = options.postscale * postscale_of(op, dtype, comm->comm().size());
+    spec.postscale = options.postscale * postscale_of(op, comm->comm().size());
   }
 }
 

@@ -2,6 +2,7 @@
 // itself.
 #include "data/reduce.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -88,28 +89,45 @@ void fold_user(Dtype dtype, const UserOp& user, const kernels::Folding& f) {
   }
 }
 
-// The divisor whose dividing_factor() this is; 0: none.
-int divisor_of(double factor) {
-  if (!(factor > 0 && factor < 1)) return 0;
-  const double divisor = std::nearbyint(1 / factor);
-  if (divisor > std::numeric_limits<int>::max()) return 0;
-  return dividing_factor(static_cast<int>(divisor)) == factor ? static_cast<int>(divisor) : 0;
+// The largest magnitude of `count` integers of 64 bits at any address.
+template <typename Integer>
+uint64_t largest_magnitude(const uint8_t* source, std::size_t count) {
+  uint64_t largest = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    Integer value;
+    std::memcpy(&value, source + i * sizeof value, sizeof value);
+    const auto bits = static_cast<uint64_t>(value);
+    largest = std::max(largest, value < 0 ? 0 - bits : bits);
+  }
+  return largest;
 }
 
-// Elements of 64 bits lie at any address, so they are copied.
 template <typename Integer>
-void divide_all(const kernels::Scaling& scaling, int divisor) {
-  for (std::size_t offset = 0; offset < scaling.bytes; offset += sizeof(Integer)) {
+void scale_one_by_one(const kernels::Scaling& block, const IntegerScale& scale) {
+  for (std::size_t offset = 0; offset < block.bytes; offset += sizeof(Integer)) {
     Integer value;
-    std::memcpy(&value, scaling.source + offset, sizeof value);
-    value /= static_cast<Integer>(divisor);
-    std::memcpy(scaling.target + offset, &value, sizeof value);
+    std::memcpy(&value, block.source + offset, sizeof value);
+    value = scaled_integer(value, scale);
+    std::memcpy(block.target + offset, &value, sizeof value);
   }
 }
 
-void divide_long(Dtype dtype, const kernels::Scaling& scaling, int divisor) {
-  if (dtype == Dtype::int64) return divide_all<int64_t>(scaling, divisor);
-  divide_all<uint64_t>(scaling, divisor);
+// The vector kernel computes in float64. It gets the blocks for which scaled_integer() does the same.
+template <typename Integer>
+void scale_long(Dtype dtype, const kernels::Scaling& scaling, const IntegerScale& scale) {
+  constexpr std::size_t kBlockBytes = 4096;
+  if (scale.divisor != 0) return scale_one_by_one<Integer>(scaling, scale);
+  for (std::size_t offset = 0; offset < scaling.bytes; offset += kBlockBytes) {
+    const kernels::Scaling block = {scaling.target + offset, scaling.source + offset,
+                                    std::min(kBlockBytes, scaling.bytes - offset), scale.factor, 0};
+    const uint64_t largest = largest_magnitude<Integer>(block.source, block.bytes / sizeof(Integer));
+    const double product = static_cast<double>(largest) * std::abs(scale.factor);
+    if (largest <= kMostExactInteger && product < static_cast<double>(kMostExactInteger)) {
+      kernels::scale_integers(dtype, block);
+    } else {
+      scale_one_by_one<Integer>(block, scale);
+    }
+  }
 }
 
 }  // namespace
@@ -204,7 +222,12 @@ void reduce_to_many(Dtype dtype, const Reduction& reduction, std::span<std::byte
   kernels::spread_reals(dtype, reduction.op == Op::average ? Op::sum : reduction.op, spreading);
 }
 
-double dividing_factor(int divisor) { return std::nextafter(1.0 / divisor, 1.0); }
+IntegerScale integer_scale_of(double factor) {
+  if (!(factor > 0 && factor < 1)) return {factor, 0};
+  const double divisor = std::nearbyint(1 / factor);
+  if (divisor > std::numeric_limits<int>::max() || factor != 1 / divisor) return {factor, 0};
+  return {std::nextafter(factor, 1.0), static_cast<uint32_t>(divisor)};
+}
 
 int real_divisor(double factor) {
   if (!(factor > 0 && factor < 1)) return 0;
@@ -223,18 +246,16 @@ void scale(Dtype dtype, void* target, const void* source, std::size_t count, dou
     return;
   }
   kernels::Scaling scaling = {static_cast<uint8_t*>(target), static_cast<const uint8_t*>(source), bytes, factor, 0};
-  if (kind_of(dtype) != DtypeKind::integer) scaling.divisor = real_divisor(factor);
-  switch (kind_of(dtype)) {
-    case DtypeKind::integer:
-      if (size_of(dtype) == sizeof(int64_t)) {
-        if (const int divisor = divisor_of(factor); divisor != 0) return divide_long(dtype, scaling, divisor);
-      }
-      return kernels::scale_integers(dtype, scaling);
-    case DtypeKind::real:
-      return kernels::scale_reals(dtype, scaling);
-    default:
-      return kernels::scale_small_reals(dtype, scaling);
+  if (kind_of(dtype) == DtypeKind::integer) {
+    const IntegerScale integer = integer_scale_of(factor);
+    if (dtype == Dtype::int64) return scale_long<int64_t>(dtype, scaling, integer);
+    if (dtype == Dtype::uint64) return scale_long<uint64_t>(dtype, scaling, integer);
+    scaling.factor = integer.factor;
+    return kernels::scale_integers(dtype, scaling);
   }
+  scaling.divisor = real_divisor(factor);
+  if (kind_of(dtype) == DtypeKind::real) return kernels::scale_reals(dtype, scaling);
+  kernels::scale_small_reals(dtype, scaling);
 }
 
 std::string_view kernel_target() { return kernels::target_name(); }

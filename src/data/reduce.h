@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "data/dtype.h"
+#include "data/integer_scale.h"
 
 namespace fdl {
 
@@ -83,9 +84,10 @@ void reduce_to_many(Dtype dtype, const Reduction& reduction, std::span<std::byte
 // sources.
 bool can_reduce_to_many(Dtype dtype, const Reduction& reduction, std::size_t source_count);
 
-// The factor by which scale() divides integers. 1.0 / divisor is rounded, so that 49 * (1.0 / 49) would become 0 after
-// rounding toward zero: one unit in the last place upward makes every quotient of a magnitude below 2^52 exact.
-double dividing_factor(int divisor);
+// A factor of 1.0 / n, n below 2^31, divides integers. It is rounded itself, so that 49 * (1.0 / 49) would be 0 after
+// rounding toward zero. One unit in the last place upward, which the result has, makes the quotients of all magnitudes
+// below 2^52 exact. Other factors remain as they are.
+IntegerScale integer_scale_of(double factor);
 
 // The integer n of a factor of 1.0 / n, by which scale() divides reals; else 0. A product with the factor, which is
 // rounded itself, is rounded a second time: three times 7, times 1.0f / 3, is 7.0000005. Powers of two have exact
@@ -93,10 +95,9 @@ double dividing_factor(int divisor);
 inline constexpr int kMostRealDivisor = 1 << 20;
 int real_divisor(double factor);
 
-// target[i] = source[i] * factor: integers in float64 rounded toward zero (saturating), small reals in float32,
-// bool is copied. target may be source. A factor of exactly 1 is a copy. Integers are divided exactly by a factor of
-// dividing_factor(), also those that float64 cannot hold. Reals are divided by real_divisor(), unless it is 0. In small
-// reals the product or quotient is rounded to float32, and then to the type.
+// target[i] = source[i] * factor: integers as scaled_integer() does, small reals in float32, bool is copied. target may
+// be source. A factor of exactly 1 is a copy. Reals are divided by real_divisor(), unless it is 0. In small reals the
+// product or quotient is rounded to float32, and then to the type.
 void scale(Dtype dtype, void* target, const void* source, std::size_t count, double factor);
 
 // Returns the instruction set that was selected on this machine: "AVX3", "AVX2", "SSE4", "NEON".

@@ -74,7 +74,7 @@ NcclScaling nccl_scaling(Dtype dtype, Op op, double prescale, double postscale) 
 
 bool is_integer_average(Dtype dtype, Op op, double postscale, int size) {
   return kind_of(dtype) == DtypeKind::integer && (op == Op::sum || op == Op::average) && size > 1 &&
-         postscale == dividing_factor(size);
+         postscale == 1.0 / size;
 }
 
 }  // namespace fdl

@@ -407,7 +407,7 @@ class Part {
     fdl::reduce_many(dtype_, {op_of(call_.op)}, result.data(), sources, call_.count);
     // Integers are divided behind the sum; floats were multiplied before it.
     if (call_.op == RedOp::average && !is_float(call_.type)) {
-      fdl::scale(dtype_, result.data(), result.data(), call_.count, fdl::dividing_factor(core_.size));
+      fdl::scale(dtype_, result.data(), result.data(), call_.count, 1.0 / core_.size);
     }
     store(target, result.data(), bytes_);
   }

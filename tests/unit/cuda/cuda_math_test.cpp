@@ -248,7 +248,7 @@ void run_reduce(Dtype dtype, Op op, std::byte* target, const std::vector<const v
   ReduceTable table{};
   table.target = target;
   table.count = count;
-  table.factor = factor;
+  set_factor(table, dtype, factor);
   table.source_count = static_cast<uint32_t>(sources.size());
   table.op = op;
   for (std::size_t i = 0; i < sources.size(); ++i) table.source[i] = static_cast<const std::byte*>(sources[i]);

@@ -586,6 +586,25 @@ TEST_P(Kernels, ReduceKeepsTheTargetOnTheLeft) {
 
 // ---- Scaling ----
 
+__extension__ using Wide = __int128;
+constexpr Wide kExact = Wide{1} << 53;
+
+// The product of a factor, whose mantissa is made an integer, and an integer of 64 bits has 117 bits. Each halving
+// rounds toward zero.
+template <class T>
+T naive_product(T value, Wide magnitude, double factor) {
+  int exponent = 0;
+  const auto mantissa = static_cast<Wide>(std::ldexp(std::frexp(std::abs(factor), &exponent), 53));
+  exponent -= 53;
+  Wide product = magnitude * mantissa;
+  for (; exponent < 0 && product != 0; ++exponent) product /= 2;
+  for (; exponent > 0 && product != 0 && product >> 64 == 0; --exponent) product *= 2;
+  if ((value < 0) != (factor < 0)) product = -product;
+  if (product > static_cast<Wide>(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
+  if (product < static_cast<Wide>(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
+  return static_cast<T>(product);
+}
+
 template <class T>
 T naive_scale(T value, double factor) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -595,8 +614,15 @@ T naive_scale(T value, double factor) {
     }
     return value * static_cast<T>(factor);
   } else {
+    for (const int divisor : {2, 3, 7, 49, 64, 1000, 2048, 65535, 1 << 20}) {
+      if (factor == 1.0 / divisor) return static_cast<T>(static_cast<Wide>(value) / divisor);
+    }
     const double product = static_cast<double>(value) * factor;
     if (std::isnan(product)) return 0;
+    const Wide magnitude = value < 0 ? -static_cast<Wide>(value) : static_cast<Wide>(value);
+    if (std::isfinite(factor) && (magnitude > kExact || std::abs(product) >= static_cast<double>(kExact))) {
+      return naive_product(value, magnitude, factor);
+    }
     if (product >= std::ldexp(1.0, std::numeric_limits<T>::digits)) return std::numeric_limits<T>::max();
     if (product <= static_cast<double>(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
     return static_cast<T>(product);
@@ -681,7 +707,9 @@ TEST_P(Kernels, ScaleLongIntegersOfEverySizeByManyFactors) {
     }
     for (int i = 0; i < 8; ++i) numbers.push_back(random_() >> bit);
   }
-  std::vector<double> factors{0.5, 2.0, -1.0, 1.0 + 0x1p-52, 1.0 - 0x1p-53, 0x1p-11, 0x1p32, -0x1p31, NAN, -INFINITY};
+  std::vector<double> factors{0.5,     2.0,       -1.0,     1.0 + 0x1p-52, 1.0 - 0x1p-53, 0x1p-11, 0x1p32,
+                              -0x1p31, 0x1p-1074, 0x1p1023, 0x1p-64,       0x1p63,        0x1p64,  0x1p11,
+                              0.3,     1.0 / 3,   -1.0 / 3, NAN,           -INFINITY};
   for (int i = 0; i < 60; ++i) {
     const double mantissa = 1.0 + static_cast<double>(random_() >> 12) * 0x1p-52;
     factors.push_back(std::ldexp(pick(2) == 0 ? mantissa : -mantissa, static_cast<int>(pick(80)) - 50));
@@ -705,7 +733,7 @@ TEST_P(Kernels, ScaleLongIntegersOfEverySizeByManyFactors) {
   }
 }
 
-// Sums that float64 cannot hold are divided exactly, rounded toward zero; also in place and at odd addresses.
+// 1.0 / n divides sums that float64 cannot hold exactly, rounded toward zero; also in place and at odd addresses.
 TEST_P(Kernels, DivideLongIntegersExactly) {
   std::vector<uint64_t> numbers{
       0, 1, ~uint64_t{0}, uint64_t{1} << 63, (uint64_t{1} << 63) - 1, (uint64_t{1} << 53) + 1};
@@ -715,9 +743,9 @@ TEST_P(Kernels, DivideLongIntegersExactly) {
     Memory memory(bytes + 1);
     uint8_t* odd = memory.data() + 1;
     std::memcpy(odd, numbers.data(), bytes);
-    scale(Dtype::int64, odd, odd, numbers.size(), dividing_factor(divisor));
+    scale(Dtype::int64, odd, odd, numbers.size(), 1.0 / divisor);
     Memory positive(bytes);
-    scale(Dtype::uint64, positive.data(), numbers.data(), numbers.size(), dividing_factor(divisor));
+    scale(Dtype::uint64, positive.data(), numbers.data(), numbers.size(), 1.0 / divisor);
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       int64_t signed_quotient = 0;
       uint64_t quotient = 0;
@@ -757,7 +785,6 @@ TEST(RealDivisor, IsThatOfARoundedReciprocal) {
   for (const int divisor : {3, 5, 6, 7, 10, 48, 49, 1000, kMostRealDivisor - 1}) {
     EXPECT_EQ(real_divisor(1.0 / divisor), divisor);
     EXPECT_EQ(real_divisor(-1.0 / divisor), 0);
-    EXPECT_EQ(real_divisor(dividing_factor(divisor)), 0) << "the factor that divides integers";
   }
   for (const double factor : {0.0, 1.0, 3.0, 0.3, 0.5, 1.0 / 64, 1.0 / kMostRealDivisor, 1.0 / (kMostRealDivisor + 1),
                               1e-300, static_cast<double>(INFINITY), static_cast<double>(NAN)}) {

@@ -386,10 +386,10 @@ TEST_F(Nccl, AveragesIntegersByNcclsOwnOperation) {
   using Kind = NcclStep::Kind;
   int64_t values[3] = {};
   const std::vector<std::size_t> even(3, 1);
-  const CollectiveSpec average{.dtype = Dtype::int64, .count = 3, .postscale = dividing_factor(3)};
+  const CollectiveSpec average{.dtype = Dtype::int64, .count = 3, .postscale = 1.0 / 3};
   EXPECT_THAT(kinds_of(average, {values, values}, 1, 3), ElementsAre(Kind::all_reduce));
   EXPECT_THAT(kinds_of(average, {values, values}, 1, 4), ElementsAre(Kind::all_reduce, Kind::scale)) << "a third of 4";
-  const CollectiveSpec twice{.dtype = Dtype::int64, .count = 3, .prescale = 2, .postscale = dividing_factor(3)};
+  const CollectiveSpec twice{.dtype = Dtype::int64, .count = 3, .prescale = 2, .postscale = 1.0 / 3};
   EXPECT_THAT(kinds_of(twice, {values, values}, 1, 3), ElementsAre(Kind::scale, Kind::all_reduce));
   run_gpu_group(3, [&](GpuRank& me) {
     for (const Dtype dtype : {Dtype::int8, Dtype::uint8, Dtype::int32, Dtype::uint32, Dtype::int64, Dtype::uint64}) {
@@ -400,7 +400,7 @@ TEST_F(Nccl, AveragesIntegersByNcclsOwnOperation) {
         c.count = 67;
         c.counts = {20, 20, 27};
         c.reduction.op = Op::average;
-        c.postscale = dividing_factor(3);
+        c.postscale = 1.0 / 3;
         ASSERT_EQ(run_case(me, c), "");
       }
     }

@@ -43,7 +43,7 @@ void set_reduction(const Communicator& comm, const Bucket& bucket, CollectiveSpe
   const auto op = static_cast<Op>(bucket.op);
   spec.reduction.op = folding(op);
   spec.prescale = bucket.prescale;
-  spec.postscale = bucket.postscale * postscale_of(op, bucket.dtype, comm.size());
+  spec.postscale = bucket.postscale * postscale_of(op, comm.size());
 }
 
 void set_compression(const Bucket& bucket, BucketCollective& collective) {
