@@ -428,7 +428,8 @@ typedef struct fdl_call_options {
    * float64 of the one given here and 1.0/ranks. */
   double prescale;
   double postscale;
-  int64_t timeout_ns;    /* of a blocking call, or of the wait for a request; 0: as configured */
+  /* Of a blocking call, or of a wait for a request, from its begin on; 0: as configured. fdl_test applies none. */
+  int64_t timeout_ns;
   const fdl_op* user_op; /* with FDL_USER only */
   int deterministic;     /* 0 or 1; -1: as configured */
   int may_never_come;    /* 1: of a submitted receive. If its sender leaves, only this call fails, and only here */
@@ -620,7 +621,8 @@ FDL_API fdl_result fdl_allreduce_ex(fdl_comm* comm, const void* input, void* out
                                     fdl_reduce_op op, const fdl_call_options* options);
 
 /* Makes progress and sets *done to 0 or 1 without waiting. With *done = 1 it returns the outcome and frees the request.
- */
+ * timeout_ns counts from the begin of a wait and does not limit it: that would cost a read of the clock in each call. A
+ * program that only polls keeps a limit of its own, and calls fdl_comm_abort. A lost rank ends the request here too. */
 FDL_API fdl_result fdl_test(fdl_request* request, int* done);
 /* Waits, returns the outcome and frees the request, also on failure. FDL_TIMEOUT: the option timeout_s has passed,
  * which ends the communicator. */

@@ -142,6 +142,37 @@ TEST_P(Waits, StallIsReportedToAllPrograms) {
   for (std::thread& rank : ranks) rank.join();
 }
 
+// The limit counts from the begin of a wait, so a request that is only polled has none.
+TEST_P(Waits, TestOfARequestDoesNotApplyItsLimit) {
+  std::latch polled(1);
+  run_ranks(2, knobs(), [&](World& me) {
+    fdl_call call;
+    fdl_call_init(&call);
+    fdl_call_options options;
+    fdl_call_options_init(&options);
+    options.timeout_ns = 1'000'000;
+    float value = 1;
+    call.input = call.output = &value;
+    call.count = 1;
+    call.dtype = FDL_FLOAT32;
+    if (me.rank == 1) {
+      polled.wait();
+      options.timeout_ns = 0;
+    }
+    fdl_request* request = nullptr;
+    FDL_ASSERT_OK(fdl_call_ex(me.comm, &call, &options, &request));
+    int done = 0;
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+    while (me.rank == 0 && std::chrono::steady_clock::now() < limit) {
+      FDL_ASSERT_OK(fdl_test(request, &done));
+      ASSERT_EQ(done, 0);
+    }
+    if (me.rank == 0) polled.count_down();
+    while (done == 0) FDL_ASSERT_OK(fdl_test(request, &done));
+    EXPECT_EQ(value, 2);
+  });
+}
+
 // ---- Waits for named operations that time out ----
 
 class LateName {
