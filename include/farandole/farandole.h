@@ -62,7 +62,7 @@ typedef enum fdl_result {
   FDL_INVALID_ARGUMENT = 1, /* an argument is wrong on this rank; nothing happened */
   FDL_MISMATCH = 2,         /* ranks disagree; for a named operation nothing happened, and the group stays usable */
   FDL_PEER_LOST = 3,        /* a rank died, stopped or cannot be reached */
-  FDL_TIMEOUT = 4,          /* a deadline passed; the text names the rank that is missing */
+  FDL_TIMEOUT = 4,          /* a deadline passed; the text names the rank that is missing, if this rank knows it */
   FDL_ABORTED = 5,          /* fdl_comm_abort, on this rank or another */
   FDL_SHUT_DOWN = 6,        /* this world, or a rank that is needed, has been shut down */
   FDL_NOT_INITIALIZED = 7,  /* no world, or a world inherited through fork() */
@@ -429,7 +429,8 @@ typedef struct fdl_call_options {
    * product in float64 of the one given here and 1.0/ranks. */
   double prescale;
   double postscale;
-  int64_t timeout_ns;    /* of a blocking call, or of the wait for a request; 0: as configured */
+  /* Of a blocking call, or of a wait for a request, from its begin on; 0: as configured. fdl_test applies none. */
+  int64_t timeout_ns;
   const fdl_op* user_op; /* with FDL_USER only */
   int deterministic;     /* 0 or 1; -1: as configured */
   int may_never_come;    /* 1: of a submitted receive. If its sender leaves, only this call fails, and only here */
@@ -621,7 +622,8 @@ FDL_API fdl_result fdl_allreduce_ex(fdl_comm* comm, const void* input, void* out
                                     fdl_reduce_op op, const fdl_call_options* options);
 
 /* Makes progress and sets *done to 0 or 1 without waiting. With *done = 1 it returns the outcome and frees the request.
- */
+ * timeout_ns counts from the begin of a wait and does not limit it: that would cost a read of the clock in each call. A
+ * program that only polls keeps a limit of its own, and calls fdl_comm_abort. A lost rank ends the request here too. */
 FDL_API fdl_result fdl_test(fdl_request* request, int* done);
 /* Waits, returns the outcome and frees the request, also on failure. FDL_TIMEOUT: the option timeout_s has passed,
  * which ends the communicator. */
@@ -716,7 +718,9 @@ FDL_API fdl_result fdl_join(fdl_group* group, fdl_handle** handle);
 FDL_API fdl_result fdl_poll(fdl_handle* handle, int* done);
 /* Waits for the outcome: FDL_OK or the failure. It stays with the handle, and each call returns the same. While it
  * waits, the calling thread may do the progress thread's work, for all operations of the world. Any number of threads
- * may wait. timeout_ns < 0: no limit. FDL_TIMEOUT of the wait itself leaves the operation in flight.
+ * may wait. timeout_ns < 0: no limit. FDL_TIMEOUT of the wait itself leaves the operation in flight. Its text names a
+ * named operation and for how long it has been in flight. Once this rank has got a report of ranks that have not
+ * submitted it (after the option stall_warning_s, and again after as long), the text has the report and its age.
  *
  * On a device, the streams of the operations' tensors wait for the results; those streams must still exist.
  * FDL_UNSUPPORTED: one of them is being captured into a graph; wait again after the capture. */

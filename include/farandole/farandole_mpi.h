@@ -8,6 +8,7 @@
 #define FARANDOLE_FARANDOLE_MPI_H_
 
 #include <mpi.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "farandole.h"
@@ -41,14 +42,24 @@ static inline int fdl_mpi_is_one_host(MPI_Comm comm, int* one_host) {
  * world afterwards, unless MPI is its transport. Rank 0's address and a fresh job key travel over MPI: no variable is
  * needed, and ranks of one host open no port. `options` may be NULL; its rank, size, local_rank, local_size,
  * rendezvous, job_key and share are ignored. Errors are those of fdl_world_create. FDL_INVALID_ARGUMENT: `comm` has two
- * groups, or is MPI_COMM_NULL. FDL_TRANSPORT: MPI has reported an error to the error handler of `comm`, and the handler
- * has returned. */
+ * groups, or is MPI_COMM_NULL; or options->struct_size is not that of a structure. FDL_TRANSPORT: MPI has reported an
+ * error to the error handler of `comm`, and the handler has returned. */
 static inline fdl_result fdl_world_create_mpi(MPI_Comm comm, const fdl_world_options* options, fdl_world** world) {
   fdl_world_options wanted;
   int is_inter = 0;
   int one_host = 0;
   fdl_world_options_init(&wanted);
-  if (options != NULL && options->struct_size > 0) {
+  if (options != NULL) {
+    /* The bounds are those of fdl_world_create, which gets `wanted` and so cannot check them. */
+    if (options->struct_size <= sizeof options->struct_size || options->struct_size > 65536) {
+      char text[192];
+      snprintf(
+          text, sizeof text,
+          "fdl_world_create_mpi: fdl_world_options.struct_size is %zu: set it to the size of the structure, or call "
+          "its fdl_..._init function first",
+          options->struct_size);
+      return fdl_fail(FDL_INVALID_ARGUMENT, text);
+    }
     memcpy(&wanted, options, options->struct_size < sizeof wanted ? options->struct_size : sizeof wanted);
     wanted.struct_size = sizeof wanted;
   }

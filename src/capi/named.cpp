@@ -4,6 +4,7 @@
 
 #include "agree/wire/wire.h"
 #include "capi/call_checks.h"
+#include "capi/in_flight.h"
 #include "capi/objects.h"
 #include "capi/owners.h"
 #include "engine/host/adasum.h"
@@ -169,6 +170,7 @@ struct Submission {
 fdl_result take_names(fdl_group* group, const Submission& submission) {
   std::vector<std::string> names;
   for (const Entry& entry : submission.entries) names.push_back(entry.request.name);
+  submission.handle->begin(submission.entries.front().request.kind);
   const auto taken = submission.handle->names().take(group->group->named().names(), std::move(names));
   if (!taken) return FDL_OK;
   return refuse("'" + *taken + "' is in flight already on rank " + std::to_string(group->world->runtime->facts().rank) +
@@ -182,10 +184,6 @@ fdl_result give_up(Handle& handle, const Status& why) {
 }
 
 Deadline deadline_of(int64_t timeout_ns) { return timeout_ns < 0 ? Deadline::never() : Deadline::after_ns(timeout_ns); }
-
-fdl_result report_still_in_flight() {
-  return report(Status(Code::timeout, "the operation is still in flight; the stall report names the missing ranks"));
-}
 
 bool is_forked_child(const fdl_handle& handle) { return handle.world->runtime->is_forked_child(); }
 
@@ -205,7 +203,7 @@ fdl_result report_end(const fdl_handle& handle, std::optional<Stream> stream = s
 fdl_result wait_for(fdl_handle* handle, int64_t timeout_ns, std::optional<Stream> stream) {
   const auto done = handle->world->runtime->wait(*handle->handle, deadline_of(timeout_ns));
   if (!done.ok()) return report(done.status());
-  return *done ? report_end(*handle, stream) : report_still_in_flight();
+  return *done ? report_end(*handle, stream) : report(still_in_flight(*handle));
 }
 
 fdl_result submit(fdl_group* group, Submission submission, fdl_handle** handle) {
@@ -339,7 +337,7 @@ fdl_result fdl_run(fdl_group* group, const fdl_operation* operations, size_t cou
   if (handle != nullptr) *handle = new fdl_handle(group->world, running.handle);
   if (running.handle->done()) return report_end(running);
   if (handle == nullptr) running.handle->abandon();
-  return report_still_in_flight();
+  return report(still_in_flight(running));
 }
 FDL_REPORT_EXCEPTIONS
 

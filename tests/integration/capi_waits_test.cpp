@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <condition_variable>
 #include <latch>
 #include <mutex>
@@ -139,6 +140,147 @@ TEST_P(Waits, StallIsReportedToAllPrograms) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 3; ++rank) ranks.emplace_back(run, rank);
   for (std::thread& rank : ranks) rank.join();
+}
+
+// The limit counts from the begin of a wait, so a request that is only polled has none.
+TEST_P(Waits, TestOfARequestDoesNotApplyItsLimit) {
+  std::latch polled(1);
+  run_ranks(2, knobs(), [&](World& me) {
+    fdl_call call;
+    fdl_call_init(&call);
+    fdl_call_options options;
+    fdl_call_options_init(&options);
+    options.timeout_ns = 1'000'000;
+    float value = 1;
+    call.input = call.output = &value;
+    call.count = 1;
+    call.dtype = FDL_FLOAT32;
+    if (me.rank == 1) {
+      polled.wait();
+      options.timeout_ns = 0;
+    }
+    fdl_request* request = nullptr;
+    FDL_ASSERT_OK(fdl_call_ex(me.comm, &call, &options, &request));
+    int done = 0;
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+    while (me.rank == 0 && std::chrono::steady_clock::now() < limit) {
+      FDL_ASSERT_OK(fdl_test(request, &done));
+      ASSERT_EQ(done, 0);
+    }
+    if (me.rank == 0) polled.count_down();
+    while (done == 0) FDL_ASSERT_OK(fdl_test(request, &done));
+    EXPECT_EQ(value, 2);
+  });
+}
+
+// ---- Waits for named operations that time out ----
+
+class LateName {
+ public:
+  LateName() {
+    fdl_operation_init(&operation_);
+    operation_.kind = FDL_NAMED_ALLREDUCE;
+    operation_.name = "late";
+    operation_.input = {&value, FDL_FLOAT32, 1, &one_, 0, 0, nullptr};
+    operation_.output = &value;
+    operation_.op = FDL_SUM;
+  }
+  ~LateName() { fdl_handle_free(handle); }
+  LateName(const LateName&) = delete;
+  LateName& operator=(const LateName&) = delete;
+  void submit(World& me) { FDL_ASSERT_OK(fdl_submit(me.all, &operation_, 1, &handle)); }
+  // The text of a wait that times out after a moment.
+  std::string text() {
+    EXPECT_EQ(fdl_wait_handle(handle, 5'000'000), FDL_TIMEOUT);
+    EXPECT_EQ(fdl_last_error()->code, FDL_TIMEOUT);
+    EXPECT_EQ(fdl_last_error()->culprit_rank, -1);
+    EXPECT_STREQ(fdl_last_error()->operation, "allreduce 'late'");
+    return last_text();
+  }
+
+  float value = 1;
+  fdl_handle* handle = nullptr;
+
+ private:
+  const int64_t one_ = 1;
+  fdl_operation operation_;
+};
+
+TEST_P(Waits, WaitThatTimesOutNamesTheMissingRankOnEveryRank) {
+  for (int late = 0; late < 3; ++late) {
+    std::latch known(2);
+    std::barrier both(2);
+    run_ranks(3, knobs("0.2"), [&](World& me) {
+      const std::string missing = "submitted it, missing: rank " + std::to_string(late);
+      const std::string own = "allreduce 'late' is still in flight on rank " + std::to_string(me.rank) + " after ";
+      {
+        LateName first;
+        if (me.rank == late) known.wait();
+        first.submit(me);
+        if (me.rank != late) {
+          std::string text;
+          const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+          while (text.find(missing) == std::string::npos && std::chrono::steady_clock::now() < limit) {
+            text = first.text();
+            EXPECT_THAT(text, testing::StartsWith(own));
+          }
+          EXPECT_THAT(text, HasSubstr(missing));
+          EXPECT_THAT(text, HasSubstr(" s ago: 'late' (allreduce) has waited for "));
+          known.count_down();
+        }
+        FDL_EXPECT_OK(fdl_wait_handle(first.handle, 30'000'000'000));
+        EXPECT_EQ(first.value, 3);
+      }
+      // Another rank is late with the next operation of this name. The former report says nothing about it.
+      LateName second;
+      const int later = (late + 1) % 3;
+      if (me.rank == later) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        second.submit(me);
+      } else {
+        const auto begin = std::chrono::steady_clock::now();
+        both.arrive_and_wait();
+        second.submit(me);
+        both.arrive_and_wait();
+        // On a busy host `late` may really have been late once more.
+        const bool in_time = std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(100);
+        while (in_time && fdl_wait_handle(second.handle, 5'000'000) == FDL_TIMEOUT) {
+          EXPECT_THAT(last_text(), Not(HasSubstr(missing)));
+        }
+      }
+      FDL_EXPECT_OK(fdl_wait_handle(second.handle, 30'000'000'000));
+    });
+  }
+}
+
+TEST_P(Waits, WaitThatTimesOutBeforeAReportSaysWhenItComes) {
+  for (const auto& [limit, words] : {std::pair("600", "are reported after 600 s (stall_warning_s), also here"),
+                                     std::pair("0", "are not reported, because stall_warning_s is 0")}) {
+    std::latch waited(1);
+    run_ranks(2, knobs(limit), [&](World& me) {
+      LateName name;
+      if (me.rank == 1) waited.wait();
+      name.submit(me);
+      if (me.rank == 0) {
+        EXPECT_THAT(name.text(), testing::AllOf(testing::StartsWith("allreduce 'late' is still in flight on rank 0 "),
+                                                HasSubstr(words), HasSubstr("`farandole where`")));
+        waited.count_down();
+      }
+      FDL_EXPECT_OK(fdl_wait_handle(name.handle, 30'000'000'000));
+      EXPECT_EQ(name.value, 2);
+    });
+  }
+}
+
+TEST_P(Waits, WaitThatTimesOutForAHandleWithoutANameSaysWhatEndsIt) {
+  run_ranks(1, knobs(), [&](World& me) {
+    fdl_handle* own = nullptr;
+    FDL_ASSERT_OK(fdl_handle_create(me.world, &own));
+    EXPECT_EQ(fdl_wait_handle(own, 0), FDL_TIMEOUT);
+    EXPECT_EQ(last_text(), "the handle is not done on rank 0; it waits for fdl_handle_complete");
+    FDL_EXPECT_OK(fdl_handle_complete(own));
+    fdl_handle_free(own);
+  });
 }
 
 fdl_result allreduce(World& me) {

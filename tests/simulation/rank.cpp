@@ -258,6 +258,9 @@ void Rank::handle_events() {
       case CoordinatorEvent::Kind::stalled:
         simulation().count("stalls that a rank reads");
         stalls_.emplace_back(event.why.text());
+        for (SimulatedGroup* group : groups()) {
+          if (group->id() == event.comm) group->named().note_stall(event.names, event.why.text(), 0);
+        }
         break;
       case CoordinatorEvent::Kind::silent:
         simulation().count("warnings of silence");

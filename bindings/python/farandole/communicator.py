@@ -23,7 +23,10 @@ class Request:
         self._result = result
 
     def test(self):
-        """Makes progress without blocking. Returns whether the operation is done, and raises its failure."""
+        """Makes progress without blocking. Returns whether the operation is done, and raises its failure.
+
+        The keyword `timeout` of the operation limits wait() alone, from its begin on.
+        """
         return self._native is None or self._native.test()
 
     def wait(self):

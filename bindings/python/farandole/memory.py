@@ -36,7 +36,12 @@ def empty(shape, dtype="float32"):
     import numpy
 
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    array = numpy.dtype(dtype)
+    if isinstance(dtype, (str, bytes)):
+        errors.checked_text(dtype, "dtype")
+    try:
+        array = numpy.dtype(dtype)
+    except (TypeError, ValueError):
+        raise errors.InvalidArgumentError(f'dtype={dtype!r} is none of NumPy\'s; give one, such as "float32"') from None
     count = math.prod(shape)
     if count == 0:
         return numpy.empty(shape, array)

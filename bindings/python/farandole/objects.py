@@ -248,6 +248,7 @@ def broadcast_object(thing, root, name, group):
     The root gets its own object back. All ranks raise if the root cannot pickle it, and AuthenticationError if the job
     has no secret and the ranks are on several hosts.
     """
+    errors.checked_text(name, "name")
     group.member().check_trust()
     if group.rank != root:
         stream, apart = _broadcast_parts(None, 0, root, name, group)
@@ -266,6 +267,7 @@ def allgather_object(thing, name, group):
 
     All ranks raise if one cannot pickle its object, and AuthenticationError as for broadcast_object.
     """
+    errors.checked_text(name, "name")
     group.member().check_trust()
     try:
         data, failure = dumps(thing), None

@@ -145,8 +145,9 @@ void ClientProtocol::handle_event(CoordinatorMessage message) {
     case Kind::stalled:
       add_event({.kind = CoordinatorEvent::Kind::stalled,
                  .rank = message.rank,
-                 .comm = {},
-                 .why = Status(Code::timeout, std::move(message.value))});
+                 .comm = std::move(message.key),
+                 .why = Status(Code::timeout, std::move(message.value)),
+                 .names = std::move(message.values)});
       break;
     default:
       break;

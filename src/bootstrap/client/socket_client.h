@@ -52,7 +52,8 @@ class SocketClient final : public CoordinatorClient {
   void query_sends(const std::string& comm, const std::vector<int>& world_ranks) override;
   void reply_sends(const CoordinatorEvent& query, const SliceCounts& sent) override;
   void reply_state(uint64_t query, const RankState& state) override;
-  void report_stall(const std::string& comm, const std::string& text, int64_t valid_ns) override;
+  void report_stall(const std::string& comm, const std::string& text, const std::vector<std::string>& names,
+                    int64_t valid_ns) override;
   void leave() override;
   bool wait_until_left(Deadline deadline) override;
 

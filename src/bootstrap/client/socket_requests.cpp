@@ -201,12 +201,19 @@ void SocketClient::reply_state(uint64_t query, const RankState& state) {
   tell(message);
 }
 
-void SocketClient::report_stall(const std::string& comm, const std::string& text, int64_t valid_ns) {
+void SocketClient::report_stall(const std::string& comm, const std::string& text, const std::vector<std::string>& names,
+                                int64_t valid_ns) {
   if (comm.size() > kMostKey) return;  // the coordinator would reject it
   CoordinatorMessage message{.kind = Kind::stall};
   message.number = valid_ns;
   message.key = comm;
   message.value = text.substr(0, kMostStall);
+  std::size_t bytes = 0;
+  for (const std::string& name : names) {
+    bytes += name.size() + 1;
+    if (bytes > kMostStallNames) break;
+    message.values.push_back(name);
+  }
   tell(message);
 }
 

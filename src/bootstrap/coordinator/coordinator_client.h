@@ -28,7 +28,7 @@ struct CoordinatorEvent {
     progress_reply,    // `rank` has answered `query`
     silent,            // `rank` (-1: the coordinator) does not answer; `why` is a warning for the log
     answers_again,     // the silence has ended; `why` likewise
-    stalled,           // `why`: operations wait for ranks; `rank` has reported it
+    stalled,           // `why`: operations of `comm` wait for ranks; `rank` has reported it, with some of their names
     state_query,       // a user asks what this rank does; answer `query` with reply_state()
     sends_query,       // `rank` asks how many slices of `comm` this rank has sent to it; answer with reply_sends()
     sends_reply,       // `rank` has sent `sent` slices of `comm` to this rank
@@ -42,6 +42,7 @@ struct CoordinatorEvent {
   int64_t begun = -1;        // collectives on devices that `rank` has called; -1: it has no such communicator
   bool waiting = false;      // some of them have not run yet
   SliceCounts sent{};
+  std::vector<std::string> names{};
 };
 
 class CoordinatorClient {
@@ -137,8 +138,9 @@ class CoordinatorClient {
   virtual void reply_state(uint64_t query, const RankState& state) = 0;
   // Reports that operations of a communicator wait for other ranks. All ranks, this one included, get a `stalled`
   // event, and the coordinator's process gets the text too. If several ranks report the stall of one communicator, only
-  // the reports of the first one are passed on, for `valid_ns`.
-  virtual void report_stall(const std::string& comm, const std::string& text, int64_t valid_ns) = 0;
+  // the reports of the first one are passed on, for `valid_ns`. Of many names the first kMostStallNames bytes are sent.
+  virtual void report_stall(const std::string& comm, const std::string& text, const std::vector<std::string>& names,
+                            int64_t valid_ns) = 0;
   // Announces that this rank leaves: closing the connection is then not a loss, once the message has arrived. Requests
   // that wait for a reply end with SHUT_DOWN.
   virtual void leave() = 0;

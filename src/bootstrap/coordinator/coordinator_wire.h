@@ -51,7 +51,8 @@ struct CoordinatorMessage {
     progress_reply =
         15,  // key, id; rank: the querying one; number: collectives begun, or -1: unknown; value: empty, or kWaiting
     gives_up = 16,  // why: the coordinator has not answered; the rank closes the connection
-    stall = 17,     // key: the communicator; value: the text; number: its validity in ns
+    // key: the communicator; value: the text; number: its validity in ns; values: names of operations
+    stall = 17,
     // from a client that is no rank, instead of a hello
     job_query = 18,  // answered by a rank_state for each rank and a job_reply; number: 1: with stacks
     // from a launcher, instead of a hello: the process of a rank has ended. Answered by a job_reply
@@ -88,7 +89,7 @@ struct CoordinatorMessage {
     probed = 50,               // answers a probe
     silent = 51,               // rank, why: a warning
     answers_again = 52,        // rank, why: the end of that silence
-    stalled = 53,              // rank: the one that reported the stall; value: the text
+    stalled = 53,              // rank: the one that reported the stall; key, value, values: as in `stall`
     state_query = 54,          // id: answered by a state_reply; number: 1: with stacks
     relayed_sends_query = 57,  // key; rank: the querying one
     sends_answer = 58,         // key, id, number; rank: the answering one
@@ -190,6 +191,8 @@ inline constexpr std::size_t kMostName = 255;
 inline constexpr int kMostRanks = 65536;
 // The limit of the text of a stall, in bytes.
 inline constexpr std::size_t kMostStall = 8192;
+// The limit of the names of a stall, each with a byte for its end.
+inline constexpr std::size_t kMostStallNames = 8192;
 
 // FrameSealer builds the frames of one direction. The sequence number in the seal detects replayed and lost frames.
 class FrameSealer {

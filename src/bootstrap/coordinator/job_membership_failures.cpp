@@ -132,7 +132,9 @@ Status JobMembership::relay_sends(const Member& from, CoordinatorMessage message
 
 // Ranks that wait in one ordered call report its stall each with a text of its own; one of them is enough.
 Status JobMembership::relay_stall(const Member& from, const CoordinatorMessage& message, int64_t now_ns) {
-  if (message.key.size() > kMostKey || message.value.size() > kMostStall) {
+  std::size_t name_bytes = 0;
+  for (const std::string& name : message.values) name_bytes += name.size() + 1;
+  if (message.key.size() > kMostKey || message.value.size() > kMostStall || name_bytes > kMostStallNames) {
     return Status(Code::transport, "coordinator: the report of a stall is too large");
   }
   std::erase_if(stalls_, [&](const auto& one) { return one.second.until_ns <= now_ns; });
@@ -144,7 +146,9 @@ Status JobMembership::relay_stall(const Member& from, const CoordinatorMessage& 
   stalls_[message.key] = {rank, now_ns + std::clamp<int64_t>(message.number, 0, kLongestClaim_ns)};
   CoordinatorMessage stalled{.kind = Kind::stalled};
   stalled.rank = rank;
+  stalled.key = message.key;
   stalled.value = message.value;
+  stalled.values = message.values;
   send_to_all(stalled);
   if (options_.on_stall) options_.on_stall(message.value);
   // A query of this process that is open already answers this one too.

@@ -152,7 +152,7 @@ Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world
   opened->named().count_with(metrics_of(*opened));
   if (history_) opened->named().record_in(*history_, opened->id());
   opened->named().report_stalls_to(
-      [this, comm = opened->comm().id()](const std::string& text) { report_stall(comm, text); });
+      [this, comm = opened->comm().id()](const Stall& stall) { report_stall(comm, stall.text, stall.names); });
   Status added;
   // leave() ends all groups that are listed, in the same thread: one that is driven must be among them.
   const bool has_run = progress_thread_->call([&] {
@@ -276,6 +276,7 @@ void Runtime::on_event(const CoordinatorEvent& event) {
     case CoordinatorEvent::Kind::stalled:
       if (event.rank != identity_.rank)
         log_info("rank {}: reported by rank {}: {}", identity_.rank, event.rank, event.why.text());
+      note_stall(event);
       if (options_.stalled) options_.stalled(std::string(event.why.text()));
       break;
     case CoordinatorEvent::Kind::progress_query:

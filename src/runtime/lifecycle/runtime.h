@@ -279,7 +279,8 @@ class Runtime {
   void check_interrupt(Communicator& comm);
   bool is_turn_to_probe(const Communicator& comm, int64_t waited_ns) const;
   void check_stall(Communicator& comm, int64_t waited_ns);
-  void report_stall(const std::string& comm, const std::string& text);
+  void report_stall(const std::string& comm, const std::string& text, const std::vector<std::string>& names = {});
+  void note_stall(const CoordinatorEvent& event);
   int64_t watch_devices(int64_t now_ns);
   std::optional<Communicator::DeviceWork> read_device_work(OrderedComm& comm);
   void report(OrderedComm& comm, const Status& failure);

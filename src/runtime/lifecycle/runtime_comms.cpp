@@ -237,9 +237,20 @@ void Runtime::check_stall(Communicator& comm, int64_t waited_ns) {
 
 // This rank's log has it at once. The coordinator passes it to the launcher and to all ranks, because the log of one
 // rank is easily missed.
-void Runtime::report_stall(const std::string& comm, const std::string& text) {
+void Runtime::report_stall(const std::string& comm, const std::string& text, const std::vector<std::string>& names) {
   log_warning("{}", text);
-  if (coordinator_client_) coordinator_client_->report_stall(comm, text, 2 * seconds_to_ns(config_.stall_warning_s));
+  if (!coordinator_client_) return;
+  coordinator_client_->report_stall(comm, text, names, 2 * seconds_to_ns(config_.stall_warning_s));
+}
+
+// The report has come through the coordinator, and the plans come from the group's root. An operation that was
+// submitted a moment ago may follow the reported one of the same name, whose plan was faster.
+void Runtime::note_stall(const CoordinatorEvent& event) {
+  if (event.rank == identity_.rank) return;  // this rank's group has noted it
+  const int64_t least_ns = std::min<int64_t>(seconds_to_ns(config_.stall_warning_s) / 2, 1'000'000'000);
+  for (const auto& group : all_groups()) {
+    if (group->comm().id() == event.comm) group->named().note_stall(event.names, event.why.text(), least_ns);
+  }
 }
 
 std::vector<int> Runtime::others(const std::vector<Member>& members) const {

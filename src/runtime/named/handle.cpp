@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <ctime>
 
 #include "base/bytes.h"
 #include "base/thread_role.h"
@@ -35,7 +36,19 @@ void run(const std::function<void()>& callback) {
   callback();
 }
 
+// now_ns() as of the kernel's last tick: it costs a few nanoseconds.
+int64_t last_tick_ns() {
+  timespec moment{};
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &moment);
+  return int64_t{moment.tv_sec} * 1'000'000'000 + moment.tv_nsec;
+}
+
 }  // namespace
+
+void Handle::begin(RequestKind kind) {
+  kind_ = kind;
+  begun_ns_ = last_tick_ns();
+}
 
 void Handle::finish_one(const Status& status) {
   std::function<void()> callback;
@@ -44,6 +57,7 @@ void Handle::finish_one(const Status& status) {
     MutexLock lock(mutex_);
     if (status_.ok()) status_ = status;
     if (--unfinished_ > 0) return;
+    stall_.text.reset();
     done_.store(true, std::memory_order_release);
     callback.swap(callback_);
     abandoned = abandoned_;
@@ -54,6 +68,13 @@ void Handle::finish_one(const Status& status) {
   // thread that completes the handle has a reference.
   if (callback || abandoned) names_.release();
   if (callback) run(callback);
+}
+
+void Handle::note_stall(std::shared_ptr<const std::string> text, int64_t at_ns) {
+  MutexLock lock(mutex_);
+  if (done()) return;
+  has_stall_.store(text != nullptr, std::memory_order_relaxed);
+  stall_ = {std::move(text), at_ns};
 }
 
 Status Handle::order_streams(std::optional<Stream> stream) {

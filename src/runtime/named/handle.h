@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "agree/negotiation/message.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -46,13 +47,26 @@ class Handle {
     std::optional<Stream> stream;
   };
 
+  // The newest report that ranks are missing, for the error of a wait that times out.
+  struct Stall {
+    std::shared_ptr<const std::string> text;  // null: there is none
+    int64_t at_ns = 0;
+  };
+
   explicit Handle(std::size_t operations) : outputs_(operations), unfinished_(operations) {}
+  // Before another thread can use it: what its first operation is, and that it is submitted now.
+  void begin(RequestKind kind);
 
   // ---- the thread that owns progress; once done, any thread that serializes its calls ----
   Output& output(std::size_t index) { return outputs_[index]; }
   // Ends one operation. The first failure becomes the handle's status. The last operation wakes all waiters and runs
   // the callback.
   void finish_one(const Status& status);
+  void note_stall(std::shared_ptr<const std::string> text, int64_t at_ns);
+  // All ranks have submitted the operation that was reported.
+  void forget_stall() {
+    if (has_stall_.load(std::memory_order_relaxed)) note_stall(nullptr, 0);
+  }
 
   // ---- any thread ----
   bool done() const { return done_.load(std::memory_order_acquire); }
@@ -66,6 +80,13 @@ class Handle {
   void wake() {
     MutexLock lock(mutex_);
     finished_.notify_all();
+  }
+  RequestKind kind() const { return kind_; }
+  // A few milliseconds too early at most; 0 without begin().
+  int64_t begun_ns() const { return begun_ns_; }
+  Stall stall() {
+    MutexLock lock(mutex_);
+    return stall_;
   }
   // The names of the operations. Release them once the caller has observed that the handle is done.
   TakenNames& names() { return names_; }
@@ -91,6 +112,10 @@ class Handle {
   std::size_t unfinished_ FDL_GUARDED_BY(mutex_);
   std::function<void()> callback_ FDL_GUARDED_BY(mutex_);
   bool abandoned_ FDL_GUARDED_BY(mutex_) = false;
+  Stall stall_ FDL_GUARDED_BY(mutex_);
+  std::atomic<bool> has_stall_{false};
+  RequestKind kind_ = RequestKind::allreduce;
+  int64_t begun_ns_ = 0;
   TakenNames names_;
   Status status_;  // written under mutex_ before done_ is released, constant afterwards
   std::atomic<bool> done_{false};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <unordered_set>
 
 #include "base/log.h"
 #include "engine/late_ranks.h"
@@ -209,9 +210,22 @@ bool NamedOperations::begin_turns() {
   return true;
 }
 
-void NamedOperations::report_stall(const std::string& text) {
-  if (on_stall_) return on_stall_(text);
-  log_warning("{}", text);
+// The root's requests and plans do not overtake each other, so its own handles need no least age.
+void NamedOperations::report_stall(const Stall& stall) {
+  note_stall(stall.names, stall.text, 0);
+  if (on_stall_) return on_stall_(stall);
+  log_warning("{}", stall.text);
+}
+
+void NamedOperations::note_stall(const std::vector<std::string>& names, const std::string& text, int64_t least_ns) {
+  const std::unordered_set<std::string_view> stalled(names.begin(), names.end());
+  const auto shared = std::make_shared<const std::string>(text);
+  const int64_t now = now_ns();
+  submissions_.visit_waiting(std::numeric_limits<std::size_t>::max(), [&](const Entry& entry) {
+    if (!stalled.contains(entry.request.name) || now - entry.handle->begun_ns() < least_ns) return;
+    pending_.expect_stalls();
+    entry.handle->note_stall(shared, now);
+  });
 }
 
 // ---- Departures and failures ----

@@ -81,8 +81,11 @@ class NamedOperations final : private PlanExchange::Receiver {
 
   // Null ends tracing. On the root the timeline also shows when the request of each rank arrives.
   void trace_with(std::unique_ptr<Trace> trace);
-  // On the root: called with the text of each stall. Without it a stall is logged here.
-  void report_stalls_to(std::function<void(const std::string& text)> function) { on_stall_ = std::move(function); }
+  // On the root: called with each stall. Without it a stall is logged here.
+  void report_stalls_to(std::function<void(const Stall& stall)> function) { on_stall_ = std::move(function); }
+  // The root has reported with `text` that ranks have not submitted these names. The handles that have waited for
+  // `least_ns` keep the text until all ranks have: a younger one may be the next operation of that name.
+  void note_stall(const std::vector<std::string>& names, const std::string& text, int64_t least_ns);
   // Null disables metrics. Call before the first submit().
   void count_with(std::shared_ptr<GroupMetrics> metrics) { operations_.telemetry().count_with(std::move(metrics)); }
 
@@ -113,10 +116,10 @@ class NamedOperations final : private PlanExchange::Receiver {
   void fail_exchange(const Status& why) override { fail_all(why); }
   void end_peer(int peer, const Status& why) override;
   void end_plans(bool all_came) override { failure_.plans_end(all_came); }
-  void report_stall(const std::string& text) override;
+  void report_stall(const Stall& stall) override;
 
   Communicator& comm_;
-  std::function<void(const std::string&)> on_stall_;
+  std::function<void(const Stall&)> on_stall_;
   OperationsInFlight operations_;
   GroupFailure failure_;
   bool stopped_ = false;  // by stop()

@@ -56,6 +56,8 @@ class TakenNames {
     holds_.store(true, std::memory_order_release);
     return std::nullopt;
   }
+  // All of them, also once they are free. Constant after take().
+  const std::vector<std::string>& list() const { return names_; }
   bool any() const { return holds_.load(std::memory_order_relaxed); }
   // Makes the names free. Later calls have no effect.
   void release() {

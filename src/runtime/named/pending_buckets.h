@@ -20,6 +20,7 @@ class PendingBuckets {
   std::size_t size() const { return buckets_.size(); }
   std::size_t bytes() const { return bytes_; }  // of the tensors of all buckets
   const PlannedBucket& append(PlannedBucket planned) {
+    if (has_stalls_) forget_stalls(planned.entries);
     bytes_ += planned.bucket->byte_count();
     return buckets_.emplace_back(std::move(planned));
   }
@@ -32,6 +33,8 @@ class PendingBuckets {
     if (single_count_ > 0) --single_count_;
     return planned;
   }
+  // Handles have stalls, which append() makes them forget from now on: what all ranks have submitted waits for none.
+  void expect_stalls() { has_stalls_ = true; }
   std::deque<PlannedBucket> take_all() {
     single_count_ = 0;
     bytes_ = 0;
@@ -53,8 +56,15 @@ class PendingBuckets {
   void dissolve_group() { single_count_ = group_size(); }
 
  private:
+  static void forget_stalls(const Entries& entries) {
+    for (const auto& entry : entries) {
+      if (entry) entry->handle->forget_stall();
+    }
+  }
+
   std::deque<PlannedBucket> buckets_;
   std::size_t bytes_ = 0;
+  bool has_stalls_ = false;
   std::size_t single_count_ = 0;  // how many buckets at the front run alone, whatever launch_with_next is
 };
 

@@ -219,7 +219,7 @@ void PlanExchange::take_plan(ConstBytes bytes) {
 // Reports the tensors that wait for some ranks, with the names of these ranks. Only the root has this information.
 void PlanExchange::warn_of_stalls() {
   for (const Stall& stall : root_->stalls(now_ns())) {
-    receiver_.report_stall(stall.text);
+    receiver_.report_stall(stall);
     telemetry_.stalled(stall.names.size());
   }
 }

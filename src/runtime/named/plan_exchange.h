@@ -43,7 +43,7 @@ class PlanExchange {
     // ranks may have received more plans. On all ranks but the root, perhaps repeatedly.
     virtual void end_plans(bool all_came) = 0;
     // Operations wait for ranks; on the root only.
-    virtual void report_stall(const std::string& text) = 0;
+    virtual void report_stall(const Stall& stall) = 0;
 
    protected:
     ~Receiver() = default;

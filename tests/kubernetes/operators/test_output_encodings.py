@@ -15,6 +15,18 @@ def run(*words, variables=None, redirection=""):
     return subprocess.run(command, env={**os.environ, **(variables or {})}, capture_output=True)
 
 
+def run_without_reader(*words, variables):
+    """The exit code and the standard error of a command whose reader has ended before it writes."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "import sys; from farandole.integrations.kubernetes.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, *words]
+    with os.fdopen(writer, "wb") as pipe:
+        environment = {**os.environ, **variables}
+        done = subprocess.run(command, env=environment, stdout=pipe, stderr=subprocess.PIPE, text=True)
+    return done.returncode, done.stderr
+
+
 GEN = ["gen", "job", "--name", "train", "--image", "image", "--env", "PLACE=Zürich ☃"]
 
 
@@ -50,3 +62,33 @@ def test_a_closed_standard_output_is_an_error_and_a_closed_standard_error_is_non
     )
     quiet = run(*words, redirection="2>&-")
     assert (quiet.returncode, quiet.stderr) == (0, b"") and quiet.stdout == run(*words).stdout
+
+
+COMMANDS = [
+    ["--help"],
+    *([one, "--help"] for one in ("gen", "chart", "logs", "status", "topology")),
+    [*GEN, "--", "python"],
+]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:2]))
+def test_a_full_standard_output_is_an_error_and_a_reader_that_ends_is_none(words, unbuffered):
+    variables = {"PYTHONUNBUFFERED": unbuffered}
+    full = run(*words, variables=variables, redirection=">/dev/full")
+    assert (full.returncode, full.stderr.decode()) == (
+        74,
+        "farandole kubernetes: standard output cannot be written: No space left on device\n",
+    )
+    assert run_without_reader(*words, variables=variables) == (141, "")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--output", "FILE", "--location", "a"]], ids=["help", "location"])
+@pytest.mark.parametrize("lost", [">/dev/full", ">&-"])
+def test_the_program_for_locations_reports_a_lost_output(words, lost, tmp_path):
+    words = [str(tmp_path / "file") if word == "FILE" else word for word in words]
+    module = "farandole.integrations.kubernetes.location"
+    command = ["sh", "-c", f'exec "$@" {lost}', "sh", sys.executable, "-m", module, *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 74 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("farandole location: standard output "), done.stderr

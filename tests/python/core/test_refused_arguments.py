@@ -271,6 +271,11 @@ def test_numbers_of_groups_and_memory_that_do_not_fit_are_refused(number):
     raises(refused, "timeout is 1e\\+300; give seconds", fdl.shrink, 1e300)
 
 
+def test_a_dtype_that_numpy_lacks_is_refused():
+    for dtype in ("no such dtype", 3):
+        raises(fdl.InvalidArgumentError, f"dtype={dtype!r} is none of NumPy's", fdl.empty, 3, dtype)
+
+
 TEXTS = {"a\ud800": "cannot be encoded as UTF-8", "a\0b": "contains a NUL character"}
 
 
@@ -280,6 +285,17 @@ def test_texts_that_c_cannot_hold_are_refused(text, tmp_path):
     raises(refused, f"file_path .*{why}", fdl.start_timeline, f"{tmp_path}/{text}")
     raises(refused, f"collective .*{why}", fdl.explain, text, 2, 1)
     raises(refused, f"algorithm .*{why}", fdl.Communicator().allreduce, np.ones(2), algorithm=text)
+    raises(refused, f"dtype .*{why}", fdl.empty, 3, text)
+    raises(refused, "dtype=.* is not a torch.dtype", hvd.empty, 3, dtype=text)
+    for call in (fdl.allreduce, fdl.allgather, fdl.broadcast, fdl.alltoall, fdl.reducescatter):
+        raises(refused, f"name .*{why}", call, np.ones(2), name=text)
+        raises(refused, f"name .*{why}", getattr(hvd, call.__name__), torch.ones(2), *[0] * (call is fdl.broadcast),
+               name=text)  # fmt: skip
+    raises(refused, f"name .*{why}", fdl.barrier, name=text)
+    raises(refused, f"name .*{why}", hvd.broadcast_object, 1, 0, text)
+    raises(refused, f"name .*{why}", hvd.allgather_object, 1, text)
+    raises(refused, "op=.* is not an operator", fdl.allreduce, np.ones(2), text)
+    raises(refused, "compression=.* is not a compression", fdl.allreduce, np.ones(2), compression=text)
     communicator = fdl.Communicator()
     communicator.abort(text)
     with pytest.raises(fdl.AbortedError) as ended:

@@ -227,3 +227,12 @@ def test_an_async_loader_runs_ahead_and_ends_its_thread():
     loader.close_async_loader()
     assert not [one for one in threading.enumerate() if one.name == "AsyncDataLoader"]
     assert len(list(loader)) == 100
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "--check-build"])
+@pytest.mark.parametrize("lost", [">/dev/full", ">&-"])
+def test_horovodrun_reports_a_lost_output(words, lost):
+    command = ["sh", "-c", f'exec "$@" {lost}', "sh", sys.executable, "-m", "horovod.runner.launch", words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 74 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("horovodrun: standard output "), done.stderr

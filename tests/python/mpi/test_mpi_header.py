@@ -18,6 +18,9 @@ def test_communicators_become_worlds(kind, count, tmp_path):
     assert code == 0, output
     assert output.count("refused: fdl_world_create_mpi: comm is an intercommunicator") == count, output
     assert output.count("refused: fdl_world_create_mpi: comm is MPI_COMM_NULL") == count, output
+    for size in (0, 1, 8, 1 << 40):
+        refusal = f"refused: fdl_world_create_mpi: fdl_world_options.struct_size is {size}: set it to the size"
+        assert output.count(refusal) == count, output
     for name, size in (("reversed", count), ("half", count // 2)):
         over = "shm at unix:@" if size > 1 else "none at unix:@"
         found = re.findall(rf"{name}: rank (\d) of {size} over {over}, local (\d) of {size}", output)

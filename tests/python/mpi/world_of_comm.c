@@ -27,12 +27,29 @@ static void use(MPI_Comm comm, const char* name) {
   fdl_world_destroy(world);
 }
 
+/* An option that does not exist would be refused if it were read. */
+static void refuse_sizes(void) {
+  const size_t sizes[] = {0, 1, sizeof(size_t), (size_t)1 << 40};
+  const char* const unread[] = {"no_such_option", "1"};
+  for (int i = 0; i < 4; ++i) {
+    fdl_world* none = NULL;
+    fdl_world_options options;
+    fdl_world_options_init(&options);
+    options.options = unread;
+    options.option_count = 1;
+    options.struct_size = sizes[i];
+    if (fdl_world_create_mpi(MPI_COMM_WORLD, &options, &none) != FDL_INVALID_ARGUMENT) MPI_Abort(MPI_COMM_WORLD, 8);
+    printf("refused: %s\n", fdl_last_error()->text);
+  }
+}
+
 int main(int argc, char** argv) {
   int rank;
   fdl_world* none = NULL;
   MPI_Comm reversed, half, inter;
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  refuse_sizes();
   MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &reversed);
   use(reversed, "reversed");
   MPI_Comm_split(MPI_COMM_WORLD, rank % 2, 0, &half);

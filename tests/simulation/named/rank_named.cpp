@@ -72,7 +72,8 @@ void Rank::make_group(Comm& comm) {
   for (auto& [rank, peer] : std::exchange(comm.peers, {})) parts.peers[rank] = {peer.end, std::move(peer.slices)};
   GroupRecord& record = job_.group_record(*world_, comm.id, comm.members);
   comm.group = std::make_unique<SimulatedGroup>(*this, record, driven_, std::move(parts));
-  comm.group->named().report_stalls_to([this, &record, id = comm.id](const std::string& text) {
+  comm.group->named().report_stalls_to([this, &record, id = comm.id](const Stall& stall) {
+    const std::string& text = stall.text;
     simulation().tell("{}: {}: {}", name(), id, text);
     simulation().count("stalls");
     record.stalls.push_back({text, simulation().now()});
@@ -81,6 +82,7 @@ void Rank::make_group(Comm& comm) {
     message.number = 4 * kSecond;
     message.key = id;
     message.value = text;
+    message.values = stall.names;
     link_->protocol().tell(message);
     link_->carry_out();
   });

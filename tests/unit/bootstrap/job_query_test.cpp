@@ -329,12 +329,22 @@ TEST(OwnQuery, IsAnsweredInTheProcessOfTheCoordinatorAndOnceAtEachStall) {
   ASSERT_TRUE(wait_readable(arrived.fd(), Deadline::after_seconds(10)));
   arrived.clear();
   EXPECT_EQ(views, 1);
-  (*ranks[0])->report_stall("all comm 0", "rank 0 waits", 600 * kSecond);
+  (*ranks[0])->report_stall("all comm 0", "rank 0 waits", {}, 600 * kSecond);
   answer_next(*ranks[0], 0);
   ASSERT_TRUE(wait_readable(arrived.fd(), Deadline::after_seconds(10)));
   EXPECT_EQ(views, 2);
   // The same stall again, and then a publish, whose reply shows that the report has been read.
-  (*ranks[0])->report_stall("all comm 0", "rank 0 waits longer", 600 * kSecond);
+  (*ranks[0])->report_stall("all comm 0", "rank 0 waits longer", {"a", "b", std::string(kMostStallNames, 'c')},
+                            600 * kSecond);
+  std::optional<CoordinatorEvent> stalled;
+  do {
+    stalled = ranks[0]->next_event();
+    ASSERT_TRUE(stalled);
+    EXPECT_NE(stalled->kind, CoordinatorEvent::Kind::state_query);
+  } while (stalled->why.text() != "rank 0 waits longer");
+  EXPECT_EQ(stalled->kind, CoordinatorEvent::Kind::stalled);
+  EXPECT_EQ(stalled->comm, "all comm 0");
+  EXPECT_THAT(stalled->names, testing::ElementsAre("a", "b"));  // those that fit
   EXPECT_TRUE((*ranks[0])->publish("k", "v").ok());
   for (const CoordinatorEvent& event : ranks[0]->take_events()) {
     EXPECT_NE(event.kind, CoordinatorEvent::Kind::state_query);

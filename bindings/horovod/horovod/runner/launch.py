@@ -8,6 +8,7 @@ from importlib import util
 
 import farandole
 from farandole import hosts, launcher
+from farandole.integrations.kubernetes.output import guarded
 
 from .. import version
 from .config_file import read_config_file
@@ -195,8 +196,7 @@ def main(words=None):
         print(f"horovodrun: {error}", file=sys.stderr)
         return _EX_USAGE
     if job is None:
-        print(text)
-        return 0
+        return guarded("horovodrun", lambda: print(text))
     for line in job.without_meaning:
         print(f"horovodrun: {line}", file=sys.stderr)
     command = command_of(job)

@@ -119,7 +119,9 @@ def empty(*size, dtype=None, device="cpu", process_set=global_process_set):
     call this in the same order and for the same number of bytes. NCCL works in it without copies, where possible.
     """
     shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
-    dtype = dtype or torch.get_default_dtype()
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if not isinstance(dtype, torch.dtype):
+        raise errors.InvalidArgumentError(f"dtype={dtype!r} is not a torch.dtype; give one, such as torch.float32")
     device = torch.device(device)
     if device.type == "cuda":
         return _empty_on_cuda(shape, dtype, device, process_set)

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/unit/runtime/named/planned.h"
+
 namespace fdl {
 namespace {
 
@@ -39,6 +41,23 @@ TEST_F(PendingBucketsTest, BytesAreThoseOfTheBucketsThatHaveNotBegun) {
   EXPECT_EQ(pending_.bytes(), 32u);
   pending_.take_all();
   EXPECT_EQ(pending_.bytes(), 0u);
+}
+
+TEST_F(PendingBucketsTest, OperationThatAllRanksHaveSubmittedForgetsTheReportOfMissingRanks) {
+  test::Tensor agreed({1});
+  test::Tensor waits({1});
+  for (test::Tensor* each : {&agreed, &waits}) {
+    each->handle->note_stall(std::make_shared<const std::string>("missing: rank 1"), 5);
+  }
+  pending_.expect_stalls();
+  pending_.append(test::planned_sum({&agreed}));
+  EXPECT_EQ(agreed.handle->stall().text, nullptr);
+  ASSERT_NE(waits.handle->stall().text, nullptr);
+  EXPECT_EQ(*waits.handle->stall().text, "missing: rank 1");
+  EXPECT_EQ(waits.handle->stall().at_ns, 5);
+  waits.handle->finish_one({});
+  waits.handle->note_stall(std::make_shared<const std::string>("a late report"), 6);
+  EXPECT_EQ(waits.handle->stall().text, nullptr);
 }
 
 TEST_F(PendingBucketsTest, GroupEndsWithTheFirstBucketThatIsNotLaunchedWithTheNextOne) {

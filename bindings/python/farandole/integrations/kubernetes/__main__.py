@@ -1,10 +1,9 @@
 """The command `farandole kubernetes`: gen, chart, logs, status and topology."""
 
-import errno
-import os
 import sys
 
 from .errors import WrongCombination
+from .output import guarded
 
 USAGE = """usage: farandole kubernetes gen KIND --image IMAGE [options] -- COMMAND...   print a manifest
        farandole kubernetes chart KIND --directory FOLDER [options] -- COMMAND...   a Helm chart of it
@@ -13,30 +12,12 @@ USAGE = """usage: farandole kubernetes gen KIND --image IMAGE [options] -- COMMA
        farandole kubernetes topology [--labels A,B,...] [--from FILE]       the locations of the nodes, as a file
 Each has --help. `farandole k8s` is the same."""
 
-USAGE_ERROR, CANNOT_WRITE, NO_READER = 64, 74, 141  # the codes of the program `farandole`
-LOST_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+USAGE_ERROR = 64  # as of the program `farandole`
 
 
 def main(words=None):
     words = sys.argv[1:] if words is None else words
-    if sys.stderr is None:  # closed; print() would write to standard output
-        sys.stderr = open(os.devnull, "w")
-    if sys.stdout is None:
-        print("farandole kubernetes: standard output is closed; redirect it to /dev/null", file=sys.stderr)
-        return CANNOT_WRITE
-    try:
-        _prepare_output(words)
-        code = _run(words)
-        sys.stdout.flush()
-        return code
-    except OSError as error:
-        if error.errno not in LOST_OUTPUT:
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it ends
-        if error.errno == errno.EPIPE:  # the reader has ended, as `head` does
-            return NO_READER
-        print(f"farandole kubernetes: standard output cannot be written: {error.strerror}", file=sys.stderr)
-        return CANNOT_WRITE
+    return guarded("farandole kubernetes", lambda: _run(words))
 
 
 def _prepare_output(words):
@@ -47,6 +28,7 @@ def _prepare_output(words):
 
 
 def _run(words):
+    _prepare_output(words)
     for word in words:
         if not word.isascii() and any("\ud800" <= one <= "\udfff" for one in word):
             print(f"farandole kubernetes: the argument {word!r} is not UTF-8", file=sys.stderr)

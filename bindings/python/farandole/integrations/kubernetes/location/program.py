@@ -19,10 +19,11 @@ import threading
 import time
 from urllib.parse import quote
 
+from ..output import CANNOT_WRITE, guarded
 from .labels import DEFAULT, location_of
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-CANNOT_WRITE = 74
+
 DEADLINE_S = 30
 _ATTEMPT_S = 5  # for each step of a connection
 _PAUSE_S = 1
@@ -161,6 +162,10 @@ def parser():
 
 
 def main(words=None, environment=os.environ, account=ACCOUNT):
+    return guarded("farandole location", lambda: _run(words, environment, account))
+
+
+def _run(words, environment, account):
     o = parser().parse_args(words)
     try:
         location = o.location
