@@ -62,6 +62,10 @@ class Deadline {
 
   bool is_never() const { return moment_ns() == std::numeric_limits<int64_t>::max(); }
   bool passed() const { return !is_never() && now_ns() >= moment_ns(); }
+  // Whether an interrupt has made the moment earlier: the time that was allowed has not passed then.
+  bool is_brought_forward() const {
+    return interrupt_ != nullptr && interrupt_->moment_ns.load(std::memory_order_acquire) < moment_;
+  }
   int64_t moment_ns() const {
     if (interrupt_ == nullptr) [[likely]]
       return moment_;

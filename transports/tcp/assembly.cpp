@@ -196,12 +196,25 @@ bool Assembly::complete() const {
   return true;
 }
 
-// Names every missing member with what is known about it; the first one is the culprit.
+// A member fetches addresses in the order of ranks and calls no further member while one is missing. So a higher rank
+// that has not called may wait for the lower one that has not published, as this rank does.
+bool Assembly::lacks_an_address() const {
+  for (int peer = 0; peer < membership_.rank; ++peer) {
+    if (connections_with(peer) > 0 && !published_[static_cast<std::size_t>(peer)]) return true;
+  }
+  return false;
+}
+
+// Names every missing member with what is known about it; the first one is the culprit. A member that has published an
+// address has come: it is not named where another one has not.
 Status Assembly::missing_members_error() const {
   std::string missing;
   int first = -1;
+  const bool only_unpublished = lacks_an_address();
   for (int peer = 0; peer < membership_.size(); ++peer) {
     if (all_connected(peer)) continue;
+    const bool is_unpublished = peer < membership_.rank && !published_[static_cast<std::size_t>(peer)];
+    if (only_unpublished && !is_unpublished) continue;
     if (first < 0) first = peer;
     const auto at = static_cast<std::size_t>(peer);
     std::string why = "did not connect";

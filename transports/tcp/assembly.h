@@ -38,6 +38,8 @@ class Assembly final : private TcpLinks {
   TcpConnection& connection(int peer, int number);
   bool all_connected(int member) const;
   bool complete() const;
+  // Whether a lower rank has not published its addresses.
+  bool lacks_an_address() const;
   Status missing_members_error() const;
 
   const Membership& membership_;

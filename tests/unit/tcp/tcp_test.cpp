@@ -218,6 +218,34 @@ TEST(TcpSetUp, NamesOnlyTheMissingMember) {
   second.join();
 }
 
+// Rank 2 waits for rank 0 too, and has more time left: it has not called rank 1 when the time of rank 1 has passed.
+TEST(TcpSetUp, NamesNoMemberThatWaitsForTheMissingOne) {
+  Participant participant(3);
+  run_ranks(3, [&](int rank) {
+    if (rank == 0) return;
+    const auto transport = connect_all(participant.membership(rank, Deadline::after_seconds(rank == 1 ? 1 : 5)));
+    ASSERT_FALSE(transport.ok());
+    if (rank == 2) return;
+    const Error& error = transport.status().error();
+    EXPECT_EQ(error.code, Code::timeout);
+    EXPECT_EQ(error.culprit_rank, world_rank_of(0));
+    EXPECT_THAT(error.text, AllOf(HasSubstr(host_of(0)), Not(HasSubstr(host_of(2)))));
+  });
+}
+
+// Rank 1 has published its address and gave up before rank 2 came. Rank 0 is the one that has not come.
+TEST(TcpSetUp, NamesNoMemberThatHasGivenUp) {
+  Participant participant(3);
+  const auto early = connect_all(participant.membership(1, Deadline::after_seconds(0.2)));
+  ASSERT_FALSE(early.ok());
+  const auto late = connect_all(participant.membership(2, Deadline::after_seconds(1)));
+  ASSERT_FALSE(late.ok());
+  const Error& error = late.status().error();
+  EXPECT_EQ(error.code, Code::timeout);
+  EXPECT_EQ(error.culprit_rank, world_rank_of(0));
+  EXPECT_THAT(error.text, AllOf(HasSubstr(host_of(0)), Not(HasSubstr(host_of(1)))));
+}
+
 TEST(TcpSetUp, GivesTheReasonWhyAMemberCannotBeReached) {
   Participant participant(2);
   const std::string closed = joined(require(listen_tcp("lo")).addresses);

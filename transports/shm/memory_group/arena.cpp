@@ -17,6 +17,8 @@ constexpr uint64_t kFlags = 0xffff;
 constexpr int kKindBits = 2;
 constexpr uint64_t kKindMask = 3;
 constexpr uint32_t kOutcomeMask = 3;
+constexpr uint32_t kLateToCome = 4;  // with Outcome::closed, as the next one
+constexpr uint32_t kLateToConfirm = 8;
 constexpr int kCloserShift = 8;
 
 uint64_t word_of(uint32_t generation, uint64_t flags, int doorbell) {
@@ -41,7 +43,8 @@ struct alignas(kLine) Arena::Raw {
   std::array<std::atomic<uint64_t>, 2> key;
   std::atomic<uint64_t> first_chunk;
   std::atomic<uint64_t> chunks;
-  std::atomic<uint64_t> retired;  // generation, and 1 once a member has taken the end of the record
+  std::atomic<uint64_t> retired;              // generation, and 1 once a member has taken the end of the record
+  std::array<std::atomic<uint64_t>, 2> late;  // ranks: those that did not come, and those that did not confirm
   std::atomic<uint32_t> outcome;
 };
 
@@ -160,6 +163,7 @@ Arena::Record Arena::announce(int first_member, uint32_t index, const Announceme
   for (std::size_t i = 0; i < made.key.size(); ++i) target.key[i].store(made.key[i]);
   target.first_chunk.store(made.chunks.first);
   target.chunks.store(made.chunks.count);
+  for (auto& late : target.late) late.store(0);
   target.outcome.store(0);
   target.retired.store(uint64_t{generation} << 1);
   target.state.store(state_of(generation, made.kind));
@@ -215,6 +219,28 @@ Arena::Outcome Arena::decide(const Record& record, Outcome wanted, int by) {
   const auto closer = static_cast<uint32_t>(by) << kCloserShift;
   if (raw(record).outcome.compare_exchange_strong(open, static_cast<uint32_t>(wanted) | closer)) return wanted;
   return outcome_of(record);
+}
+
+// The ranks are stored before the outcome: who reads that they were late reads them too.
+Arena::Outcome Arena::close_without(const Record& record, RankMask late, Flag awaited, int by) {
+  const bool to_confirm = awaited == kConfirmed;
+  uint64_t none = 0;
+  raw(record).late[to_confirm ? 1 : 0].compare_exchange_strong(none, late);
+  uint32_t open = 0;
+  const uint32_t closed = static_cast<uint32_t>(Outcome::closed) | (to_confirm ? kLateToConfirm : kLateToCome) |
+                          static_cast<uint32_t>(by) << kCloserShift;
+  if (raw(record).outcome.compare_exchange_strong(open, closed)) return Outcome::closed;
+  return outcome_of(record);
+}
+
+std::optional<Arena::Late> Arena::late_of(const Record& record, RankMask members) const {
+  const uint32_t found = raw(record).outcome.load();
+  const bool to_confirm = (found & kLateToConfirm) != 0;
+  if (outcome_of(record) != Outcome::closed || (found & (kLateToCome | kLateToConfirm)) == 0) return std::nullopt;
+  // Another process has written them.
+  const RankMask ranks = raw(record).late[to_confirm ? 1 : 0].load() & members;
+  if (ranks == 0) return std::nullopt;
+  return Late{ranks, to_confirm ? kConfirmed : kCame};
 }
 
 // What no rank writes is of a broken one, and ends the set-up.

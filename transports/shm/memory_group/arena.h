@@ -104,6 +104,16 @@ class Arena {
   Outcome outcome_of(const Record& record) const;
   // The rank that closed the set-up; not bounded.
   int closed_by(const Record& record) const;
+  // Closes the set-up because the time of rank `by` has passed and `late` have not the flag, which is kCame or
+  // kConfirmed. The first ranks that are given for a flag stay, so all members read the same ones.
+  Outcome close_without(const Record& record, RankMask late, Flag awaited, int by);
+  // Of a set-up that was closed by close_without(): which of `members` were late, and for what. Empty if it was closed
+  // for another reason.
+  struct Late {
+    RankMask ranks = 0;
+    Flag awaited = kCame;
+  };
+  std::optional<Late> late_of(const Record& record, RankMask members) const;
 
   // ---- The end ----
   // Shuts members out that have not come, if the set-up is closed. True if no member that has not ended is attached,

@@ -72,6 +72,14 @@ Status GroupPlace::find_and_come(Deadline deadline) {
       chunks_ = *chunks;
       return {};
     }
+    // The set-up has failed without this member. The record may have been used again since it was found: the outcome is
+    // then another communicator's, and find() does not return the record.
+    if (found && group_->arena_.outcome_of(*found) == Arena::Outcome::closed) {
+      const Status closed = closed_error(*found);
+      const auto again = group_->arena_.find(first(), facts_.key);
+      const bool is_same = again && again->index == found->index && again->generation == found->generation;
+      if (is_same) return with_news(deadline, closed);
+    }
     FDL_RETURN_IF_ERROR(failure(deadline, Arena::kCame));
     wait_->sleep(deadline);
   }
@@ -132,18 +140,22 @@ Status GroupPlace::confirm(Deadline deadline) {
 
 // ---- Failures ----
 
-Status GroupPlace::failure(Deadline deadline, uint64_t awaited) const {
+Status GroupPlace::failure(Deadline deadline, Arena::Flag awaited) const {
   const RankMask ended = wait_->ended() & members_;
-  if (ended != 0) return await_news(deadline, ended_error(ended));
+  if (ended != 0) return with_news(deadline, ended_error(ended));
   if (record_ && group_->arena_.outcome_of(*record_) == Arena::Outcome::closed) {
-    return await_news(deadline, closed_error());
+    return with_news(deadline, closed_error(*record_));
   }
-  return deadline.passed() ? late_error(awaited) : Status();
+  if (!deadline.passed()) return {};
+  // The members that are not here yet have time left: this one ends because of other news.
+  if (deadline.is_brought_forward()) return Status(Code::timeout, "shm: the set-up of " + facts_.id + " was ended");
+  return close_without_late(awaited);
 }
 
-// The deadline is that of the set-up, which the news brings forward.
-Status GroupPlace::await_news(Deadline deadline, Status failure) const {
-  if (deadline.interrupt_fd() >= 0) wait_readable(-1, deadline.earlier(Deadline::after_seconds(kNews_s)));
+// The deadline is that of the set-up, which the news brings forward. That members were late is the reason itself.
+Status GroupPlace::with_news(Deadline deadline, Status failure) const {
+  const bool is_reason = failure.code() == Code::timeout;
+  if (!is_reason && deadline.interrupt_fd() >= 0) wait_readable(-1, deadline.earlier(Deadline::after_seconds(kNews_s)));
   return failure;
 }
 
@@ -159,8 +171,9 @@ Status GroupPlace::ended_error(RankMask ended) const {
                            std::to_string(lost.process_id) + ") is gone: its process ended");
 }
 
-Status GroupPlace::closed_error() const {
-  const int by = group_->arena_.closed_by(*record_);
+Status GroupPlace::closed_error(const Arena::Record& record) const {
+  if (const auto late = group_->arena_.late_of(record, members_)) return late_error(*late);
+  const int by = group_->arena_.closed_by(record);
   const bool is_member = by >= 0 && by < kMostRanksOfMask && (members_ & bit_of(by)) != 0;
   if (!is_member) return Status(Code::transport, "shm: another rank has ended the set-up of " + facts_.id);
   const Member& closer = member_of(by);
@@ -168,17 +181,29 @@ Status GroupPlace::closed_error() const {
                        "shm: " + name_of(closer) + " has ended its part of the set-up of " + facts_.id);
 }
 
+// Each member could find others late than the next one does: the record has those that count. Without a record the
+// first member is late, and no member knows of the others.
+Status GroupPlace::close_without_late(Arena::Flag awaited) const {
+  if (!record_) return late_error({bit_of(first()), awaited});
+  Arena& arena = group_->arena_;
+  const RankMask late = members_ & ~arena.with(*record_, members_, awaited);
+  if (late == 0) return {};
+  if (arena.close_without(*record_, late, awaited, mine()) == Arena::Outcome::made) return {};
+  group_->ring(members_);
+  return closed_error(*record_);
+}
+
 // The texts are those of the exchange over sockets and of the coordinator.
-Status GroupPlace::late_error(uint64_t awaited) const {
-  RankMask late = bit_of(first());
-  if (record_) late = members_ & ~group_->arena_.with(*record_, members_, awaited);
-  if (awaited == Arena::kConfirmed) {
-    const std::string who = late == 0 ? "some rank" : name_of(member_of(first_of(late)));
-    return Status(Code::timeout, who + " has not finished its part in time");
-  }
+Status GroupPlace::late_error(const Arena::Late& late) const {
   std::string names;
-  for (const int rank : each_of(late)) names += (names.empty() ? "" : ", ") + name_of(member_of(rank));
-  return Status(Code::timeout, "shm: " + names + " did not join the shared memory of " + facts_.id + " in time");
+  for (const int rank : each_of(late.ranks)) names += (names.empty() ? "" : ", ") + name_of(member_of(rank));
+  const bool several = (late.ranks & (late.ranks - 1)) != 0;
+  const Member& first_late = member_of(first_of(late.ranks));
+  return Status::blame(
+      first_late.world_rank, first_late.host_name, Code::timeout,
+      late.awaited == Arena::kConfirmed
+          ? names + (several ? " have" : " has") + " not finished " + (several ? "their" : "its") + " part in time"
+          : "shm: " + names + " did not join the shared memory of " + facts_.id + " in time");
 }
 
 }  // namespace fdl

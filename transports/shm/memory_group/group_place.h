@@ -24,7 +24,8 @@ class GroupPlace {
   ~GroupPlace();
 
   // Blocking until all members have come to the record. A failure of another member is a TRANSPORT or PEER_LOST error
-  // that names it, after the news of the coordinator had time to come, which have the reason.
+  // that names it, after the news of the coordinator had time to come, which have the reason. Members that do not come
+  // in time are a TIMEOUT error, with the same names on all members that have come; a late one gets it too.
   Status meet(Deadline deadline);
   // After meet(): the members meet over sockets instead.
   bool is_over_sockets() const { return over_sockets_; }
@@ -50,11 +51,14 @@ class GroupPlace {
   Status find_and_come(Deadline deadline);
   bool all_have(uint64_t flags) const;
   // The error if another member has ended, has closed the set-up, or has not come in time.
-  Status failure(Deadline deadline, uint64_t awaited) const;
+  Status failure(Deadline deadline, Arena::Flag awaited) const;
   Status ended_error(RankMask ended) const;
-  Status closed_error() const;
-  Status late_error(uint64_t awaited) const;
-  Status await_news(Deadline deadline, Status failure) const;
+  Status closed_error(const Arena::Record& record) const;
+  // Closes the set-up because of the members that are late. OK if none is, or if the communicator is made.
+  Status close_without_late(Arena::Flag awaited) const;
+  Status late_error(const Arena::Late& late) const;
+  // Returns the failure, after the news of its reason had time to come.
+  Status with_news(Deadline deadline, Status failure) const;
   const Member& member_of(int group_rank) const;
 
   const std::shared_ptr<MemoryGroup> group_;

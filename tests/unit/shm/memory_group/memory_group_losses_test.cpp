@@ -15,6 +15,7 @@ namespace {
 
 using namespace fdl::test;
 using testing::HasSubstr;
+using testing::Not;
 
 const std::vector<int> kAll{0, 1, 2};
 Deadline long_enough() { return Deadline::after_seconds(kTimeoutSeconds); }
@@ -23,13 +24,86 @@ TEST(MemoryGroupLosses, NameTheMembersThatDoNotCome) {
   GroupOfRanks ranks(3);
   ranks.meet();
   run_ranks(2, [&](int rank) {
-    const Status failed = ranks.make(rank, kAll, "not all", Deadline::after_seconds(0.3)).status();
     // The deadline of one of them passes first, and closes the set-up for both.
-    if (failed.code() == Code::timeout) {
-      EXPECT_THAT(failed.text(), HasSubstr("rank 12 (host-c) did not join the shared memory"));
-    } else {
+    const Status failed = ranks.make(rank, kAll, "not all", Deadline::after_seconds(0.2 + 0.1 * rank)).status();
+    EXPECT_EQ(failed.code(), Code::timeout);
+    EXPECT_THAT(failed.text(), HasSubstr("shm: rank 12 (host-c) did not join the shared memory"));
+    EXPECT_EQ(failed.error().culprit_rank, 12);
+  });
+  EXPECT_TRUE(ranks.all_are_free());
+}
+
+// Every set of members that do not come, in groups of several sizes: all that come have one text, which names no other.
+TEST(MemoryGroupLosses, NameTheSameLateMembersOnAll) {
+  for (const int size : {2, 3, 5}) {
+    GroupOfRanks ranks(size);
+    ranks.meet();
+    std::vector<int> all;
+    for (int rank = 0; rank < size; ++rank) all.push_back(rank);
+    for (RankMask late = 1; late < all_ranks(size); ++late) {
+      // Without the first member there is no record, so nobody knows of the others.
+      const RankMask named = (late & 1) != 0 ? 1 : late;
+      const std::string id = "without " + std::to_string(late);
+      std::vector<Status> failed(static_cast<std::size_t>(size));
+      run_ranks(size, [&](int rank) {
+        if ((late & bit_of(rank)) != 0) return;
+        const Deadline deadline = Deadline::after_seconds(0.03 + 0.001 * (rank * 3 % 5));
+        failed[static_cast<std::size_t>(rank)] = ranks.make(rank, all, id, deadline).status();
+      });
+      std::string names;
+      for (const int rank : each_of(named)) {
+        names += (names.empty() ? "" : ", ") + name_of(ranks.membership(rank, all, id).me());
+      }
+      for (const int rank : each_of(all_ranks(size) & ~late)) {
+        const Status& status = failed[static_cast<std::size_t>(rank)];
+        ASSERT_EQ(status.code(), Code::timeout) << id << " of " << size << ", rank " << rank << ": " << status.text();
+        EXPECT_THAT(status.text(), HasSubstr("shm: " + names + " did not join the shared memory"));
+        EXPECT_EQ(status.error().culprit_rank, 10 + first_of(named));
+      }
+      ASSERT_TRUE(ranks.all_are_free());
+    }
+  }
+}
+
+// The late member comes while the others still hold the record: it is the one that was late for them too.
+TEST(MemoryGroupLosses, TellAMemberThatComesLateThatItWasLate) {
+  GroupOfRanks ranks(3);
+  ranks.meet();
+  std::latch has_failed(1), has_come(1);
+  run_ranks(3, [&](int rank) {
+    auto place = require(GroupPlace::make(ranks.of(rank), {.id = "late",
+                                                           .members = ranks.membership(rank, kAll, "late").members,
+                                                           .group_of = kAll,
+                                                           .key = {1, 2},
+                                                           .bytes = 1}));
+    if (rank == 2) has_failed.wait();
+    Status failed = place->meet(rank == 0 ? Deadline::after_seconds(0.1) : long_enough());
+    if (rank == 0) has_failed.count_down();
+    // All have come in the end, but the set-up is closed.
+    if (rank > 0 && failed.ok()) failed = place->confirm(long_enough());
+    ASSERT_FALSE(failed.ok());
+    EXPECT_EQ(failed.code(), Code::timeout);
+    EXPECT_EQ(failed.error().culprit_rank, 12);
+    EXPECT_THAT(failed.text(), HasSubstr("shm: rank 12 (host-c) did not join"));
+    if (rank == 2) has_come.count_down();
+    if (rank == 0) has_come.wait();
+  });
+  EXPECT_TRUE(ranks.all_are_free());
+}
+
+// A member that ends because of news has not waited for the late ones: it is the one that has ended the set-up.
+TEST(MemoryGroupLosses, NameNoLateMemberWhereAnInterruptHasEndedTheSetUp) {
+  GroupOfRanks ranks(3);
+  ranks.meet();
+  Event news = require(Event::make());
+  Interrupt interrupt{.moment_ns = now_ns() + 100'000'000, .fd = news.fd()};
+  run_ranks(2, [&](int rank) {
+    const Deadline mine = rank == 0 ? long_enough().interrupted_by(interrupt) : long_enough();
+    const Status failed = ranks.make(rank, kAll, "interrupted", mine).status();
+    EXPECT_THAT(failed.text(), Not(HasSubstr("rank 12")));
+    if (rank == 1) {
       EXPECT_EQ(failed.code(), Code::transport);
-      EXPECT_THAT(failed.text(), HasSubstr("has ended its part of the set-up"));
+      EXPECT_EQ(failed.error().culprit_rank, 10);
     }
   });
   EXPECT_TRUE(ranks.all_are_free());
@@ -42,6 +116,7 @@ TEST(MemoryGroupLosses, NameTheFirstMemberThatDoesNotAnnounce) {
     const Status failed = ranks.make(rank + 1, kAll, "no first", Deadline::after_seconds(0.2)).status();
     EXPECT_EQ(failed.code(), Code::timeout);
     EXPECT_THAT(failed.text(), HasSubstr("rank 10 (host-a) did not join"));
+    EXPECT_EQ(failed.error().culprit_rank, 10);
   });
 }
 
@@ -78,17 +153,12 @@ TEST(MemoryGroupLosses, NameTheMemberThatDoesNotConfirm) {
   std::latch failed(2);
   run_ranks(3, [&](int rank) {
     auto host = require(ranks.join(rank, kAll, "unconfirmed"));
-    if (rank == 1) {
-      failed.wait();
-      EXPECT_FALSE(host.confirm(Deadline::at_ns(0)).ok()) << "the set-up is closed";
-      return;
-    }
-    const Status late = host.confirm(Deadline::after_seconds(0.2));
-    EXPECT_TRUE(late.code() == Code::timeout || late.code() == Code::transport);
-    if (late.code() == Code::timeout) {
-      EXPECT_THAT(late.text(), HasSubstr("rank 11 (host-b) has not finished its part"));
-    }
-    failed.count_down();
+    if (rank == 1) failed.wait();  // the set-up is closed then
+    const Status late = host.confirm(Deadline::after_seconds(rank == 1 ? 0 : 0.2));
+    EXPECT_EQ(late.code(), Code::timeout);
+    EXPECT_THAT(late.text(), HasSubstr("rank 11 (host-b) has not finished its part"));
+    EXPECT_EQ(late.error().culprit_rank, 11);
+    if (rank != 1) failed.count_down();
   });
   EXPECT_TRUE(ranks.all_are_free());
 }

@@ -155,6 +155,45 @@ TEST_F(ArenaRecord, HasOneOutcome) {
   EXPECT_EQ(arena_.decide(other, Arena::Outcome::closed, 2), Arena::Outcome::made);
 }
 
+// Members may disagree about who is late, and about what for: all read the same ranks.
+TEST_F(ArenaRecord, KeepsTheLateMembersOfTheOneThatClosesIt) {
+  const auto record = announce();
+  EXPECT_FALSE(arena_.late_of(record, kThree));
+  EXPECT_EQ(arena_.close_without(record, bit_of(1) | bit_of(2), Arena::kCame, 0), Arena::Outcome::closed);
+  EXPECT_EQ(arena_.close_without(record, bit_of(2), Arena::kCame, 1), Arena::Outcome::closed);
+  EXPECT_EQ(arena_.close_without(record, bit_of(0), Arena::kConfirmed, 2), Arena::Outcome::closed);
+  EXPECT_EQ(arena_.outcome_of(record), Arena::Outcome::closed);
+  EXPECT_EQ(arena_.closed_by(record), 0);
+  ASSERT_TRUE(arena_.late_of(record, kThree));
+  EXPECT_EQ(arena_.late_of(record, kThree)->ranks, bit_of(1) | bit_of(2));
+  EXPECT_EQ(arena_.late_of(record, kThree)->awaited, Arena::kCame);
+  EXPECT_EQ(arena_.late_of(record, bit_of(2))->ranks, bit_of(2)) << "only members count";
+  EXPECT_FALSE(arena_.late_of(record, bit_of(0)));
+
+  const auto unconfirmed = announce(kOther, 1);
+  EXPECT_EQ(arena_.close_without(unconfirmed, bit_of(2), Arena::kConfirmed, 1), Arena::Outcome::closed);
+  EXPECT_EQ(arena_.late_of(unconfirmed, kThree)->ranks, bit_of(2));
+  EXPECT_EQ(arena_.late_of(unconfirmed, kThree)->awaited, Arena::kConfirmed);
+}
+
+TEST_F(ArenaRecord, HasNoLateMembersIfItWasClosedForAnotherReasonOrMade) {
+  const auto failed = announce();
+  arena_.decide(failed, Arena::Outcome::closed, 1);
+  EXPECT_EQ(arena_.close_without(failed, bit_of(2), Arena::kCame, 0), Arena::Outcome::closed);
+  EXPECT_FALSE(arena_.late_of(failed, kThree));
+  EXPECT_EQ(arena_.closed_by(failed), 1);
+  const auto made = announce(kOther, 1);
+  arena_.decide(made, Arena::Outcome::made, 1);
+  EXPECT_EQ(arena_.close_without(made, bit_of(2), Arena::kConfirmed, 0), Arena::Outcome::made);
+  EXPECT_FALSE(arena_.late_of(made, kThree));
+  // A record that is used again has none of its former ones.
+  arena_.close_without(announce({5, 6}, 2), bit_of(1), Arena::kCame, 0);
+  const auto again = announce({7, 8}, 2);
+  EXPECT_FALSE(arena_.late_of(again, kThree));
+  arena_.close_without(again, bit_of(2), Arena::kCame, 0);
+  EXPECT_EQ(arena_.late_of(again, kThree)->ranks, bit_of(2));
+}
+
 TEST_F(ArenaRecord, IsRetiredOnceWhenTheLastMemberLeaves) {
   const auto record = announce();
   for (const int rank : {1, 2}) EXPECT_TRUE(arena_.come(record, rank, 0));
@@ -256,6 +295,9 @@ TEST(Arena, StaysInsideOfMemoryThatABrokenRankHasFilled) {
           if (!chunks) continue;
           ++ranges;
           ASSERT_LE(arena.offset_of(chunks->first + chunks->count), memory.all().size());
+        }
+        if (const auto late = arena.late_of(*record, all)) {
+          ASSERT_EQ(late->ranks & ~all, 0u);
         }
         arena.decide(*record, Arena::Outcome::closed, 1);
         ASSERT_NE(arena.outcome_of(*record), Arena::Outcome::open);
