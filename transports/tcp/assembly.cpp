@@ -206,15 +206,20 @@ bool Assembly::lacks_an_address() const {
 }
 
 // Names every missing member with what is known about it; the first one is the culprit. A member that has published an
-// address has come: it is not named where another one has not.
+// address has come: it is not named where another one has not. One of a higher rank than the first missing member may
+// wait for that one before it calls here.
 Status Assembly::missing_members_error() const {
-  std::string missing;
+  std::string missing, behind;
   int first = -1;
   const bool only_unpublished = lacks_an_address();
   for (int peer = 0; peer < membership_.size(); ++peer) {
     if (all_connected(peer)) continue;
     const bool is_unpublished = peer < membership_.rank && !published_[static_cast<std::size_t>(peer)];
     if (only_unpublished && !is_unpublished) continue;
+    if (first >= 0 && peer > membership_.rank) {
+      behind += fmt::format("{}{}", behind.empty() ? "" : ", ", membership_.name_of(peer));
+      continue;
+    }
     if (first < 0) first = peer;
     const auto at = static_cast<std::size_t>(peer);
     std::string why = "did not connect";
@@ -224,6 +229,10 @@ Status Assembly::missing_members_error() const {
                                         : "cannot be reached: " + last_failure_[at];
     }
     missing += fmt::format("{}{} {}", missing.empty() ? "" : "; ", membership_.name_of(peer), why);
+  }
+  if (!behind.empty()) {
+    missing +=
+        fmt::format(" (not connected either, and perhaps waiting for {}: {})", membership_.name_of(first), behind);
   }
   if (!refusal().empty()) missing += fmt::format(" (a connection was refused: {})", refusal());
   const Member& missed = membership_.members[static_cast<std::size_t>(first)];

@@ -233,6 +233,18 @@ TEST(TcpSetUp, NamesNoMemberThatWaitsForTheMissingOne) {
   });
 }
 
+// Rank 0 does not know whether rank 2 has not come, or waits for the address of rank 1 before it calls here.
+TEST(TcpSetUp, SaysWhichMembersMayWaitForTheMissingOne) {
+  Participant participant(3);
+  const auto transport = connect_all(participant.membership(0, Deadline::after_seconds(0.5)));
+  ASSERT_FALSE(transport.ok());
+  const Error& error = transport.status().error();
+  EXPECT_EQ(error.code, Code::timeout);
+  EXPECT_EQ(error.culprit_rank, world_rank_of(1));
+  EXPECT_THAT(error.text, HasSubstr("in time: rank 11 (host-b) did not connect (not connected either, and perhaps "
+                                    "waiting for rank 11 (host-b): rank 12 (host-c));"));
+}
+
 // Rank 1 has published its address and gave up before rank 2 came. Rank 0 is the one that has not come.
 TEST(TcpSetUp, NamesNoMemberThatHasGivenUp) {
   Participant participant(3);

@@ -41,7 +41,7 @@ TEST(MemoryGroupLosses, NameTheSameLateMembersOnAll) {
     std::vector<int> all;
     for (int rank = 0; rank < size; ++rank) all.push_back(rank);
     for (RankMask late = 1; late < all_ranks(size); ++late) {
-      // Without the first member there is no record, so nobody knows of the others.
+      // Without the first member there is no record, so no rank knows of the others.
       const RankMask named = (late & 1) != 0 ? 1 : late;
       const std::string id = "without " + std::to_string(late);
       std::vector<Status> failed(static_cast<std::size_t>(size));
