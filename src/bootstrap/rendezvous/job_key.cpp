@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kShortest = 16;
 constexpr std::size_t kLongest = 65536;  // a variable, by which a launcher gives it to its ranks, holds 128 KiB
-constexpr const char* kRemedy = "`openssl rand -hex 16` makes a good one";
+constexpr const char* kHowToMakeOne = "`openssl rand -hex 16` makes a good one";
 
 Result<std::string> read_secret(const std::string& what, const std::string& variable, const std::string& path) {
   const std::string begin = fmt::format("{} cannot be read from {} = {}", what, variable, quoted_text(path));
@@ -30,12 +30,13 @@ Result<std::string> read_secret(const std::string& what, const std::string& vari
                                                       errno == 0 ? "it is empty" : std::strerror(errno)));
   }
   if (key.size() > kLongest) {
-    return Status(Code::invalid_argument, fmt::format("{}: it has more than {} bytes; {}", begin, kLongest, kRemedy));
+    return Status(Code::invalid_argument,
+                  fmt::format("{}: it has more than {} bytes; {}", begin, kLongest, kHowToMakeOne));
   }
   // Ranks get the key in a variable, which would end there.
   if (key.find('\0') != std::string::npos) {
     return Status(Code::invalid_argument,
-                  fmt::format("{}: it contains a NUL byte; write text there: {}", begin, kRemedy));
+                  fmt::format("{}: it contains a NUL byte; write text there: {}", begin, kHowToMakeOne));
   }
   while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
   return key;
@@ -63,7 +64,7 @@ Result<std::string> given_job_key(const Config& config) {
   if (length >= kShortest) return key;
   return Status(Code::invalid_argument,
                 fmt::format("{} has {} characters{}, and needs {} or more; {}", variable, length,
-                            length < key.size() ? " without the spaces at its ends" : "", kShortest, kRemedy));
+                            length < key.size() ? " without the spaces at its ends" : "", kShortest, kHowToMakeOne));
 }
 
 Result<std::string> given_metrics_token(const Config& config) {

@@ -20,7 +20,7 @@ namespace fdl {
 namespace {
 
 constexpr std::string_view kMark = "farandole rendezvous";
-constexpr std::size_t kMostBytes = 65536;  // an address for each network interface of a host
+constexpr std::size_t kMostOfFile = 65536;  // an address for each network interface of a host
 
 Status unusable(const std::string& path, const std::string& why) {
   return Status(Code::invalid_argument,
@@ -59,7 +59,7 @@ Result<bool> is_free(const std::string& path) {
   // A coordinator writes no symbolic link, and the reader would follow it.
   struct stat about {};
   if (::lstat(path.c_str(), &about) == 0 && S_ISLNK(about.st_mode)) return unusable(path, "it is a symbolic link");
-  auto content = read_small_file(path, kMostBytes);
+  auto content = read_small_file(path, kMostOfFile);
   if (!content.ok()) return unusable(path, content.status());
   if (!*content) return true;
   if ((*content)->empty() || is_rendezvous_file(**content)) return false;
@@ -103,12 +103,12 @@ Result<std::unique_ptr<RendezvousFile>> RendezvousFile::write(const std::string&
 }
 
 RendezvousFile::~RendezvousFile() {
-  const auto content = read_small_file(path_, kMostBytes);
+  const auto content = read_small_file(path_, kMostOfFile);
   if (content.ok() && *content == content_) ::unlink(path_.c_str());
 }
 
 Result<std::optional<Rendezvous>> read_rendezvous_file(const std::string& path) {
-  auto content = read_small_file(path, kMostBytes);
+  auto content = read_small_file(path, kMostOfFile);
   if (!content.ok()) return unusable(path, content.status());
   if (!*content || (*content)->empty()) return std::optional<Rendezvous>();
   auto address = address_in(**content);
