@@ -113,7 +113,8 @@ class LockedSteps : public testing::TestWithParam<const char*> {
     knobs.emplace_back("transport", GetParam());
     return knobs;
   }
-  Knobs with_long_timeout() const { return over({{"lock_patience_s", "60"}}); }
+  // A rank that another one waits for leaves the order after a quarter of the time of a warning.
+  Knobs with_long_timeout() const { return over({{"lock_patience_s", "60"}, {"stall_warning_s", "240"}}); }
   bool sees() const { return GetParam() == std::string("shm"); }
 };
 INSTANTIATE_TEST_SUITE_P(Over, LockedSteps, testing::Values("shm", "tcp"),

@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <bit>
+#include <chrono>
 #include <latch>
+#include <limits>
 #include <random>
+#include <thread>
 
 #include "tests/support/processes/processes.h"
 #include "tests/support/sanitized.h"
@@ -25,12 +29,27 @@ TEST(MemoryGroupLosses, NameTheMembersThatDoNotCome) {
   ranks.meet();
   run_ranks(2, [&](int rank) {
     // The deadline of one of them passes first, and closes the set-up for both.
-    const Status failed = ranks.make(rank, kAll, "not all", Deadline::after_seconds(0.2 + 0.1 * rank)).status();
+    const Status failed = ranks.make(rank, kAll, "not all", Deadline::after_seconds(1 + 0.1 * rank)).status();
     EXPECT_EQ(failed.code(), Code::timeout);
     EXPECT_THAT(failed.text(), HasSubstr("shm: rank 12 (host-c) did not join the shared memory"));
     EXPECT_EQ(failed.error().culprit_rank, 12);
   });
   EXPECT_TRUE(ranks.all_are_free());
+}
+
+// Whether these members have come to the communicator with the key, as `rank` sees it.
+bool have_come(GroupOfRanks& ranks, int rank, const Arena::Key& key, RankMask members) {
+  const Arena& arena = ranks.of(rank)->arena();
+  const auto record = arena.find(0, key);
+  return record && arena.with(*record, members, Arena::kCame) == members;
+}
+
+void wait_until_come(GroupOfRanks& ranks, int rank, const Arena::Key& key, RankMask members) {
+  const Deadline deadline = long_enough();
+  while (!have_come(ranks, rank, key, members)) {
+    ASSERT_FALSE(deadline.passed()) << "the others have not come";
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 // Every set of members that do not come, in groups of several sizes: all that come have one text, which names no other.
@@ -42,19 +61,27 @@ TEST(MemoryGroupLosses, NameTheSameLateMembersOnAll) {
     for (int rank = 0; rank < size; ++rank) all.push_back(rank);
     for (RankMask late = 1; late < all_ranks(size); ++late) {
       // Without the first member there is no record, so no rank knows of the others.
-      const RankMask named = (late & 1) != 0 ? 1 : late;
+      const bool has_record = (late & 1) == 0;
+      const RankMask named = has_record ? late : 1;
+      const RankMask come = all_ranks(size) & ~late;
+      const int last = 63 - std::countl_zero(come);  // whose time passes first, once the others have come
+      const Arena::Key key{late, 1};
       const std::string id = "without " + std::to_string(late);
       std::vector<Status> failed(static_cast<std::size_t>(size));
       run_ranks(size, [&](int rank) {
         if ((late & bit_of(rank)) != 0) return;
-        const Deadline deadline = Deadline::after_seconds(0.03 + 0.001 * (rank * 3 % 5));
-        failed[static_cast<std::size_t>(rank)] = ranks.make(rank, all, id, deadline).status();
+        auto place = require(GroupPlace::make(
+            ranks.of(rank),
+            {.id = id, .members = ranks.membership(rank, all, id).members, .group_of = all, .key = key, .bytes = 1}));
+        if (has_record && rank == last && rank > 0) wait_until_come(ranks, rank, key, come & ~bit_of(rank));
+        const bool is_short = !has_record || rank == last;
+        failed[static_cast<std::size_t>(rank)] = place->meet(is_short ? Deadline::after_seconds(0.01) : long_enough());
       });
       std::string names;
       for (const int rank : each_of(named)) {
         names += (names.empty() ? "" : ", ") + name_of(ranks.membership(rank, all, id).me());
       }
-      for (const int rank : each_of(all_ranks(size) & ~late)) {
+      for (const int rank : each_of(come)) {
         const Status& status = failed[static_cast<std::size_t>(rank)];
         ASSERT_EQ(status.code(), Code::timeout) << id << " of " << size << ", rank " << rank << ": " << status.text();
         EXPECT_THAT(status.text(), HasSubstr("shm: " + names + " did not join the shared memory"));
@@ -77,7 +104,7 @@ TEST(MemoryGroupLosses, TellAMemberThatComesLateThatItWasLate) {
                                                            .key = {1, 2},
                                                            .bytes = 1}));
     if (rank == 2) has_failed.wait();
-    Status failed = place->meet(rank == 0 ? Deadline::after_seconds(0.1) : long_enough());
+    Status failed = place->meet(rank == 0 ? Deadline::after_seconds(1) : long_enough());
     if (rank == 0) has_failed.count_down();
     // All have come in the end, but the set-up is closed.
     if (rank > 0 && failed.ok()) failed = place->confirm(long_enough());
@@ -96,10 +123,21 @@ TEST(MemoryGroupLosses, NameNoLateMemberWhereAnInterruptHasEndedTheSetUp) {
   GroupOfRanks ranks(3);
   ranks.meet();
   Event news = require(Event::make());
-  Interrupt interrupt{.moment_ns = now_ns() + 100'000'000, .fd = news.fd()};
-  run_ranks(2, [&](int rank) {
-    const Deadline mine = rank == 0 ? long_enough().interrupted_by(interrupt) : long_enough();
-    const Status failed = ranks.make(rank, kAll, "interrupted", mine).status();
+  Interrupt interrupt{.moment_ns = std::numeric_limits<int64_t>::max(), .fd = news.fd()};
+  const Arena::Key key{1, 2};
+  run_ranks(3, [&](int rank) {
+    if (rank == 2) {
+      wait_until_come(ranks, rank, key, 3);
+      interrupt.moment_ns = now_ns();
+      news.ring();
+      return;
+    }
+    auto place = require(GroupPlace::make(ranks.of(rank), {.id = "interrupted",
+                                                           .members = ranks.membership(rank, kAll, "").members,
+                                                           .group_of = kAll,
+                                                           .key = key,
+                                                           .bytes = 1}));
+    const Status failed = place->meet(rank == 0 ? long_enough().interrupted_by(interrupt) : long_enough());
     EXPECT_THAT(failed.text(), Not(HasSubstr("rank 12")));
     if (rank == 1) {
       EXPECT_EQ(failed.code(), Code::transport);
