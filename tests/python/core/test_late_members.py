@@ -11,7 +11,7 @@ import pytest
 from launch import launch
 from limits import allowed
 
-START_TIMEOUT_S = 2
+START_TIMEOUT_S = 3
 NAMED = re.compile(r"rank (\d+) \(")
 
 
@@ -83,8 +83,9 @@ def comes_late():
     print("NAMED")
 
 
-@pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (3, "shm"), (5, "shm"), (3, "tcp")])
-def test_a_rank_that_does_not_come_is_named_by_all_and_no_other(size, transport):
-    environment = {"FARANDOLE_TRANSPORT": transport, "FARANDOLE_START_TIMEOUT_S": str(START_TIMEOUT_S)}
+# Over TCP each rank has only what its own connections tell it, and the texts may differ: see the tests of TcpSetUp.
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_a_rank_that_does_not_come_is_named_by_all_and_no_other(size):
+    environment = {"FARANDOLE_TRANSPORT": "shm", "FARANDOLE_START_TIMEOUT_S": str(START_TIMEOUT_S)}
     outputs = launch(size, comes_late, environment, deadline_s=240)
     assert all("NAMED" in output for output in outputs)
