@@ -51,7 +51,7 @@ def test_topology_names_an_answer_that_is_none_of_an_api_server(api, capsys, tex
 
 
 def test_null_is_no_value(job, capsys):
-    """Of what the server omits, another implementation may send null."""
+    """A field that one API server leaves out may be null in the answer of another one."""
     found = job.objects["pods", "train-0-x1"]
     found["metadata"]["annotations"] = found["spec"]["nodeName"] = None
     found["status"].update(conditions=None, message=None)

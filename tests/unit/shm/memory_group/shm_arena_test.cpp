@@ -155,7 +155,7 @@ TEST_F(ArenaRecord, HasOneOutcome) {
   EXPECT_EQ(arena_.decide(other, Arena::Outcome::closed, 2), Arena::Outcome::made);
 }
 
-// Members may disagree about who is late, and about what for: all read the same ranks.
+// Two members may find different ranks late, and in different steps. All members read the ranks of the first one.
 TEST_F(ArenaRecord, KeepsTheLateMembersOfTheOneThatClosesIt) {
   const auto record = announce();
   EXPECT_FALSE(arena_.late_of(record, kThree));
