@@ -21,8 +21,6 @@ constexpr uint64_t kLink = 2;
 constexpr uint64_t kPort = 3;
 constexpr int kMostWorkers = 4096;  // started over the whole job; limits what a faulty leader can cause
 
-void log_elastic(const std::string& text) { log_line("elastic", text); }
-
 WorkerGroup::Action::When when_to_kill(int64_t number) {
   using When = WorkerGroup::Action::When;
   for (const When when : {When::stopped, When::stopped_long}) {

@@ -24,8 +24,6 @@ constexpr double kReply_s = 5;      // for the first message of a node that is a
 constexpr double kPause_s = 0.1;    // between two questions to the same nodes
 constexpr double kPatience_s = 30;  // with candidates that are alive and have not taken over; added to lost_after_s
 
-void log_elastic(const std::string& text) { log_line("elastic", text); }
-
 }  // namespace
 
 // ---- Questions ----

@@ -35,6 +35,8 @@ JsonLine begin_json_line(std::string_view source, const Whereabouts& here);
 
 // One line to standard error: "farandole run: <text>". `event` names its kind in JSON: "note", "failed", "signal" ...
 void log_line(std::string_view event, const std::string& text);
+// A line about the generations of an elastic job.
+inline void log_elastic(const std::string& text) { log_line("elastic", text); }
 // Logs a line that belongs to the one before: indented and without the prefix.
 void log_detail(const std::string& text, std::string_view event = "last line");
 

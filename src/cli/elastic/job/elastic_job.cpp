@@ -27,8 +27,6 @@ constexpr uint64_t kPort = 2;
 constexpr double kLostMemberTimeout_s = 5;
 constexpr const char* kFinished = "other ranks have finished, so that no generation follows";
 
-void log_elastic(const std::string& text) { log_line("elastic", text); }
-
 int exit_code_of(Nodes::GiveUp::Reason reason) {
   switch (reason) {
     case Nodes::GiveUp::Reason::not_arrived:

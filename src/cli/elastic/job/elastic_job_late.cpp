@@ -15,8 +15,6 @@ using Kind = CoordinatorMessage::Kind;
 // How long workers wait for others before the late ones are named.
 constexpr double kLateWarning_s = 30;
 
-void log_elastic(const std::string& text) { log_line("elastic", text); }
-
 }  // namespace
 
 // Before the first generation, the first worker that requests it starts the clock for the others.

@@ -14,8 +14,6 @@ using Kind = CoordinatorMessage::Kind;
 
 constexpr int kMostRoom = 4096;  // ranks on one node
 
-void log_elastic(const std::string& text) { log_line("elastic", text); }
-
 // Nothing if the message is malformed, or a name is too long.
 std::optional<Nodes::Node> node_of(const CoordinatorMessage& message) {
   if (message.members.size() != 1 || message.key.size() > kMostName || message.value.size() > kMostName) return {};

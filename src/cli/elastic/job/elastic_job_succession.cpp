@@ -18,8 +18,6 @@ using Kind = CoordinatorMessage::Kind;
 constexpr double kFollowers_s = 3;
 constexpr std::size_t kMostAddress = 1024;
 
-void log_elastic(const std::string& text) { log_line("elastic", text); }
-
 }  // namespace
 
 // ---- Taking over ----
