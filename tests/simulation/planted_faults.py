@@ -22,6 +22,7 @@ COPY = BUILD / "planted"
 TIMEOUT_S = 1800
 COORDINATOR = "src/bootstrap/coordinator/"
 CLIENT = "src/bootstrap/client/client_protocol.cpp"
+CLIENT_SET_UPS = "src/bootstrap/client/client_protocol_set_ups.cpp"
 SURVIVORS = "src/bootstrap/recovery/survivors.cpp"
 SURVIVOR_CALLS = "src/bootstrap/recovery/survivor_calls.cpp"
 GENERATIONS = "src/cli/elastic/generations.cpp"
@@ -80,6 +81,24 @@ CONTROL_PLANE = [
         FAILURES,
         "    ping(*member, now_ns);\n    failure.culprit",
         "    failure.culprit",
+    ),
+    (
+        "the loss of a rank that is asked about a set-up decides nothing",
+        FAILURES,
+        "one.culprit == rank || (one.query && one.query->unanswered.contains(rank))",
+        "one.culprit == rank",
+    ),
+    (
+        "a set-up that all ranks have begun is not decided",
+        FAILURES,
+        "  examine(failure, now_ns);\n  decide_against_alive(now_ns);\n",
+        "  decide_against_alive(now_ns);\n",
+    ),
+    (
+        "a rank has begun no set-up",
+        CLIENT,
+        "has_begun(message.key) ? 1 : 0",
+        "0",
     ),
     (
         "the loss of a reported rank decides nothing",
@@ -143,13 +162,13 @@ CONTROL_PLANE = [
     ),
     (
         "a set-up that begins after losses does not fail",
-        CLIENT,
+        CLIENT_SET_UPS,
         "  } else if (gone != nullptr) {",
         "  } else if (gone != nullptr && now_ns < 0) {",
     ),
     (
         "a set-up that begins after losses fails with that of the lowest rank, not with the first one",
-        CLIENT,
+        CLIENT_SET_UPS,
         "return std::pair(news.why.code() != Code::peer_lost, news.number);",
         "return std::pair(news.why.code() != Code::peer_lost, news.number * 0);",
     ),
@@ -168,7 +187,7 @@ CONTROL_PLANE = [
     ),
     (
         "a rank that has reported does not look at the coordinator",
-        CLIENT,
+        CLIENT_SET_UPS,
         "bool any = !undecided_.empty() || !replies_.empty();",
         "bool any = false;",
     ),

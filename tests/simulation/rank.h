@@ -62,6 +62,7 @@ struct Comm {
   uint64_t begun = 0;
   bool is_made = false;
   bool is_reported = false;
+  int64_t begun_ns = 0;     // its set-up
   bool waits = false;       // in a collective
   int64_t still_since = 0;  // since nothing has moved
   int64_t watched = 0;
@@ -184,7 +185,8 @@ class Rank final : public Actor {
   static void take(Comm::Peer& peer, const std::vector<Packet>& packets);
   void call(Comm& comm, int rank);
   void place_incoming();
-  void report(Comm& comm, const Status& failure);
+  void report(Comm& comm, const Status& failure, const SetupWatch* set_up = nullptr);
+  void check_late(const std::string& comm, const Status& decision);
   Comm* comm_of(const std::string& id);
   Status late(const Comm& comm, int rank, const std::string& what) const;
   std::string host_name_of(int world_rank) const;

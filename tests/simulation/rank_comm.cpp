@@ -39,6 +39,7 @@ Task<Status> Rank::make_comm(std::string id, std::vector<int> members, bool is_o
   next_watch_ns_ = 0;
   auto made = std::make_unique<Comm>();
   made->id = id;
+  made->begun_ns = simulation().now();
   made->members = members;
   made->is_of_group = is_of_group;
   made->mine = static_cast<int>(std::ranges::find(members, rank_) - members.begin());
@@ -227,11 +228,12 @@ Task<Status> Rank::outcome(Comm& comm, std::shared_ptr<SetupWatch> watch, Status
     co_await until_told;
   } while (!is_told() && link_->protocol().has_open_probe() && clock() < limit);
   if (!is_told()) {
-    report(comm, failure);
+    report(comm, failure, watch.get());
     auto until_decided = wait(is_told, limit);
     co_await until_decided;
   }
   const Status gone = watch->why();
+  check_late(comm.id, gone);
   const bool is_departure = gone.code() == Code::shut_down && failure.code() == Code::transport;
   if (gone.ok() || is_departure) co_return failure;
   if (gone.code() == Code::shut_down) report(comm, gone);
@@ -319,10 +321,28 @@ Task<Status> Rank::await_decision(Comm& comm, Status failure) {
   co_return decision ? *decision : failure;
 }
 
-void Rank::report(Comm& comm, const Status& failure) {
+// A rank that has begun a set-up may be named as one that has not only if it began while it was asked.
+void Rank::check_late(const std::string& comm, const Status& decision) {
+  constexpr int64_t kAsked = 5 * kSecond;
+  const bool names_late =
+      decision.code() == Code::timeout && decision.text().find(" not made this call") != std::string::npos;
+  if (!names_late) return;
+  simulation().count("set-ups without some rank");
+  Rank& named = *world_->members[static_cast<std::size_t>(decision.error().culprit_rank)];
+  const Comm* theirs = named.comm_of(comm);
+  if (theirs == nullptr || theirs->begun_ns + kAsked > simulation().now()) return;
+  simulation().violated(
+      fmt::format("{} is said not to have begun {}: {}", named.process().name, comm, decision.text()));
+}
+
+void Rank::report(Comm& comm, const Status& failure, const SetupWatch* set_up) {
   if (std::exchange(comm.is_reported, true)) return;
   simulation().tell("{} reports {}: {}", name(), comm.id, failure.text());
-  link_->protocol().report(comm.id, failure, clock());
+  if (set_up != nullptr) {
+    link_->protocol().report(*set_up, failure, clock());
+  } else {
+    link_->protocol().report(comm.id, failure, clock());
+  }
   link_->carry_out();
   next_watch_ns_ = 0;
 }

@@ -89,8 +89,8 @@ Status Assembly::start() {
     callers += connections_with(peer) > 0 ? 1 : 0;
   }
   if (callers > 0) {  // a fact without readers would stay
-    FDL_RETURN_IF_ERROR(
-        membership_.exchange->publish_for(callers, key_of(membership_.rank), join_addresses(listening().addresses)));
+    FDL_RETURN_IF_ERROR(membership_.exchange->publish_for(callers, key_of_each() + std::to_string(membership_.rank),
+                                                          join_addresses(listening().addresses)));
   }
   // Time is kept in reserve for connecting to the others after a lower rank has not published, so that the error names
   // only that rank.
@@ -103,26 +103,26 @@ Status Assembly::start() {
   return run(deadline);
 }
 
+// One request for all, which are answered together: a rank that has not published is named when the deadline has
+// passed, and the others are called then.
 Status Assembly::fetch_addresses(Deadline deadline) {
+  std::vector<int> lower;
   for (int peer = 0; peer < membership_.rank; ++peer) {
-    if (connections_with(peer) == 0) continue;
-    const Result<std::string> addresses = membership_.exchange->fetch(key_of(peer), deadline);
-    if (!addresses.ok()) {
-      // A rank that has not published in time is named when the deadline has passed.
-      if (addresses.status().code() != Code::timeout) return addresses.status();
-      continue;
-    }
+    if (connections_with(peer) > 0) lower.push_back(peer);
+  }
+  FDL_ASSIGN_OR_RETURN(const ManyFacts addresses, membership_.exchange->fetch_many(key_of_each(), lower, deadline));
+  for (std::size_t i = 0; i < lower.size(); ++i) {
+    const int peer = lower[i];
+    if (std::ranges::count(addresses.missing, peer) > 0) continue;
     published_[static_cast<std::size_t>(peer)] = true;
     for (int number = 0; number < connections_with(peer); ++number) {
       auto link = std::make_unique<Link>();
       link->calling = true;
       link->caller = {membership_.rank, number, peer, connections_with(peer)};
       link->callee = std::to_string(peer);
-      link->addresses = split_addresses(*addresses);
+      link->addresses = split_addresses(addresses.values[i]);
       FDL_RETURN_IF_ERROR(try_address(place(std::move(link))));
     }
-    // Incoming connections are handled between two fetches.
-    FDL_RETURN_IF_ERROR(poll_once(Deadline::at_ns(0)));
   }
   return {};
 }
@@ -171,7 +171,7 @@ Status Assembly::on_established(std::size_t place) {
   return {};
 }
 
-std::string Assembly::key_of(int member) const { return fmt::format("{}/tcp/{}", membership_.id, member); }
+std::string Assembly::key_of_each() const { return fmt::format("{}/tcp/", membership_.id); }
 
 int Assembly::connections_with(int member) const {
   return member == membership_.rank ? 0 : kChannelCount * streams_[static_cast<std::size_t>(member)];
@@ -196,8 +196,8 @@ bool Assembly::complete() const {
   return true;
 }
 
-// A member fetches addresses in the order of ranks and calls no further member while one is missing. So a higher rank
-// that has not called may wait for the lower one that has not published, as this rank does.
+// A member calls none while one address is missing. So a higher rank that has not called may wait for the lower one
+// that has not published, as this rank does.
 bool Assembly::lacks_an_address() const {
   for (int peer = 0; peer < membership_.rank; ++peer) {
     if (connections_with(peer) > 0 && !published_[static_cast<std::size_t>(peer)]) return true;

@@ -23,7 +23,7 @@ class Assembly final : private TcpLinks {
   Assembly(const Membership& membership, const std::vector<int>& streams, Listening listening, Poller poller);
   // Publishes this rank's addresses, fetches those of lower ranks, and runs until all are connected.
   Status start();
-  // Begins calls to the lower ranks as soon as their addresses are published.
+  // Waits for the addresses of the lower ranks, and begins calls to those that have published one.
   Status fetch_addresses(Deadline deadline);
   Status run(Deadline deadline);
 
@@ -32,7 +32,7 @@ class Assembly final : private TcpLinks {
   Status on_round_failed(std::size_t place) override;
   Status on_out_of_resources(std::size_t, const Status& why) override { return why; }
 
-  std::string key_of(int member) const;
+  std::string key_of_each() const;  // what the key of an address begins with; the member's rank follows
   // Number of connections with `member`; 0 if it is no peer.
   int connections_with(int member) const;
   TcpConnection& connection(int peer, int number);

@@ -66,6 +66,9 @@ void ClientProtocol::handle(CoordinatorMessage message, int64_t now_ns) {
       send(std::move(pong));
       break;
     }
+    case Kind::set_up_query:
+      send({.kind = Kind::set_up_reply, .number = has_begun(message.key) ? 1 : 0, .key = message.key});
+      break;
     case Kind::lost:
       note_lost(std::move(message), now_ns);
       break;
@@ -404,15 +407,19 @@ void ClientProtocol::probe(const std::vector<int>& world_ranks, int64_t now_ns) 
 
 // The decision arrives later, as an event. A probe follows, because the report itself has no reply by which a silent
 // coordinator could be found.
-void ClientProtocol::report(const std::string& comm, const Status& why, int64_t now_ns) {
+void ClientProtocol::report(const std::string& comm, const Status& why, const std::vector<int>& set_up_ranks,
+                            int64_t now_ns) {
   FDL_CHECK(!why.ok());
-  CoordinatorMessage message{.kind = Kind::report};
-  message.key = comm;
+  CoordinatorMessage message{.kind = Kind::report, .ranks = set_up_ranks, .key = comm};
   message.why = why;
   if (left_ || !is_open() || is_silent_) return;
   undecided_.insert(comm);
   send(std::move(message));
   probe({}, now_ns);
+}
+
+void ClientProtocol::report(const SetupWatch& set_up, const Status& why, int64_t now_ns) {
+  report(set_up.comm(), why, why.code() == Code::timeout ? set_up.ranks() : std::vector<int>(), now_ns);
 }
 
 void ClientProtocol::leave() {
@@ -425,55 +432,6 @@ void ClientProtocol::leave() {
 
 Status ClientProtocol::has_left_error() const {
   return Status(Code::shut_down, fmt::format("{} has left the coordinator", process_name(hello_)));
-}
-
-// ---- Set-ups ----
-
-// What came first counts, as for a watch that was there before. The loss of the coordinator is the last news of all.
-void ClientProtocol::add_watch(const std::shared_ptr<SetupWatch>& watch, int64_t now_ns) {
-  std::erase_if(watches_, [](const auto& one) { return one.expired(); });
-  watches_.push_back(watch);
-  if (!set_ups_ended_by_.ok()) watch->fire(set_ups_ended_by_, now_ns);
-  const auto decided = decided_.find(watch->comm());
-  const News* gone = first_gone_of(watch->ranks());
-  if (decided != decided_.end() && (gone == nullptr || decided->second.number < gone->number)) {
-    watch->fire(decided->second.why, now_ns);
-  } else if (gone != nullptr) {
-    watch->fire(gone->why, now_ns + (gone->why.code() == Code::peer_lost ? 0 : SetupWatch::kLeftGrace_ns));
-  }
-  if (!is_open()) watch->fire(coordinator_lost_, now_ns);
-}
-
-void ClientProtocol::end_set_ups(const Status& why, int64_t now_ns) {
-  set_ups_ended_by_ = why;
-  for (const auto& one : watches_) {
-    if (const auto watch = one.lock()) watch->fire(why, now_ns);
-  }
-  has_changed_ = true;
-}
-
-// A probe without an answer is repeated at the usual rate, so that the silence of the coordinator counts in full. All
-// ranks may wait for replies at the same time, so an open request is probed for as seldom as a set-up of all ranks.
-int64_t ClientProtocol::probe_watched(int64_t now_ns) {
-  const int64_t usual_ns = usual_probe_interval_ns(limits_.suspect_after_s);
-  bool any = !undecided_.empty() || !replies_.empty();
-  std::size_t most = replies_.empty() ? 0 : static_cast<std::size_t>(hello_.size);
-  std::set<int> ranks;
-  for (const std::weak_ptr<SetupWatch>& one : watches_) {
-    const std::shared_ptr<SetupWatch> watch = one.lock();
-    if (!watch) continue;
-    any = true;
-    most = std::max(most, watch->ranks().size());
-    const std::vector<int> probed = ranks_to_probe(watch->ranks(), hello_.rank);
-    ranks.insert(probed.begin(), probed.end());
-  }
-  if (!any) return std::numeric_limits<int64_t>::max();
-  const int64_t interval_ns = probe_interval_ns(most, usual_ns, seconds_to_ns(limits_.lost_after_s));
-  const int64_t due_ns = probed_watched_ns_ + interval_ns;
-  if (now_ns < due_ns && !silence_.is_open()) return due_ns;
-  probed_watched_ns_ = now_ns;
-  probe(ranks_to_probe({ranks.begin(), ranks.end()}, hello_.rank), now_ns);
-  return now_ns + usual_ns;
 }
 
 }  // namespace fdl

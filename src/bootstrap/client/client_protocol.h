@@ -6,12 +6,14 @@
 // coordinator is lost, nothing more is queued.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -64,7 +66,8 @@ class ClientProtocol {
   // ---- messages that have none ----
   void tell(const CoordinatorMessage& message);
   void probe(const std::vector<int>& world_ranks, int64_t now_ns);
-  void report(const std::string& comm, const Status& why, int64_t now_ns);
+  void report(const std::string& comm, const Status& why, int64_t now_ns) { report(comm, why, {}, now_ns); }
+  void report(const SetupWatch& set_up, const Status& why, int64_t now_ns);
   int64_t probe_watched(int64_t now_ns);
   bool has_open_probe() const { return silence_.is_open() && is_open() && !left_; }
   void leave();
@@ -100,6 +103,9 @@ class ClientProtocol {
   };
 
   void send(CoordinatorMessage message);
+  void report(const std::string& comm, const Status& why, const std::vector<int>& set_up_ranks, int64_t now_ns);
+  void note_begun(const std::string& comm);
+  bool has_begun(const std::string& comm) const;
   void handle(CoordinatorMessage message, int64_t now_ns);
   void handle_event(CoordinatorMessage message);
   void note_decision(const CoordinatorMessage& message, int64_t now_ns);
@@ -123,6 +129,8 @@ class ClientProtocol {
 
   // The most decisions in decided_.
   static constexpr std::size_t kMostDecided = 1024;
+  // The most set-ups in begun_. A rank may still be asked about one that it has finished.
+  static constexpr std::size_t kMostBegun = 4096;
   // The longest time between two queries that counts in full as silence.
   static constexpr int64_t kLeastStep_ns = 1'000'000'000;
 
@@ -140,6 +148,8 @@ class ClientProtocol {
   Silence silence_;         // of the coordinator
   bool is_silent_ = false;  // for too long: the connection is to be closed
   std::vector<std::weak_ptr<SetupWatch>> watches_;
+  std::unordered_set<std::string> begun_;  // the latest set-ups that this rank has begun
+  std::deque<std::string> begun_in_order_;
   Status set_ups_ended_by_;                        // OK: this rank has not ended its world
   int64_t probed_watched_ns_ = 0;                  // the last time
   std::set<std::string> undecided_;                // communicators that this rank has reported

@@ -46,6 +46,7 @@ class SocketClient final : public CoordinatorClient {
   int64_t probe_watched(int64_t now_ns) override;
   bool has_open_probe() override;
   void report(const std::string& comm, const Status& why) override;
+  void report(const SetupWatch& set_up, const Status& why) override;
   void query_progress(const std::string& comm, uint64_t query, const std::vector<int>& world_ranks,
                       int64_t timeout_ns) override;
   void reply_progress(const CoordinatorEvent& query, int64_t begun, bool waiting) override;

@@ -156,6 +156,12 @@ void SocketClient::report(const std::string& comm, const Status& why) {
   carry_out_and_wake();
 }
 
+void SocketClient::report(const SetupWatch& set_up, const Status& why) {
+  MutexLock lock(mutex_);
+  protocol_.report(set_up, why, now_ns());
+  carry_out_and_wake();
+}
+
 void SocketClient::query_progress(const std::string& comm, uint64_t query, const std::vector<int>& world_ranks,
                                   int64_t timeout_ns) {
   if (comm.size() > kMostKey) return;  // the coordinator would reject it

@@ -124,6 +124,9 @@ class CoordinatorClient {
   // unreachable) and sends one failure decision to all ranks. Until it arrives, probe_watched() probes the coordinator:
   // a rank that leaves because the coordinator is silent must not be taken for the cause.
   virtual void report(const std::string& comm, const Status& why) = 0;
+  // The same, of a set-up. If it was not complete in time, the coordinator asks all its ranks whether they have begun
+  // it. If some have not, they are the decision: a TIMEOUT that names them and no other rank.
+  virtual void report(const SetupWatch& set_up, const Status& why) = 0;
   // Queries how many collectives of a communicator these ranks have begun. Each answer is a `progress_reply` event,
   // also for a rank that has left. While another rank's query about the same communicator is valid, this one gets no
   // answers. A query is valid for `timeout_ns`; the rank must repeat it before then.

@@ -155,8 +155,8 @@ std::vector<RankState::Wait> decode_waits(const flatbuffers::Vector<Offset<coord
 
 bool is_kind(uint8_t kind) {
   using Kind = CoordinatorMessage::Kind;
-  return (kind >= static_cast<uint8_t>(Kind::hello) && kind <= static_cast<uint8_t>(Kind::rank_ended)) ||
-         (kind >= static_cast<uint8_t>(Kind::welcome) && kind <= static_cast<uint8_t>(Kind::lost_together));
+  return (kind >= static_cast<uint8_t>(Kind::hello) && kind <= static_cast<uint8_t>(Kind::set_up_reply)) ||
+         (kind >= static_cast<uint8_t>(Kind::welcome) && kind <= static_cast<uint8_t>(Kind::set_up_query));
 }
 
 std::string bytes_of_number(uint64_t number, std::size_t bytes) {

@@ -35,7 +35,7 @@ struct CoordinatorMessage {
     fetch = 4,    // id, key
     forget = 5,   // id of a fetch that is abandoned
     probe = 6,    // ranks; answered by `probed`
-    report = 7,   // key: the communicator; why
+    report = 7,   // key: the communicator; why; ranks: the others of a set-up that was not complete in time
     leave = 8,
     pong = 9,  // id: of the ping
     // from a node of an elastic job, to the leading node (cli/elastic/elastic_member.h). With values, the node can take
@@ -69,7 +69,8 @@ struct CoordinatorMessage {
     sends_query = 24,  // key: the communicator; ranks: the queried ones
     sends_reply = 25,  // key; rank: the querying one; id, number: slices sent to it on channels 0 and 1
     // from a rank: the values of the keys that consist of `key` and one of `ranks`
-    fetch_many = 26,  // id, key, ranks; number: the timeout in ns
+    fetch_many = 26,    // id, key, ranks; number: the timeout in ns
+    set_up_reply = 29,  // key: the communicator; number: 1 if this rank has begun to set it up, else 0
     // from a node, to a leading node that it has lost
     node_follows = 27,  // it follows another leader from now on
     // from the coordinator
@@ -95,6 +96,7 @@ struct CoordinatorMessage {
     sends_answer = 58,         // key, id, number; rank: the answering one
     departed = 59,             // hosts: ranks that have left in good order, instead of a `left` for each
     lost_together = 63,        // ranks, hosts: the same ranks; values: why; instead of a `lost` for each, in this order
+    set_up_query = 64,         // key: the communicator; answered by a set_up_reply
     // to a client that is no rank
     rank_state = 55,  // rank; number: a RankPresence; members[0]; why: how it left or was lost; state
     job_reply = 56,   // number: the ranks of the job; key: the name of the serving process; why: it is refused
@@ -114,11 +116,12 @@ struct CoordinatorMessage {
   };
 
   // Counts the changes of the messages that one end must know of the other: 1: fetch_many and departed; 2: the table in
-  // its present form; 3: lost_together.
-  static constexpr int64_t kMessages = 3;
+  // its present form; 3: lost_together; 4: set_up_query.
+  static constexpr int64_t kMessages = 4;
   static constexpr int64_t kFirstLists = 1;
   static constexpr int64_t kFirstTable = 2;
   static constexpr int64_t kFirstLosses = 3;
+  static constexpr int64_t kFirstSetUpQuery = 4;
 
   // Of news about ranks: they came shortly after the latest `comm_failed` (kShortlyAfter_ns).
   static constexpr int64_t kAfterFailure = 1;

@@ -368,8 +368,9 @@ Status JobMembership::receive(Peer peer, CoordinatorMessage message, int64_t now
       if (probers_.insert(peer).second) send(peer, {.kind = Kind::probed});
       return {};
     case Kind::report:
-      if (message.why.ok()) return Status(Code::transport, "coordinator: a report without a failure");
-      report(member->hello.rank, message.key, message.why, now_ns);
+      return report(member->hello.rank, message, now_ns);
+    case Kind::set_up_reply:
+      note_set_up(member->hello.rank, message.key, message.number == 1, now_ns);
       return {};
     case Kind::progress_query:
       return relay_query(*member, message, now_ns);
@@ -453,7 +454,9 @@ Deadline JobMembership::next() const {
     if (!member.is_silent) next = next.earlier(member.warn_at);
   }
   for (const Waiting& one : waiting_) next = next.earlier(one.until);
-  for (const FailureReport& one : reports_) next = next.earlier(one.decide_at);
+  for (const FailureReport& one : reports_) {
+    if (!one.query || !one.query->is_open()) next = next.earlier(one.decide_at);
+  }
   for (const JobQuery& one : job_queries_) next = next.earlier(one.until);
   return next;
 }

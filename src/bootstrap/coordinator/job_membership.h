@@ -128,6 +128,12 @@ class JobMembership {
     Status why;  // OK: there is none
     int64_t moment_ns = 0;
   };
+  // The ranks of a set-up that was not complete in time are asked whether they have begun it.
+  struct SetUpQuery {
+    std::set<int> unanswered;
+    std::set<int> late;  // have answered that they have not
+    bool is_open() const { return !unanswered.empty(); }
+  };
   // A failure of a communicator that is not decided yet: the coordinator waits for a pong of the reported rank.
   struct FailureReport {
     std::string comm;
@@ -138,6 +144,7 @@ class JobMembership {
     Status why;
     uint64_t ping = 0;
     Deadline decide_at = Deadline::never();  // the culprit has answered: how long its own report may take
+    std::optional<SetUpQuery> query = {};    // while it is open, nothing is decided
   };
 
   // One rank at a time queries how many collectives of a communicator the others have begun.
@@ -195,7 +202,11 @@ class JobMembership {
   void answer_many(const RequestOfPeer& request, const ManyFetch& fetch);
   void answer_many_in_time(int64_t now_ns);
   void forget(Peer peer, uint64_t id);
-  void report(int reporter, const std::string& comm, const Status& why, int64_t now_ns);
+  Status report(int reporter, const CoordinatorMessage& message, int64_t now_ns);
+  void ask_set_up(FailureReport& failure, const std::vector<int>& ranks, int64_t now_ns);
+  void note_set_up(int answering, const std::string& comm, bool has_begun, int64_t now_ns);
+  void end_set_up_query(FailureReport& failure, int64_t now_ns);
+  Status late_error(const std::set<int>& late);
   void examine(FailureReport& failure, int64_t now_ns);
   void end_circle(FailureReport& failure, const std::set<int>& ranks, int64_t now_ns);
   Status relay_query(const Member& from, const CoordinatorMessage& message, int64_t now_ns);

@@ -201,7 +201,7 @@ void JobMembership::pong(Member& member, uint64_t id, int64_t now_ns) {
 void JobMembership::decide_against_alive(int64_t now_ns) {
   std::vector<FailureReport> due;
   std::erase_if(reports_, [&](const FailureReport& one) {
-    const bool is_due = one.decide_at.moment_ns() <= now_ns;
+    const bool is_due = one.decide_at.moment_ns() <= now_ns && !(one.query && one.query->is_open());
     if (is_due) due.push_back(one);
     return is_due;
   });
@@ -310,9 +310,18 @@ void JobMembership::given_up_by(Member& from, const Status& why, int64_t now_ns)
 // that rank's own report counts instead, and so on: a rank that closed its connections because of a third rank reports
 // that rank. A report after the decision is answered with the decision, because a rank that made the communicator late
 // may not have recorded it.
-void JobMembership::report(int reporter, const std::string& comm, const Status& why, int64_t now_ns) {
+Status JobMembership::report(int reporter, const CoordinatorMessage& message, int64_t now_ns) {
+  const std::string& comm = message.key;
+  const Status& why = message.why;
+  if (why.ok()) return Status(Code::transport, "coordinator: a report without a failure");
+  if (message.ranks.size() > members_.size()) {
+    return Status(Code::transport, "coordinator: a report of a set-up with too many ranks");
+  }
   const auto [decision, is_first] = decisions_.try_emplace(comm);
-  if (!decision->second.ok()) return send(member_at(reporter)->peer, decision_on(comm, decision->second));
+  if (!decision->second.ok()) {
+    send(member_at(reporter)->peer, decision_on(comm, decision->second));
+    return {};
+  }
   if (is_first) reports_.push_back({.comm = comm, .first_reporter = reporter});
   FailureReport& failure = *std::ranges::find(reports_, comm, &FailureReport::comm);
   if (names_another(why, reporter)) {
@@ -320,7 +329,51 @@ void JobMembership::report(int reporter, const std::string& comm, const Status& 
   } else {
     failure.by_rank.insert_or_assign(reporter, why);
   }
+  if (!failure.query && !message.ranks.empty()) ask_set_up(failure, message.ranks, now_ns);
+  if (!failure.query || !failure.query->is_open()) examine(failure, now_ns);
+  return {};
+}
+
+// A rank of a set-up knows only which connections it lacks. Those that have not begun it may be others: members connect
+// to each other in an order, so one of them may wait for a second one that waits for a third.
+void JobMembership::ask_set_up(FailureReport& failure, const std::vector<int>& ranks, int64_t now_ns) {
+  const auto is_present = [this](int rank) {
+    const Member* member = member_at(rank);
+    return member != nullptr && member->state == Member::State::present;
+  };
+  // The end of a rank is news that all have, and the reason.
+  if (!std::ranges::all_of(ranks, is_present)) return;
+  failure.query.emplace();
+  for (const int rank : ranks) {
+    Member& member = *member_at(rank);
+    const bool may_ask = member.messages >= CoordinatorMessage::kFirstSetUpQuery && !failure.by_rank.contains(rank);
+    if (!may_ask || !failure.query->unanswered.insert(rank).second) continue;
+    send(member.peer, {.kind = Kind::set_up_query, .key = failure.comm});
+    ping(member, now_ns);  // it answers, or is lost
+  }
+}
+
+// A rank that has reported the failure meanwhile has begun the set-up.
+void JobMembership::note_set_up(int answering, const std::string& comm, bool has_begun, int64_t now_ns) {
+  const auto failure = std::ranges::find(reports_, comm, &FailureReport::comm);
+  if (failure == reports_.end() || !failure->query || failure->query->unanswered.erase(answering) == 0) return;
+  if (!has_begun && !failure->by_rank.contains(answering)) failure->query->late.insert(answering);
+  if (!failure->query->is_open()) end_set_up_query(*failure, now_ns);
+}
+
+void JobMembership::end_set_up_query(FailureReport& failure, int64_t now_ns) {
+  if (!failure.query->late.empty()) return decide(failure.comm, late_error(failure.query->late));
   examine(failure, now_ns);
+  decide_against_alive(now_ns);
+}
+
+Status JobMembership::late_error(const std::set<int>& late) {
+  const bool several = late.size() > 1;
+  const Member& first = *member_at(*late.begin());
+  return Status::blame(first.hello.rank, first.hello.host_name, Code::timeout,
+                       fmt::format("{} {} not made this call in time; see {}, or raise start_timeout_s",
+                                   name_of(std::vector<int>(late.begin(), late.end())), several ? "have" : "has",
+                                   several ? "their logs" : "its log"));
 }
 
 // Follows the reports from the first one. Decides if they end at a rank that reports a failure of its own or whose
@@ -397,8 +450,9 @@ Status JobMembership::end_with_reason(const Member& member) const {
 void JobMembership::decide_reports_of(int rank, const Status& why) {
   std::vector<std::string> comms;
   std::erase_if(reports_, [&](const FailureReport& one) {
-    if (one.culprit == rank) comms.push_back(one.comm);
-    return one.culprit == rank;
+    const bool ends = one.culprit == rank || (one.query && one.query->unanswered.contains(rank));
+    if (ends) comms.push_back(one.comm);
+    return ends;
   });
   for (const std::string& comm : comms) decide(comm, why);
 }

@@ -199,9 +199,11 @@ Result<Group*> Runtime::split(Group& group, int color, int key) {
   FDL_RETURN_IF_ERROR(may_wait());
   const std::string id = group.id() + " split " + std::to_string(group.next_number());
   StoreExchange exchange(*coordinator_client_, id);
-  FDL_ASSIGN_OR_RETURN(const SetUp set_up, begin_set_up(others(group.members())));
+  FDL_ASSIGN_OR_RETURN(const SetUp set_up, begin_set_up(others(group.members()), id));
   const auto chosen = exchange_colors(group.members(), group.rank(), {color, key}, exchange, set_up.deadline);
-  if (!chosen.ok()) return outcome(set_up, chosen.status()).while_doing("splitting group " + group.id());
+  // The others may have failed without this rank, which finds the choices that they have left.
+  const Status complete = chosen.ok() ? set_up.watch->why() : outcome(set_up, chosen.status());
+  if (!complete.ok()) return complete.while_doing("splitting group " + group.id());
   if (color < 0) return static_cast<Group*>(nullptr);
   std::vector<int> ranks;
   for (const int rank : *chosen) ranks.push_back(group.members()[static_cast<std::size_t>(rank)].world_rank);

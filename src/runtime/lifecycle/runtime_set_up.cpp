@@ -157,7 +157,7 @@ Status Runtime::report_departure(const SetUp& set_up, const Status& gone) {
 // No rank is gone, but some members cannot connect. They run into the time limit, each with a text of its own, and
 // others find that these have closed their connections. All return the decision of the coordinator.
 void Runtime::request_decision(const SetUp& set_up, const Status& failure, Deadline limit) {
-  coordinator_client_->report(set_up.comm, failure);
+  coordinator_client_->report(*set_up.watch, failure);
   progress_thread_->watch();
   while (set_up.watch->why().ok() && !limit.passed()) wait_readable(set_up.watch->interrupt().fd, limit);
 }

@@ -12,16 +12,18 @@ from launch import launch
 from limits import allowed
 
 START_TIMEOUT_S = 3
-NAMED = re.compile(r"rank (\d+) \(")
+NAMED = re.compile(r"^ranks? ([\d, and]+) on ")
 
 
-def _make(kind):
-    return farandole.Communicator() if kind == "communicator" else farandole.Group(range(farandole.size()))
+def _make(kind, group):
+    if kind == "communicator":
+        return farandole.Communicator()
+    return group.split(0) if kind == "split" else farandole.Group(range(farandole.size()))
 
 
-def _error_of(kind):
+def _error_of(kind, group):
     try:
-        _make(kind)
+        _make(kind, group)
     except farandole.Error as error:
         return {"class": type(error).__name__, "text": error.text, "culprit": error.culprit_rank}
     return None
@@ -37,13 +39,13 @@ def _gather(words, one):
 
 
 def _check(errors, missing):
-    """All ranks, the late ones too, have one error. It names ranks that did not come, and the first one as culprit."""
+    """All ranks, the late ones too, have one error. It names those that did not come, and the first one as culprit."""
     for rank, error in enumerate(errors):
         where = f"rank {rank} without {missing}: {errors}"
         assert error is not None and error["class"] == "TimeoutError", where
-        named = [int(number) for number in NAMED.findall(error["text"])]
-        assert named and set(named) <= set(missing), where
-        assert error["culprit"] == min(missing) == named[0], where
+        named = NAMED.match(error["text"])
+        assert named and tuple(map(int, re.findall(r"\d+", named[1]))) == missing, where
+        assert error["culprit"] == missing[0], where
         assert (error["text"], error["culprit"]) == (errors[0]["text"], errors[0]["culprit"]), where
 
 
@@ -51,18 +53,21 @@ def comes_late():
     farandole.init()
     size = farandole.size()
     words = farandole.Communicator()
-    sets = [(rank,) for rank in range(size)]
-    if size > 3:
-        sets += [(0, 2), (1, 3), (3, 4)]
-    for kind, missing in itertools.product(("communicator", "group"), sets):
+    group = farandole.Group(range(size))
+    kinds = ["communicator", "group", "split"]
+    cases = list(itertools.product(kinds, [(0,), (1,)]))
+    if size > 2:
+        sets = [(0,), (1,), (2,)] if size == 3 else [(0,), (4,), (0, 2), (1, 3), (3, 4)]
+        cases = list(zip(itertools.cycle(kinds), sets, strict=False))
+    for kind, missing in cases:
         error = None
         is_missing = farandole.rank() in missing
         began = time.monotonic()
         if not is_missing:
-            error = _error_of(kind)
+            error = _error_of(kind, group)
         others = _gather(words, error)
         if is_missing:
-            error = _error_of(kind)
+            error = _error_of(kind, group)
         elapsed_s = time.monotonic() - began
         errors = _gather(words, error)
         _check(errors, missing)
@@ -72,20 +77,20 @@ def comes_late():
         # A rank that comes late has the others' error at once.
         assert elapsed_s < allowed(3 * START_TIMEOUT_S), elapsed_s
         # The next one is made.
-        made = _make(kind)
+        made = _make(kind, group)
         ones = np.ones(3)
         total = (
             made.allreduce(ones)
             if kind == "communicator"
-            else farandole.allreduce(ones, name=f"x {missing}", op=farandole.Op.SUM, group=made)
+            else farandole.allreduce(ones, name=f"{kind} {missing}", op=farandole.Op.SUM, group=made)
         )
         assert (total == size).all()
     print("NAMED")
 
 
-# Over TCP each rank has only what its own connections tell it, and the texts may differ: see the tests of TcpSetUp.
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_a_rank_that_does_not_come_is_named_by_all_and_no_other(size):
-    environment = {"FARANDOLE_TRANSPORT": "shm", "FARANDOLE_START_TIMEOUT_S": str(START_TIMEOUT_S)}
+def test_a_rank_that_does_not_come_is_named_by_all_and_no_other(size, transport):
+    environment = {"FARANDOLE_TRANSPORT": transport, "FARANDOLE_START_TIMEOUT_S": str(START_TIMEOUT_S)}
     outputs = launch(size, comes_late, environment, deadline_s=240)
     assert all("NAMED" in output for output in outputs)

@@ -261,5 +261,60 @@ TEST_F(LateSetUp, RequestsWithoutAReplyEndWhenThisRankLeaves) {
   EXPECT_EQ(protocol_.request({.kind = Kind::fetch}).status().code(), Code::shut_down);
 }
 
+// ---- Set-ups that this rank is asked about ----
+
+class AskedSetUp : public testing::Test {
+ protected:
+  std::shared_ptr<SetupWatch> begin(const std::string& comm) {
+    auto watch = SetupWatch::make({0, 2}, comm);
+    EXPECT_TRUE(watch.ok());
+    protocol_.add_watch(*watch, kNow);
+    return watch.take();
+  }
+  bool has_begun(const std::string& comm) {
+    protocol_.receive({{.kind = Kind::set_up_query, .key = comm}}, kNow);
+    const auto replies = protocol_.take_outgoing();
+    EXPECT_EQ(replies.size(), 1U);
+    EXPECT_EQ(replies.front().kind, Kind::set_up_reply);
+    EXPECT_EQ(replies.front().key, comm);
+    return replies.front().number == 1;
+  }
+
+  ClientProtocol protocol_{{.rank = 1, .size = 3, .host_name = "host", .boot_id = "boot", .process_id = 101},
+                           CoordinatorClient::Limits()};
+};
+
+TEST_F(AskedSetUp, IsBegunFromItsWatchOn) {
+  EXPECT_FALSE(has_begun("a"));
+  const auto watch = begin("a");
+  EXPECT_TRUE(has_begun("a"));
+  EXPECT_FALSE(has_begun("b"));
+}
+
+// Another rank may still wait in one that this rank has finished. Of many, the latest ones are known, and those that
+// last.
+TEST_F(AskedSetUp, StaysBegunAfterItsEnd) {
+  const auto lasting = begin("lasting");
+  begin("first");
+  EXPECT_TRUE(has_begun("first"));
+  for (int i = 0; i < 4096; ++i) begin(std::to_string(i));
+  EXPECT_FALSE(has_begun("first"));
+  EXPECT_TRUE(has_begun("0"));
+  EXPECT_TRUE(has_begun("4095"));
+  EXPECT_TRUE(has_begun("lasting"));
+}
+
+TEST_F(AskedSetUp, ReportOfATimeOutNamesItsRanks) {
+  const auto watch = begin("a");
+  protocol_.report(*watch, Status(Code::timeout, "late"), kNow);
+  protocol_.report(*watch, Status(Code::transport, "broken"), kNow);
+  std::vector<CoordinatorMessage> reports = protocol_.take_outgoing();
+  std::erase_if(reports, [](const CoordinatorMessage& one) { return one.kind != Kind::report; });
+  ASSERT_EQ(reports.size(), 2U);
+  EXPECT_EQ(reports[0].key, "a");
+  EXPECT_EQ(reports[0].ranks, (std::vector<int>{0, 2}));
+  EXPECT_TRUE(reports[1].ranks.empty());
+}
+
 }  // namespace
 }  // namespace fdl

@@ -347,7 +347,7 @@ TEST(CoordinatorWire, RejectsUnknownKinds) {
     message.kind = static_cast<CoordinatorMessage::Kind>(kind);
     known += decode(encode(message)).ok() ? 1 : 0;
   }
-  EXPECT_EQ(known, 28 + 32) << "kinds of ranks and nodes, and kinds of coordinators";
+  EXPECT_EQ(known, 29 + 33) << "kinds of ranks and nodes, and kinds of coordinators";
 }
 
 TEST(CoordinatorWire, FramesArriveInAnyFragmentsButOnlyInOrder) {

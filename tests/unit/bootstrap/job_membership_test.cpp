@@ -13,7 +13,9 @@ using ::testing::_;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Pair;
 using Kind = CoordinatorMessage::Kind;
 
@@ -47,6 +49,24 @@ class JobMembershipTest : public ::testing::Test {
   void all_arrive() {
     for (int rank = 0; rank < 3; ++rank) arrive(rank);
     membership_.take_outgoing();
+  }
+  // Ranks of this version, which answer a set_up_query.
+  void all_arrive_anew() {
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_TRUE(membership_.greet(peer(rank), {rank, 3, "h" + std::to_string(rank), "boot", 100 + rank}, 0,
+                                    CoordinatorMessage::kMessages));
+    }
+    membership_.take_outgoing();
+  }
+  // `from` lacks `culprit` in a set-up of all ranks.
+  Status late(int from, int culprit, std::vector<int> others, int64_t now = 0) {
+    CoordinatorMessage message{.kind = Kind::report, .ranks = std::move(others), .key = "a"};
+    message.why = Status::blame(culprit, "h" + std::to_string(culprit), Code::timeout,
+                                "no connection with rank " + std::to_string(culprit));
+    return receive(from, message, now);
+  }
+  void has_begun(int rank, bool yes, const std::string& comm = "a") {
+    EXPECT_TRUE(receive(rank, {.kind = Kind::set_up_reply, .number = yes ? 1 : 0, .key = comm}).ok());
   }
   void lose_after(double seconds) { rebuild(seconds, {}); }
   // The process of rank 0 serves the coordinator.
@@ -110,6 +130,7 @@ class JobMembershipTest : public ::testing::Test {
         line += " " + message.key + " of " + std::to_string(message.rank) + ": " + std::to_string(message.id) + " " +
                 std::to_string(message.number);
       }
+      if (message.kind == Kind::set_up_query) line += " " + message.key;
       if (message.kind == Kind::stalled) line += " " + message.value;
       if (one.message->kind == Kind::ping) line += " " + std::to_string(one.message->id);
       if (!one.message->why.ok()) line += " " + one.message->why.text();
@@ -137,6 +158,8 @@ class JobMembershipTest : public ::testing::Test {
         return "answer";
       case Kind::stalled:
         return "stalled";
+      case Kind::set_up_query:
+        return "set_up_query";
       case Kind::silent:
         return "silent";
       case Kind::answers_again:
@@ -650,6 +673,127 @@ TEST_F(JobMembershipTest, EarlierReportOfARankCountsOnceItIsNamed) {
   pong(1, 1, 1);
   const std::string why = "comm_failed rank 0 is late; both processes are alive";
   EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
+}
+
+// Rank 2 lacks rank 0, which has come and waits for rank 1.
+TEST_F(JobMembershipTest, RanksThatHaveNotBegunASetUpAreTheDecision) {
+  all_arrive_anew();
+  EXPECT_TRUE(late(2, 0, {0, 1}).ok());
+  EXPECT_THAT(sent(), ElementsAre("0:set_up_query a", "0:ping 1", "1:set_up_query a", "1:ping 1"));
+  has_begun(0, true);
+  pong(0, 1, 0);
+  pong(1, 1, 0);
+  membership_.tick(kSecond / 2);
+  EXPECT_THAT(sent(), IsEmpty());
+  has_begun(1, false);
+  const std::string why =
+      "comm_failed rank 1 on h1 (process 101) has not made this call in time; see its log, or raise start_timeout_s";
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
+  EXPECT_TRUE(late(0, 1, {1, 2}).ok());
+  EXPECT_THAT(sent(), ElementsAre("0:" + why));
+  EXPECT_EQ(membership_.open_entries(), 0U);
+}
+
+TEST_F(JobMembershipTest, AllRanksThatHaveNotBegunASetUpAreNamed) {
+  all_arrive_anew();
+  EXPECT_TRUE(late(1, 0, {0, 2}).ok());
+  sent();
+  has_begun(2, false);
+  has_begun(0, false);
+  const std::string why =
+      "comm_failed ranks 0 and 2 on h0 and h2 have not made this call in time; see their logs, or raise "
+      "start_timeout_s";
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
+}
+
+// The failure is one of the network: the reports count, as for a communicator that exists.
+TEST_F(JobMembershipTest, SetUpThatAllHaveBegunIsDecidedByItsReports) {
+  all_arrive_anew();
+  EXPECT_TRUE(late(2, 0, {0, 1}).ok());
+  has_begun(0, true);
+  sent();
+  EXPECT_TRUE(late(0, 1, {1, 2}).ok());
+  EXPECT_THAT(sent(), IsEmpty());
+  has_begun(1, true);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 2"));
+  pong(1, 2, 1);
+  const std::string why = "comm_failed no connection with rank 1; both processes are alive";
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
+}
+
+// Rank 2 found a closed connection, which the time-out of rank 1 explains. A decision that is due waits for the
+// answers.
+TEST_F(JobMembershipTest, NothingIsDecidedWhileASetUpQueryIsOpen) {
+  all_arrive_anew();
+  report(2, "a", 1, 0, Code::peer_lost);
+  pong(1, 1, 0);
+  EXPECT_TRUE(late(1, 0, {0, 2}).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1", "0:set_up_query a", "0:ping 1"));
+  pong(0, 1, 0);
+  membership_.tick(2 * kSecond);
+  EXPECT_THAT(sent(), Not(Contains(HasSubstr("comm_failed"))));
+  EXPECT_TRUE(membership_.next().is_never());
+  has_begun(0, false);
+  EXPECT_THAT(sent(), Contains(HasSubstr("comm_failed rank 0 on h0 (process 100) has not made this call")));
+}
+
+// A rank that reports the failure before it answers has begun the set-up; one that reports it after its answer began
+// it too late.
+TEST_F(JobMembershipTest, ReportOfASetUpProvesThatItsRankHasBegun) {
+  all_arrive_anew();
+  EXPECT_TRUE(late(2, 0, {0, 1}).ok());
+  EXPECT_TRUE(late(0, 1, {1, 2}).ok());
+  has_begun(0, false);
+  has_begun(1, false);
+  EXPECT_TRUE(late(1, 0, {0, 2}).ok());
+  sent();
+  EXPECT_TRUE(late(2, 0, {0, 1}).ok());
+  EXPECT_THAT(sent(), ElementsAre(HasSubstr("2:comm_failed rank 1 on h1 (process 101) has not made this call")));
+}
+
+TEST_F(JobMembershipTest, LossOfARankThatIsAskedAboutASetUpIsTheDecision) {
+  all_arrive_anew();
+  EXPECT_TRUE(late(2, 0, {0, 1}).ok());
+  has_begun(0, true);
+  sent();
+  membership_.closed(peer(1));
+  const std::string end = "rank 1 on h1 (process 101) was lost: its process ended or its connection broke";
+  EXPECT_THAT(sent(), ElementsAre("0:lost " + end, "2:lost " + end, "0:comm_failed " + end, "2:comm_failed " + end));
+  // It is gone now, so the next set-up that lacks it is not asked about.
+  CoordinatorMessage other{.kind = Kind::report, .ranks = {0, 1}, .key = "b"};
+  other.why = Status::blame(1, "h1", Code::timeout, "no connection with rank 1");
+  EXPECT_TRUE(receive(2, other).ok());
+  EXPECT_THAT(sent(), ElementsAre("0:comm_failed " + end, "2:comm_failed " + end));
+}
+
+// One that is stopped is lost by its silence.
+TEST_F(JobMembershipTest, SilentRankThatIsAskedAboutASetUpIsLost) {
+  all_arrive_anew();
+  EXPECT_TRUE(late(2, 0, {0, 1}).ok());
+  has_begun(0, true);
+  pong(0, 1, 0);
+  sent();
+  membership_.tick(kSecond);
+  EXPECT_THAT(sent(), Contains(HasSubstr("2:comm_failed rank 1 on h1 (process 101) was lost: it has not answered")));
+}
+
+TEST_F(JobMembershipTest, RanksOfAFormerVersionAreNotAskedAboutASetUp) {
+  all_arrive();
+  EXPECT_TRUE(late(2, 0, {0, 1}).ok());
+  EXPECT_THAT(sent(), ElementsAre("0:ping 1"));
+}
+
+TEST_F(JobMembershipTest, AnswersThatNobodyAskedForChangeNothing) {
+  all_arrive_anew();
+  has_begun(1, false);
+  EXPECT_TRUE(late(2, 0, {0, 0, 1}).ok());
+  sent();
+  has_begun(1, false, "b");
+  has_begun(2, false);
+  has_begun(1, true);
+  has_begun(1, false);
+  EXPECT_THAT(sent(), IsEmpty());
+  EXPECT_FALSE(late(1, 0, {0, 1, 2, 3}).ok()) << "more ranks than there are";
 }
 
 TEST_F(JobMembershipTest, ReportWithoutCulpritOfTheReportedRankIsDecided) {

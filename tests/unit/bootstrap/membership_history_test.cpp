@@ -31,6 +31,8 @@ struct ModelRank {
   std::map<int, std::string> gone;             // by rank: the text with which it was reported
   std::map<std::string, std::string> decided;  // by communicator
   std::map<std::string, int64_t> reported;     // when; without those that are decided
+  std::set<std::string> begun;                 // set-ups
+  std::set<std::string> late;                  // set-ups that it had not begun when it was asked
 };
 
 class History {
@@ -42,7 +44,7 @@ class History {
     for (int rank = 0; rank < size_; ++rank) {
       connected_.insert(rank);
       EXPECT_TRUE(membership_.greet(peer(rank), {rank, size_, "h" + std::to_string(rank), "boot", 100 + rank}, 0,
-                                    CoordinatorMessage::kMessages - rank % 3));
+                                    CoordinatorMessage::kMessages - (seed % 3 == 0 ? 0 : rank % 4)));
     }
     send_all();
   }
@@ -55,6 +57,8 @@ class History {
       if (now_ >= next_action_ && now_ < kActions) act();
     }
   }
+
+  int late_decisions() const { return late_decisions_; }
 
   void check() const {
     std::map<std::string, std::string> decisions;
@@ -170,6 +174,10 @@ class History {
         CoordinatorMessage pong{.kind = Kind::pong};
         pong.id = message.id;
         send(rank, std::move(pong));
+      } else if (message.kind == Kind::set_up_query) {
+        const bool has_begun = me.begun.contains(message.key);
+        if (!has_begun) me.late.insert(message.key);
+        send(rank, {.kind = Kind::set_up_reply, .number = has_begun ? 1 : 0, .key = message.key});
       } else if (message.kind == Kind::lost || message.kind == Kind::left) {
         me.gone.emplace(message.rank, message.why.text());
       } else if (message.kind == Kind::lost_together) {
@@ -192,6 +200,11 @@ class History {
   void note_decision(ModelRank& me, const CoordinatorMessage& message) {
     const auto first = me.decided.emplace(message.key, message.why.text()).first;
     EXPECT_EQ(first->second, message.why.text()) << "two decisions on " << message.key;
+    const bool names_late = message.why.text().find(" not made this call") != std::string::npos;
+    if (names_late && message.why.code() == Code::timeout) {
+      ++late_decisions_;
+      EXPECT_TRUE(ranks_[of(message.why.error().culprit_rank)].late.contains(message.key)) << message.why.text();
+    }
     const auto report = me.reported.find(message.key);
     if (report == me.reported.end()) return;
     EXPECT_LE(now_ - report->second, (size_ + 1) * (kLostAfter + 2 * kLongestDelay) + pauses_) << message.key;
@@ -209,7 +222,9 @@ class History {
     if (what < 6) return pause_machine();
     if (me.state != ModelRank::State::present || me.runs_from > now_) return;
     if (what < 55) return probe(rank);
-    if (what < 75) return report(rank);
+    if (what < 65) return report(rank);
+    if (what < 70) return begin_set_up(me);
+    if (what < 75) return report_set_up(rank);
     if (what < 90) return pause(me, between(0, 3) == 0 ? 3000 * kMs : between(1, kShortPause / kMs) * kMs);
     if (what < 95) return leave(rank);
     me.state = ModelRank::State::crashed;
@@ -227,6 +242,22 @@ class History {
     message.key = "comm " + std::to_string(between(0, 9));
     message.why = Status::blame(between(-1, size_ - 1), "h", Code::transport, "words of rank " + std::to_string(rank));
     if (!ranks_[of(rank)].decided.contains(message.key)) ranks_[of(rank)].reported.emplace(message.key, now_);
+    send(rank, std::move(message));
+  }
+  void begin_set_up(ModelRank& me) {
+    for (int i = 0; i < 5; ++i) me.begun.insert("comm " + std::to_string(between(0, 9)));
+  }
+  // One that was not complete in time.
+  void report_set_up(int rank) {
+    ModelRank& me = ranks_[of(rank)];
+    CoordinatorMessage message{.kind = Kind::report, .key = "comm " + std::to_string(between(0, 9))};
+    me.begun.insert(message.key);
+    for (int other = 0; other < size_; ++other) {
+      if (other != rank) message.ranks.push_back(other);
+    }
+    const int culprit = message.ranks[of(between(0, size_ - 2))];
+    message.why = Status::blame(culprit, "h", Code::timeout, "words of rank " + std::to_string(rank));
+    if (!me.decided.contains(message.key)) me.reported.emplace(message.key, now_);
     send(rank, std::move(message));
   }
   void pause(ModelRank& me, int64_t how_long) {
@@ -289,15 +320,19 @@ class History {
   int64_t next_action_ = 0;
   int64_t coordinator_runs_from_ = 0;
   int64_t pauses_ = 0;  // of all together
+  int late_decisions_ = 0;
 };
 
 TEST(MembershipHistories, OneVerdictOfAllRanksAndNoHealthyRankIsLost) {
+  int late_decisions = 0;
   for (unsigned seed = 0; seed < 2000; ++seed) {
     History history(seed);
     history.run();
     history.check();
+    late_decisions += history.late_decisions();
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
   }
+  EXPECT_GT(late_decisions, 1000);
 }
 
 }  // namespace
