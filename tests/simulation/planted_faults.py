@@ -168,13 +168,13 @@ CONTROL_PLANE = [
     ),
     (
         "a set-up that begins after losses fails with that of the lowest rank, not with the first one",
-        CLIENT_SET_UPS,
+        CLIENT,
         "return std::pair(news.why.code() != Code::peer_lost, news.number);",
         "return std::pair(news.why.code() != Code::peer_lost, news.number * 0);",
     ),
     (
         "a set-up that begins after losses fails with the end of the coordinator, not with the first loss",
-        CLIENT,
+        CLIENT_SET_UPS,
         "  const auto decided = decided_.find(watch->comm());",
         "  if (!is_open()) watch->fire(coordinator_lost_, now_ns);\n"
         "  const auto decided = decided_.find(watch->comm());",
