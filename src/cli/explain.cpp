@@ -13,6 +13,7 @@
 #include "algorithms/choice/choose.h"
 #include "algorithms/choice/measured_choice.h"
 #include "base/config.h"
+#include "base/escape.h"
 #include "cli/json_line.h"
 #include "cli/network_report.h"
 #include "cli/numa_report.h"
@@ -203,8 +204,8 @@ Status check_transport(const std::string& text) {
     const std::string_view whole(word.begin(), word.end());
     if (std::ranges::find(kNames, whole.substr(0, whole.find(':'))) != kNames.end()) continue;
     return Status(Code::invalid_argument,
-                  fmt::format("--transport '{}': '{}' is not one of {}; several are joined by +: shm+tcp", text, whole,
-                              fmt::join(kNames, ", ")));
+                  fmt::format("--transport {}: {} is not one of {}; several are joined by +: shm+tcp",
+                              quoted_text(text), quoted_text(whole), fmt::join(kNames, ", ")));
   }
   return {};
 }

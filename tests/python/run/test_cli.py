@@ -743,6 +743,12 @@ def test_explain_refuses_an_unknown_transport(transport):
     assert "is not one of shm, tcp, efa, ofi, mpi, loopback; several are joined by +: shm+tcp" in done.stderr
 
 
+def test_explain_quotes_control_characters_of_a_transport():
+    done = farandole("explain", "--transport", "a\x1b[2Jb")
+    assert done.returncode == 64
+    assert r"--transport 'a\x1b[2Jb': 'a\x1b[2Jb' is not one of" in done.stderr
+
+
 @pytest.mark.parametrize("transport", ["shm+efa", "ofi:tcp;ofi_rxm", "mpi"])
 def test_explain_takes_transports_that_a_build_may_lack(transport):
     done = farandole("explain", "--transport", transport)
