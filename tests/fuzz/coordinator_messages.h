@@ -34,6 +34,11 @@ inline std::vector<CoordinatorMessage> some_messages() {
   CoordinatorMessage& report = add(Kind::report);
   report.key = "all/0";
   report.why = Status(Error{.code = Code::peer_lost, .text = "rank 1 was lost", .culprit_rank = 1});
+  CoordinatorMessage& late = add(Kind::report);
+  late.key = "all/1";
+  late.why = Status(Error{.code = Code::timeout, .text = "rank 0 did not connect", .culprit_rank = 0});
+  late.ranks = {0, 1, 2};
+  add(Kind::set_up_reply).key = "all/1";
   add(Kind::leave);
   add(Kind::pong).id = 1;
   CoordinatorMessage& query = add(Kind::progress_query);
