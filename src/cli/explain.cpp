@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <memory>
-#include <ranges>
 #include <string>
 #include <string_view>
 
@@ -14,6 +13,7 @@
 #include "algorithms/choice/measured_choice.h"
 #include "base/config.h"
 #include "base/escape.h"
+#include "base/split_list.h"
 #include "cli/json_line.h"
 #include "cli/network_report.h"
 #include "cli/numa_report.h"
@@ -200,12 +200,11 @@ void print_answer_as_text(const Answer& answer, const GroupShape& shape, int64_t
 // What follows a colon is for the transport: "ofi:tcp". The transport need not be one of this build.
 Status check_transport(const std::string& text) {
   constexpr std::array<std::string_view, 6> kNames = {"shm", "tcp", "efa", "ofi", "mpi", "loopback"};
-  for (const auto word : std::views::split(text, '+')) {
-    const std::string_view whole(word.begin(), word.end());
-    if (std::ranges::find(kNames, whole.substr(0, whole.find(':'))) != kNames.end()) continue;
+  for (const std::string& word : split_list(text, '+')) {
+    if (std::ranges::find(kNames, word.substr(0, word.find(':'))) != kNames.end()) continue;
     return Status(Code::invalid_argument,
                   fmt::format("--transport {}: {} is not one of {}; several are joined by +: shm+tcp",
-                              quoted_text(text), quoted_text(whole), fmt::join(kNames, ", ")));
+                              quoted_text(text), quoted_text(word), fmt::join(kNames, ", ")));
   }
   return {};
 }
