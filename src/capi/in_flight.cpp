@@ -6,13 +6,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "agree/negotiation/message.h"
 
 namespace fdl::capi {
 namespace {
 
 double tenths_of_seconds(int64_t duration_ns) {
-  return static_cast<double>(std::max<int64_t>(duration_ns, 0) / 100'000'000) / 10;
+  const int64_t tenths = std::max<int64_t>(duration_ns, 0) / 100'000'000;
+  return static_cast<double>(tenths) / 10;
 }
 
 std::string title_of_handle(const Handle& handle, const std::vector<std::string>& names) {

@@ -163,8 +163,8 @@ CONTROL_PLANE = [
     (
         "a set-up that begins after losses does not fail",
         CLIENT_SET_UPS,
-        "  } else if (gone != nullptr) {",
-        "  } else if (gone != nullptr && now_ns < 0) {",
+        "  if (gone != nullptr && !(is_decided && decided->second.number < gone->number)) {\n",
+        "  if (false) {\n",
     ),
     (
         "a set-up that begins after losses fails with that of the lowest rank, not with the first one",
@@ -182,7 +182,7 @@ CONTROL_PLANE = [
     (
         "a decision does not end a set-up",
         CLIENT,
-        "if (watch && watch->comm() == message.key) watch->fire(message.why, now_ns);",
+        "if (watch && watch->comm() == message.key) watch->decide(message.why, now_ns);",
         "",
     ),
     (

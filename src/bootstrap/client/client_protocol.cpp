@@ -209,7 +209,7 @@ void ClientProtocol::note_decision(const CoordinatorMessage& message, int64_t no
   }
   for (const std::weak_ptr<SetupWatch>& one : watches_) {
     const std::shared_ptr<SetupWatch> watch = one.lock();
-    if (watch && watch->comm() == message.key) watch->fire(message.why, now_ns);
+    if (watch && watch->comm() == message.key) watch->decide(message.why, now_ns);
   }
   has_changed_ = true;
 }

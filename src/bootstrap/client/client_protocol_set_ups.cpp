@@ -14,11 +14,11 @@ void ClientProtocol::add_watch(const std::shared_ptr<SetupWatch>& watch, int64_t
   if (!set_ups_ended_by_.ok()) watch->fire(set_ups_ended_by_, now_ns);
   const auto decided = decided_.find(watch->comm());
   const News* gone = first_gone_of(watch->ranks());
-  if (decided != decided_.end() && (gone == nullptr || decided->second.number < gone->number)) {
-    watch->fire(decided->second.why, now_ns);
-  } else if (gone != nullptr) {
+  const bool is_decided = decided != decided_.end();
+  if (gone != nullptr && !(is_decided && decided->second.number < gone->number)) {
     watch->fire(gone->why, now_ns + (gone->why.code() == Code::peer_lost ? 0 : SetupWatch::kLeftGrace_ns));
   }
+  if (is_decided) watch->decide(decided->second.why, now_ns);
   if (!is_open()) watch->fire(coordinator_lost_, now_ns);
 }
 

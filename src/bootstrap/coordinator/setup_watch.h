@@ -61,6 +61,12 @@ class SetupWatch {
     MutexLock lock(mutex_);
     return why_;
   }
+  // The failure decision on the communicator, also where a rank was gone before. OK while there is none. From any
+  // thread.
+  Status decision() const {
+    MutexLock lock(mutex_);
+    return decision_;
+  }
   // Whether this rank's own program has ended the set-up. From any thread.
   bool is_interrupted() const {
     MutexLock lock(mutex_);
@@ -79,6 +85,11 @@ class SetupWatch {
   // The first call counts. From any thread.
   void fire(const Status& why, int64_t moment_ns) {
     MutexLock lock(mutex_);
+    set(why, moment_ns);
+  }
+  void decide(const Status& why, int64_t moment_ns) {
+    MutexLock lock(mutex_);
+    if (decision_.ok()) decision_ = why;
     set(why, moment_ns);
   }
 
@@ -101,6 +112,7 @@ class SetupWatch {
   Interrupt interrupt_;
   mutable Mutex mutex_;
   Status why_ FDL_GUARDED_BY(mutex_);
+  Status decision_ FDL_GUARDED_BY(mutex_);
   bool is_interrupted_ FDL_GUARDED_BY(mutex_) = false;
 };
 

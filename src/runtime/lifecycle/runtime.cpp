@@ -201,8 +201,9 @@ Result<Group*> Runtime::split(Group& group, int color, int key) {
   StoreExchange exchange(*coordinator_client_, id);
   FDL_ASSIGN_OR_RETURN(const SetUp set_up, begin_set_up(others(group.members()), id));
   const auto chosen = exchange_colors(group.members(), group.rank(), {color, key}, exchange, set_up.deadline);
-  // The others may have failed without this rank, which finds the choices that they have left.
-  const Status complete = chosen.ok() ? set_up.watch->why() : outcome(set_up, chosen.status());
+  // The others may have failed without this rank, which finds the choices that they have left. One that is gone may
+  // have finished its part before.
+  const Status complete = chosen.ok() ? set_up.watch->decision() : outcome(set_up, chosen.status());
   if (!complete.ok()) return complete.while_doing("splitting group " + group.id());
   if (color < 0) return static_cast<Group*>(nullptr);
   std::vector<int> ranks;

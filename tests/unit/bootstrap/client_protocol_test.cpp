@@ -261,6 +261,22 @@ TEST_F(LateSetUp, RequestsWithoutAReplyEndWhenThisRankLeaves) {
   EXPECT_EQ(protocol_.request({.kind = Kind::fetch}).status().code(), Code::shut_down);
 }
 
+// A rank that is gone may have finished its part of the set-up before; a decision ends it for all.
+TEST_F(LateSetUp, TellsADecisionFromARankThatIsGone) {
+  auto watch = SetupWatch::make({0, 2, 3}, "comm").take();
+  protocol_.add_watch(watch, kNow);
+  protocol_.receive({left(0), decided("another")}, kNow);
+  EXPECT_EQ(watch->why().code(), Code::shut_down);
+  EXPECT_TRUE(watch->decision().ok());
+  protocol_.receive({decided("comm")}, kNow);
+  EXPECT_EQ(watch->why().code(), Code::shut_down);
+  EXPECT_EQ(watch->decision().text(), "a decision");
+  auto later = SetupWatch::make({0, 2, 3}, "comm").take();
+  protocol_.add_watch(later, kNow);
+  EXPECT_EQ(later->why().code(), Code::shut_down);
+  EXPECT_EQ(later->decision().text(), "a decision");
+}
+
 // ---- Set-ups that this rank is asked about ----
 
 class AskedSetUp : public testing::Test {
