@@ -82,8 +82,10 @@ def all_but_rank_1_split():
         try:
             farandole.world_group().split(0 if farandole.rank() else -1)
         except farandole.Error as error:
-            assert error.code == "TIMEOUT" and "rank 1 (" in error.text, error
-            assert error.text.endswith("has not called split in time, while splitting group all"), error
+            assert error.code == "TIMEOUT" and error.culprit_rank == 1, error
+            assert error.text.startswith("rank 1 on ") and "ranks" not in error.text, error
+            assert "has not made this call in time" in error.text, error
+            assert error.text.endswith(", while splitting group all"), error
         else:
             raise AssertionError("it must fail")
     assert farandole.allreduce(np.array([1]), name="after", op=farandole.Op.SUM) == farandole.size()
