@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import farandole
 import numpy as np
@@ -146,28 +147,36 @@ def test_a_forked_child_leaves_the_requests_of_its_parent_alone(transport):
 
 
 def leaves_a_communicator():
-    """Rank LEAVES shuts down, and the process goes on; the others wait in its communicator."""
+    """Rank LEAVES shuts down. Its process goes on until the others, which wait in the communicator, have an error."""
+    done = Path(os.environ["DONE"])
+
+    def others_are_done():
+        limit = time.monotonic() + 20
+        while len(list(done.iterdir())) < 2 and time.monotonic() < limit:
+            time.sleep(0.05)
+
     farandole.init()
     comm = farandole.Communicator()
     comm.barrier()
     farandole.barrier()  # a rank that is still in the barrier before would get the failure of the next call
     if farandole.rank() == int(os.environ["LEAVES"]):
         farandole.shutdown()
-        time.sleep(20)  # longer than the others may wait
+        others_are_done()
         fails(farandole.ShutDownError, "farandole has been shut down", action=comm.barrier)
         return
     begin = time.monotonic()
     error = fails(farandole.Error, action=lambda: comm.allreduce(_ones()))
     assert time.monotonic() - begin < 15, error
     assert error.culprit_rank == int(os.environ["LEAVES"]), error
-    if farandole.rank() == 0:
-        time.sleep(10)  # it serves the coordinator, which the other one needs until it has its error
+    (done / str(farandole.rank())).touch()
+    others_are_done()  # rank 0 serves the coordinator, which the other one needs until it has its error
 
 
 @pytest.mark.parametrize("leaves", [0, 1])
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_ranks_that_wait_in_a_communicator_learn_that_a_rank_has_shut_down(transport, leaves):
-    launch(3, leaves_a_communicator, {"FARANDOLE_TRANSPORT": transport, "LEAVES": str(leaves)})
+def test_ranks_that_wait_in_a_communicator_learn_that_a_rank_has_shut_down(transport, leaves, tmp_path):
+    environment = {"FARANDOLE_TRANSPORT": transport, "LEAVES": str(leaves), "DONE": str(tmp_path)}
+    launch(3, leaves_a_communicator, environment)
 
 
 def many_worlds():
