@@ -436,11 +436,9 @@ TEST(Nonsense, ANegativeTimeLimitIsRefused) {
 // ---- Requests ----
 
 TEST(Request, ItsOwnTimeLimitCountsFromTheWait) {
-  run_ranks(2, {}, [](World& me) {
-    if (me.rank == 1) {  // never receives
-      std::this_thread::sleep_for(std::chrono::milliseconds(600));
-      return;
-    }
+  std::latch has_timed_out(1);
+  run_ranks(2, {}, [&](World& me) {
+    if (me.rank == 1) return has_timed_out.wait();  // never sends
     float value = 0;
     fdl_call call;
     fdl_call_init(&call);
@@ -457,6 +455,7 @@ TEST(Request, ItsOwnTimeLimitCountsFromTheWait) {
     const auto begun = std::chrono::steady_clock::now();
     EXPECT_EQ(fdl_wait(request), FDL_TIMEOUT);
     EXPECT_GE(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(95));
+    has_timed_out.count_down();
   });
 }
 

@@ -471,9 +471,9 @@ TEST_P(Submitted, LimitEndsWhatIsInFlight) {
     FDL_EXPECT_OK(finish(submit(me.comm, allreduce_of(&value))));
     if (me.rank == 0) {
       fdl_handle* handle = submit(me.comm, allreduce_of(&value));
-      FDL_EXPECT_OK(fdl_comm_limit(me.comm, 60'000'000));
+      FDL_EXPECT_OK(fdl_comm_limit(me.comm, 400'000'000));
       FDL_EXPECT_OK(fdl_comm_limit(me.comm, -1));
-      std::this_thread::sleep_for(std::chrono::milliseconds(120));
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
       EXPECT_FALSE(is_done(handle));
       FDL_EXPECT_OK(fdl_comm_limit(me.comm, 30'000'000));
       EXPECT_TRUE(done_unaided(handle));

@@ -11,6 +11,7 @@
 #include <farandole/farandole.hpp>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <mutex>
 #include <numeric>
 
@@ -922,7 +923,8 @@ TEST(Errors, AbortReachesEveryRankWithTheReason) {
 }
 
 TEST_P(EveryTransport, TimeoutNamesTheOperation) {
-  run_ranks(2, knobs(), [](World& me) {
+  std::latch has_timed_out(1);
+  run_ranks(2, knobs(), [&](World& me) {
     float value = 1;
     if (me.rank == 0) {
       fdl_call_options options;
@@ -931,9 +933,10 @@ TEST_P(EveryTransport, TimeoutNamesTheOperation) {
       EXPECT_EQ(fdl_allreduce_ex(me.comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM, &options), FDL_TIMEOUT);
       EXPECT_STREQ(fdl_last_error()->operation, "allreduce");
       EXPECT_STRNE(fdl_last_error()->phase, "");
+      has_timed_out.count_down();
     } else {
       // The other rank gets an error, and does not block.
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      has_timed_out.wait();
       EXPECT_NE(fdl_allreduce(me.comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM), FDL_OK);
     }
   });
