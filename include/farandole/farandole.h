@@ -8,9 +8,10 @@
  *     only on FDL_OK.
  *  2. State after a failure. FDL_INVALID_ARGUMENT, FDL_UNSUPPORTED and the FDL_MISMATCH of a named operation: nothing
  *     happened, and all objects stay usable. Any other failure of a collective ends its communicator (for named
- *     operations: its group) on all its ranks with the same error. The world stays usable, and the surviving ranks can
- *     make a new group. Ordered ranks that call different collectives detect it only when their messages meet, too late
- *     to undo: that FDL_MISMATCH ends the communicator.
+ *     operations: its group) on all its ranks with the same error. A rank that already has all it needs from the others
+ *     completes the collective with FDL_OK, and gets the error in a later call. The world stays usable, and the
+ *     surviving ranks can make a new group. Ordered ranks that call different collectives detect it only when their
+ *     messages meet, too late to undo: that FDL_MISMATCH ends the communicator.
  *  3. Objects are opaque. One function makes each, one ends it; ending NULL does nothing. An object that is left when
  *     its world is destroyed returns FDL_SHUT_DOWN and must still be destroyed. A communicator must outlive its
  *     requests, except for fdl_request_free.
