@@ -208,6 +208,7 @@ class JobMembership {
   void end_set_up_query(FailureReport& failure, int64_t now_ns);
   Status late_error(const std::set<int>& late);
   void examine(FailureReport& failure, int64_t now_ns);
+  void await_culprit(FailureReport& failure, const Status& why, int64_t now_ns);
   void end_circle(FailureReport& failure, const std::set<int>& ranks, int64_t now_ns);
   Status relay_query(const Member& from, const CoordinatorMessage& message, int64_t now_ns);
   Status relay_sends(const Member& from, CoordinatorMessage message);

@@ -376,46 +376,50 @@ Status JobMembership::late_error(const std::set<int>& late) {
                                    several ? "their logs" : "its log"));
 }
 
-// Follows the reports from the first one. Decides if they end at a rank that reports a failure of its own or whose
-// state is known. A rank that seems to be present is pinged, with a new ping: it may have died after an earlier pong.
+// Follows the reports from the first one. Decides if they end at a rank that reports a failure of its own.
 void JobMembership::examine(FailureReport& failure, int64_t now_ns) {
   int reporter = failure.first_reporter;
   auto at = failure.by_rank.find(reporter);
   std::set<int> followed;
   while (names_another(at->second, reporter)) {
-    const Status& why = at->second;
-    const int named = why.error().culprit_rank;
+    const int named = at->second.error().culprit_rank;
     followed.insert(reporter);
     if (followed.contains(named)) return end_circle(failure, followed, now_ns);
-    at = failure.by_rank.find(named);
-    if (at != failure.by_rank.end()) {
-      reporter = named;
-      continue;
-    }
-    Member* member = member_at(named);
-    if (member == nullptr || member->state == Member::State::absent) return decide(failure.comm, why);
-    if (member->state != Member::State::present) return decide(failure.comm, end_with_reason(*member));
-    if (failure.culprit == named) return;  // its pong is awaited already
-    ping(*member, now_ns);
-    failure.culprit = named;
-    failure.why = why;
-    failure.ping = member->last_ping;
-    failure.decide_at = Deadline::never();
-    return;
+    const auto next = failure.by_rank.find(named);
+    if (next == failure.by_rank.end()) return await_culprit(failure, at->second, now_ns);
+    reporter = named;
+    at = next;
   }
   decide(failure.comm, at->second);
 }
 
+// Decides if the state of the rank that `why` names is known. A rank that seems to be present is pinged, with a new
+// ping: it may have died after an earlier pong.
+void JobMembership::await_culprit(FailureReport& failure, const Status& why, int64_t now_ns) {
+  const int named = why.error().culprit_rank;
+  Member* member = member_at(named);
+  if (member == nullptr || member->state == Member::State::absent) return decide(failure.comm, why);
+  if (member->state != Member::State::present) return decide(failure.comm, end_with_reason(*member));
+  if (failure.culprit == named) return;  // its pong is awaited already
+  ping(*member, now_ns);
+  failure.culprit = named;
+  failure.why = why;
+  failure.ping = member->last_ping;
+  failure.decide_at = Deadline::never();
+}
+
 // Ranks that name each other, as two do that wait for each other until the first one gives up. The one that gave up
-// knows why; the others found its connection closed.
+// knows why; the others found its connection closed. Reports are not examined while ranks are asked about a set-up, so
+// perhaps none of these has been pinged.
 void JobMembership::end_circle(FailureReport& failure, const std::set<int>& ranks, int64_t now_ns) {
-  for (const int rank : ranks) {
-    const Status& why = failure.by_rank.at(rank);
-    if (why.code() == Code::peer_lost) continue;
-    failure.why = why;
-    if (!failure.decide_at.is_never()) failure.decide_at = Deadline::at_ns(now_ns);
-    return decide_against_alive(now_ns);
-  }
+  const auto knowing =
+      std::ranges::find_if(ranks, [&](int rank) { return failure.by_rank.at(rank).code() != Code::peer_lost; });
+  const Status& why = failure.by_rank.at(knowing == ranks.end() ? *ranks.begin() : *knowing);
+  if (failure.culprit < 0) return await_culprit(failure, why, now_ns);
+  if (knowing == ranks.end()) return;
+  failure.why = why;
+  if (!failure.decide_at.is_never()) failure.decide_at = Deadline::at_ns(now_ns);
+  decide_against_alive(now_ns);
 }
 
 // Sends the failure decision of a communicator to all present ranks. Before all have arrived it concerns the start,

@@ -59,9 +59,9 @@ class JobMembershipTest : public ::testing::Test {
     membership_.take_outgoing();
   }
   // `from` lacks `culprit` in a set-up of all ranks.
-  Status late(int from, int culprit, std::vector<int> others, int64_t now = 0) {
+  Status late(int from, int culprit, std::vector<int> others, int64_t now = 0, Code code = Code::timeout) {
     CoordinatorMessage message{.kind = Kind::report, .ranks = std::move(others), .key = "a"};
-    message.why = Status::blame(culprit, "h" + std::to_string(culprit), Code::timeout,
+    message.why = Status::blame(culprit, "h" + std::to_string(culprit), code,
                                 "no connection with rank " + std::to_string(culprit));
     return receive(from, message, now);
   }
@@ -719,6 +719,36 @@ TEST_F(JobMembershipTest, SetUpThatAllHaveBegunIsDecidedByItsReports) {
   pong(1, 2, 1);
   const std::string why = "comm_failed no connection with rank 1; both processes are alive";
   EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
+}
+
+// They have reported before the last answer comes, so none of them was pinged for its report.
+TEST_F(JobMembershipTest, RanksOfASetUpThatNameEachOtherAreDecided) {
+  all_arrive_anew();
+  EXPECT_TRUE(late(2, 0, {0, 1}).ok());
+  EXPECT_TRUE(late(0, 2, {1, 2}).ok());
+  for (const int rank : {0, 1}) pong(rank, 1, 0);
+  has_begun(0, true);
+  sent();
+  has_begun(1, true);
+  EXPECT_THAT(sent(), ElementsAre("2:ping 1"));
+  pong(2, 1, 0);
+  const std::string why = "comm_failed no connection with rank 2; both processes are alive";
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
+  EXPECT_EQ(membership_.open_entries(), 0U);
+}
+
+TEST_F(JobMembershipTest, RanksOfASetUpThatFindEachOtherClosedAreDecided) {
+  all_arrive_anew();
+  EXPECT_TRUE(late(2, 0, {0, 1}, 0, Code::peer_lost).ok());
+  EXPECT_TRUE(late(0, 2, {1, 2}, 0, Code::peer_lost).ok());
+  for (const int rank : {0, 1}) pong(rank, 1, 0);
+  has_begun(0, true);
+  has_begun(1, true);
+  sent();
+  pong(2, 1, 0);
+  membership_.tick(2 * kSecond);
+  EXPECT_THAT(sent(), Contains("1:comm_failed no connection with rank 2; both processes are alive"));
+  EXPECT_EQ(membership_.open_entries(), 0U);
 }
 
 // Rank 2 found a closed connection, which the time-out of rank 1 explains. A decision that is due waits for the
