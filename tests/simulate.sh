@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs whole jobs in simulated time, with collectives of communicators and then with named operations of groups:
+# Runs whole jobs in simulated time, with collectives of communicators, with ranks that come late to them, and with named
+# operations of groups:
 # bash tests/simulate.sh --seeds 1000000 [--first 1]. A seed that fails prints its story; --seed N prints those of one
-# seed, and --jobs ordered or --jobs named runs one of the two kinds. With --planted it plants faults in a copy of the
+# seed, and --jobs ordered, late or named runs one kind. With --planted it plants faults in a copy of the
 # protocol, one at a time, and prints how many jobs it takes to see each of them:
 # bash tests/simulate.sh --planted [--seeds 30000].
 set -euo pipefail
@@ -18,7 +19,7 @@ while [ $# -gt 0 ]; do
     --jobs) jobs=$2; shift 2 ;;
     --planted) planted=1; shift ;;
     *)
-      echo "usage: bash tests/simulate.sh [--seeds N] [--first N] [--seed N] [--jobs ordered|named] [--planted]" >&2
+      echo "usage: bash tests/simulate.sh [--seeds N] [--first N] [--seed N] [--jobs ordered|late|named] [--planted]" >&2
       exit 2
       ;;
   esac
@@ -29,7 +30,8 @@ if [ $planted = 1 ]; then exec python3 tests/simulation/planted_faults.py --seed
 case "$jobs" in
   all) tests='*WhateverHappens' ;;
   ordered) tests='SimulatedJobs.*WhateverHappens' ;;
+  late) tests='SimulatedLateJobs.*WhateverHappens' ;;
   named) tests='SimulatedNamedJobs.*WhateverHappens' ;;
-  *) echo "tests/simulate.sh: --jobs is ordered or named, not '$jobs'" >&2; exit 2 ;;
+  *) echo "tests/simulate.sh: --jobs is ordered, late or named, not '$jobs'" >&2; exit 2 ;;
 esac
 SIMULATION_SEEDS=${seeds:-100000} SIMULATION_FIRST_SEED=$first exec build/bin/simulation_test "--gtest_filter=$tests"

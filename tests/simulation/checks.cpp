@@ -22,6 +22,7 @@ void Job::check() {
     for (const auto& [name, failure] : rank->start_failures()) check_blame(*rank, *worlds_.at(name), name, failure);
   }
   check_one_outcome();
+  check_set_ups();
   check_times();
   if (elastic_) {
     check_elastic();
@@ -105,6 +106,7 @@ void Job::check_blame(const Rank& speaker, const World& world, const std::string
   if (culprit < 0) return;
   const Rank& named = *world.members[static_cast<std::size_t>(culprit)];
   if (speaker.process().was_killed || may_be_lost(named, speaker, world)) return;
+  if (says_late(outcome)) return;  // Rank::check_late() has checked that
   simulation_.violated(fmt::format("{}: {} names {}, which is well: {}", speaker.process().name, where,
                                    named.process().name, outcome.text()));
 }
@@ -134,17 +136,25 @@ void Job::check_one_outcome() {
       const bool is_unhurt_there = coordinator != nullptr && is_unhurt(coordinator->process());
       // It has ended by itself: its process has failed like others, perhaps while it sent news of one of those, or its
       // launcher begins another generation. In ordered jobs the news always arrives first, unless the network drops it
-      // in an elastic job, or the process has failed because of a rank that left, and ends with its own report of that.
+      // in an elastic job, or the process has failed because of a rank that left, and ends with its own report of that,
+      // or several ranks wait for a late one and end together.
       const auto server = std::ranges::find_if(ranks_, [&](const auto& one) {
         return coordinator != nullptr && &one->process() == &coordinator->process();
       });
       const bool leaves_too = server != ranks_.end() && (*server)->outcomes().contains(where) &&
                               (*server)->outcomes().at(where).why.code() == Code::shut_down;
-      const bool may_end_first = is_unhurt_there && (program_ == Program::named || (elastic_ && is_cut) || leaves_too);
+      const bool may_end_first =
+          is_unhurt_there && (program_ != Program::ordered || (elastic_ && is_cut) || leaves_too);
       if (may_end_first && outcome.ended > coordinator->served_until()) continue;
       const bool is_served_well = is_unhurt_there && !was_cut_off(coordinator->process().host);
-      const bool has_one_cause = done_.size() == 1 && (!is_pause || last_words_fit);
-      if (is_served_well || has_one_cause) texts[where + side][outcome.why.text()].push_back(rank->number());
+      // A late rank does not wait, so it does not look at a coordinator that does not answer.
+      const bool has_one_cause = done_.size() == 1 && (!is_pause || last_words_fit) && program_ != Program::late;
+      if (!is_served_well && !has_one_cause) continue;
+      // A late rank reads the decision, which may add what had failed before. The others had the news of a rank that
+      // left.
+      std::string text(outcome.why.text());
+      if (program_ == Program::late) text.resize(std::min(text.size(), text.find("; shortly before")));
+      texts[where + side][text].push_back(rank->number());
     }
   }
   for (const auto& [where, by_text] : texts) {
@@ -155,6 +165,20 @@ void Job::check_one_outcome() {
   }
 }
 
+// A communicator that a rank has made is made on all its ranks, unless a fault has divided them.
+void Job::check_set_ups() {
+  if (!is_harmless()) return;
+  for (const auto& rank : ranks_) {
+    for (const auto& [where, outcome] : rank->outcomes()) {
+      for (const auto& other : ranks_) {
+        if (outcome.why.code() != Code::timeout || !other->made().contains(where)) continue;
+        simulation_.violated(fmt::format("{} has made {}, and {} has not: {}", other->process().name, where,
+                                         rank->process().name, outcome.why.text()));
+      }
+    }
+  }
+}
+
 // ---- How soon ----
 
 // After one fault, a call that waits fails soon: at once if a process has ended, and after lost_after_s if it is
@@ -162,6 +186,9 @@ void Job::check_one_outcome() {
 void Job::check_times() {
   if (done_.size() != 1) return;
   const Fault& fault = done_.front();
+  const auto is_about_late = [this](const Status& why) {
+    return program_ == Program::late && why.code() == Code::timeout;
+  };
   const bool is_kill = fault.kind == Fault::Kind::kill;
   if (!is_kill && (fault.kind != Fault::Kind::pause || fault.how_long < kLostAfter + 5 * kSecond)) return;
   const int64_t limit = is_kill ? 2 * kSecond : kLostAfter + 3 * kSecond;
@@ -171,7 +198,7 @@ void Job::check_times() {
       const World& world = *worlds_.at(where.substr(0, where.find(" / ")));
       const int culprit = outcome.why.error().culprit_rank;
       const int64_t took = outcome.ended - std::max(outcome.began, fault_at_);
-      if (took <= limit || culprit < 0) continue;
+      if (took <= limit || culprit < 0 || is_about_late(outcome.why)) continue;
       // The rank that is named may also have ended later, because of the fault.
       if (is_unhurt(world.members[static_cast<std::size_t>(culprit)]->process())) continue;
       simulation_.violated(fmt::format("{}: {} fails only after {:.1f} s", rank->process().name, where,
@@ -182,9 +209,10 @@ void Job::check_times() {
 
 // ---- Recovery ----
 
-// The survivors of kills make one world. So do those of each side of a cut, if it lasts until both have.
+// The survivors of kills make one world, unless some come too late. So do those of each side of a cut, if it lasts
+// until both have.
 void Job::check_recovery() {
-  if (after_failure_ != Rank::AfterFailure::recover) return;
+  if (after_failure_ != Rank::AfterFailure::recover || program_ == Program::late) return;
   const bool only_kills =
       std::ranges::all_of(done_, [](const Fault& fault) { return fault.kind == Fault::Kind::kill; });
   const bool is_one_cut = done_.size() == 1 && done_.front().kind == Fault::Kind::cut &&

@@ -52,6 +52,7 @@ Job::Job(uint64_t seed, Program program)
     make_fixed();
   }
   choose_faults();
+  if (program_ == Program::late) choose_late_ranks(seed);
 }
 
 void Job::make_fixed() {
@@ -183,6 +184,28 @@ int Job::index_of(const CoordinatorActor& coordinator) const {
 void Job::choose_faults() {
   const int64_t count = simulation_.one_of<int64_t>({0, 1, 1, 1, 1, 2, 2, 3, 5});
   for (int64_t i = 0; i < count; ++i) faults_.push_back(any_fault());
+}
+
+// With dice of their own, so that the rest of the job is that of an ordered one with the same seed.
+void Job::choose_late_ranks(uint64_t seed) {
+  std::mt19937_64 dice(seed);
+  const auto between = [&](int64_t least, int64_t most) {
+    return least + static_cast<int64_t>(dice() % static_cast<uint64_t>(most - least + 1));
+  };
+  for (int64_t count = between(1, 3); count > 0; --count) {
+    // Half of them come near the time limit, where one rank may give up while another one goes on.
+    const int64_t how_long = between(0, 1) == 0 ? between(29'000, 36'000) * kMs : between(1, 90) * kSecond;
+    late_.push_back({static_cast<int>(between(0, 5)), static_cast<int>(between(1, 3)), how_long});
+  }
+}
+
+int64_t Job::lateness_of(const Rank& member, int set_up) {
+  for (const Lateness& late : late_) {
+    if (late.rank != member.number() || late.set_up != set_up) continue;
+    simulation_.count("ranks that come late to a set-up");
+    return late.how_long;
+  }
+  return 0;
 }
 
 Fault Job::any_fault() {

@@ -33,10 +33,18 @@ struct Fault {
   bool clock_stands = false;
 };
 
+// A rank that comes late to one set-up of a communicator.
+struct Lateness {
+  int rank = 0;
+  int set_up = 0;
+  int64_t how_long = 0;
+};
+
 class Job {
  public:
-  // What its worlds run: collectives of communicators, or named operations of groups too.
-  enum class Program { ordered, named };
+  // What its worlds run: collectives of communicators, or named operations of groups too. In late jobs, which are
+  // ordered, ranks that live come to some communicators too late.
+  enum class Program { ordered, named, late };
   explicit Job(uint64_t seed, Program program = Program::ordered);
   ~Job();
 
@@ -57,6 +65,8 @@ class Job {
   GroupRecord& group_record(const World& world, const std::string& id, const std::vector<int>& members);
   // checks_named.cpp: what a root reports now.
   void check_stall(const GroupRecord& record, const std::string& text);
+  // For how long this rank does something else before its set-up of this number.
+  int64_t lateness_of(const Rank& member, int set_up);
   int index_of(const CoordinatorActor& coordinator) const;
 
  private:
@@ -65,6 +75,7 @@ class Job {
   void make_fixed();
   void make_elastic();
   void choose_faults();
+  void choose_late_ranks(uint64_t seed);
   Fault any_fault();
   void apply(Fault fault);
   void apply_cut(const Fault& fault);
@@ -79,6 +90,7 @@ class Job {
   void check_recovery();
   void check_elastic();
   void check_nothing_left();
+  void check_set_ups();
 
   // checks_named.cpp
   void check_named();
@@ -103,6 +115,7 @@ class Job {
   std::vector<std::unique_ptr<CoordinatorActor>> coordinators_;
   std::map<std::string, std::unique_ptr<World>> worlds_;
   std::vector<Fault> faults_;
+  std::vector<Lateness> late_;
   std::vector<Fault> done_;                       // those that have happened
   int64_t fault_at_ = 0;                          // when the last of them did
   std::vector<std::pair<int, int>> reset_pairs_;  // numbers of ranks whose connection was reset; -1: a coordinator

@@ -117,12 +117,17 @@ Task<Status> Rank::work() {
       continue;
     }
     std::string id = "comm " + std::to_string(step.comm);
-    const int64_t began = simulation().now();
+    int64_t began = simulation().now();
     Status status;
     if (step.kind == Step::Kind::make_comm || step.kind == Step::Kind::make_group) {
       const bool is_group = step.kind == Step::Kind::make_group;
       id = (is_group ? "group " : "comm ") + std::to_string(++made);
       if (!std::ranges::binary_search(step.ranks, rank_)) continue;
+      if (const int64_t late = job_.lateness_of(*this, ++set_ups_); late > 0) {
+        auto coming = sleep(late);
+        co_await coming;
+        began = simulation().now();
+      }
       auto making = make_comm(id, step.ranks, is_group);
       status = co_await making;
     } else if (step.kind == Step::Kind::named) {
@@ -131,12 +136,14 @@ Task<Status> Rank::work() {
       if (!status.ok()) co_return status;  // run_named() has noted it
     } else {
       Comm* comm = comm_of(id);
-      if (comm == nullptr) continue;
+      if (comm == nullptr || !comm->is_made) continue;
       auto calling = collective(*comm, step);
       status = co_await calling;
     }
     if (!status.ok()) {
       note_failure(status, world_->name + " / " + id, began);
+      // A program may go on without a communicator to which some rank did not come.
+      if (status.code() == Code::timeout && step.kind == Step::Kind::make_comm) continue;
       co_return status;
     }
     // The first operation of all ranks stands for the broadcast of the state.

@@ -31,8 +31,9 @@ struct World {
   CoordinatorActor* coordinator = nullptr;
   double arrival_timeout_s = 30;
   bool is_served_by_rank_0 = false;
-  uint64_t plan = 0;        // the seed of its program
-  bool has_groups = false;  // it has named operations
+  uint64_t plan = 0;                            // the seed of its program
+  bool has_groups = false;                      // it has named operations
+  std::map<std::string, int64_t> decided_ns{};  // when a rank first read that a set-up is without some rank
 };
 
 // A step of the program that all ranks of a world have.
@@ -73,6 +74,9 @@ struct Comm {
 };
 struct NamedPhase;
 struct NamedTensor;
+
+// Whether a set-up has failed because a rank that lives had not begun it.
+bool says_late(const Status& decision);
 
 class Rank final : public Actor {
  public:
@@ -242,6 +246,7 @@ class Rank final : public Actor {
 
   std::shared_ptr<Recovery> recovery_;
   uint64_t round_ = 0;
+  int set_ups_ = 0;
   double world_arrival_s_ = 0;
   std::vector<End> recovery_ends_;        // of ranks that called this one
   std::vector<Packet> recovery_packets_;  // that came before this rank has called

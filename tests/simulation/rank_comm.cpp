@@ -20,6 +20,10 @@ int64_t addend(int rank, uint64_t number) { return (rank + 1) * 1000 + static_ca
 
 }  // namespace
 
+bool says_late(const Status& decision) {
+  return decision.code() == Code::timeout && decision.text().find(" not made this call") != std::string::npos;
+}
+
 Comm* Rank::comm_of(const std::string& id) {
   const auto found = std::ranges::find_if(comms_, [&](const auto& comm) { return comm->id == id; });
   return found == comms_.end() ? nullptr : found->get();
@@ -324,13 +328,12 @@ Task<Status> Rank::await_decision(Comm& comm, Status failure) {
 // A rank that has begun a set-up may be named as one that has not only if it began while it was asked.
 void Rank::check_late(const std::string& comm, const Status& decision) {
   constexpr int64_t kAsked = 5 * kSecond;
-  const bool names_late =
-      decision.code() == Code::timeout && decision.text().find(" not made this call") != std::string::npos;
-  if (!names_late) return;
+  if (!says_late(decision)) return;
   simulation().count("set-ups without some rank");
+  const int64_t decided = world_->decided_ns.try_emplace(comm, simulation().now()).first->second;
   Rank& named = *world_->members[static_cast<std::size_t>(decision.error().culprit_rank)];
   const Comm* theirs = named.comm_of(comm);
-  if (theirs == nullptr || theirs->begun_ns + kAsked > simulation().now()) return;
+  if (theirs == nullptr || theirs->begun_ns + kAsked > decided) return;
   simulation().violated(
       fmt::format("{} is said not to have begun {}: {}", named.process().name, comm, decision.text()));
 }

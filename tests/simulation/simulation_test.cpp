@@ -102,6 +102,8 @@ void run_jobs(Job::Program program, uint64_t usual) {
 
 TEST(SimulatedJobs, KeepWhatMustHoldWhateverHappens) { run_jobs(Job::Program::ordered, 1600); }
 
+TEST(SimulatedLateJobs, KeepWhatMustHoldWhateverHappens) { run_jobs(Job::Program::late, 1600); }
+
 TEST(SimulatedNamedJobs, KeepWhatMustHoldWhateverHappens) { run_jobs(Job::Program::named, 300); }
 
 }  // namespace
