@@ -79,8 +79,8 @@ CONTROL_PLANE = [
     (
         "a reported rank is not pinged",
         FAILURES,
-        "    ping(*member, now_ns);\n    failure.culprit",
-        "    failure.culprit",
+        "  ping(*member, now_ns);\n  failure.culprit",
+        "  failure.culprit",
     ),
     (
         "the loss of a rank that is asked about a set-up decides nothing",
