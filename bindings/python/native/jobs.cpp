@@ -9,7 +9,7 @@ namespace farandole_python {
 namespace {
 
 // A driving thread replies within microseconds, unless it waits for a core that other processes occupy.
-constexpr int64_t kAnswerNs = 100'000'000;
+constexpr int64_t kAnswerNs = 1'000'000'000;
 
 using Clock = std::chrono::steady_clock;
 
