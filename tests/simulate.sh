@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Runs whole jobs in simulated time, with collectives of communicators, with ranks that come late to them, and with named
-# operations of groups:
-# bash tests/simulate.sh --seeds 1000000 [--first 1]. A seed that fails prints its story; --seed N prints those of one
-# seed, and --jobs ordered, late or named runs one kind. With --planted it plants faults in a copy of the
-# protocol, one at a time, and prints how many jobs it takes to see each of them:
+# operations of groups: bash tests/simulate.sh --seeds 1000000 [--first 1]. A seed that fails prints its story; --seed N
+# prints those of one seed, and --jobs ordered, late or named runs one kind. With --planted it plants faults in a copy of
+# the protocol, one at a time, and prints how many jobs it takes to see each of them:
 # bash tests/simulate.sh --planted [--seeds 30000].
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -72,8 +72,8 @@ TEST(TcpConnector, ConnectsAllPairsThoughBothCallAtOnce) {
         exchange_with_all(*transport, number, kSize);
         exchange_with_all(*transport, number, kSize);
         EXPECT_TRUE(transport->status().ok()) << transport->status().text();
-        checked
-            .arrive_and_wait();  // a transport that ends is an error on the others, which may need this rank's listener
+        // A transport that ends is an error on the others, which may also need this rank's listener.
+        checked.arrive_and_wait();
       }
     });
   }
