@@ -65,6 +65,8 @@ class Job {
   GroupRecord& group_record(const World& world, const std::string& id, const std::vector<int>& members);
   // checks_named.cpp: what a root reports now.
   void check_stall(const GroupRecord& record, const std::string& text);
+  // checks.cpp: which rank a failure names, when it is returned. Later that rank has ended in any case.
+  void check_blame(const Rank& speaker, const World& world, const std::string& where, const Status& outcome);
   // For how long this rank does something else before its set-up of this number.
   int64_t lateness_of(const Rank& member, int set_up);
   int index_of(const CoordinatorActor& coordinator) const;
@@ -84,7 +86,6 @@ class Job {
   // checks.cpp
   void check();
   void check_end();
-  void check_blame(const Rank& speaker, const World& world, const std::string& where, const Status& outcome);
   void check_one_outcome();
   void check_times();
   void check_recovery();

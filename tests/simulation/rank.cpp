@@ -181,12 +181,25 @@ Task<> Rank::shut_down(int64_t patience) {
 
 void Rank::note_failure(const Status& failure, const std::string& where, int64_t began) {
   simulation().tell("{}: {} has failed: {}", name(), where, failure.text());
+  job_.check_blame(*this, *world_, where, failure);
   outcomes_.emplace(where, Outcome{failure, began, simulation().now()});
 }
 
 void Rank::note_start_failure(const Status& failure) {
   simulation().tell("{}: the start of {} has failed: {}", name(), world_->name, failure.text());
+  job_.check_blame(*this, *world_, world_->name, failure);
   start_failures_.emplace(world_->name, failure);
+}
+
+bool Rank::has_ended_calls() const {
+  return has_finished_ || !outcomes_.empty() || !start_failures_.empty() ||
+         std::ranges::any_of(comms_, [](const auto& comm) { return !comm->failure.ok(); });
+}
+
+bool Rank::has_just_begun(const std::string& where) const {
+  constexpr int64_t kShort = 10 * kSecond;
+  return std::ranges::any_of(
+      comms_, [&](const auto& comm) { return key(*comm) == where && comm->begun_ns + kShort > simulation().now(); });
 }
 
 std::string Rank::name() const { return process().name; }

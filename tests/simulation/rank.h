@@ -114,6 +114,10 @@ class Rank final : public Actor {
   // The stalls of which the coordinator has told this rank.
   const std::vector<std::string>& stalls() const { return stalls_; }
   bool has_finished() const { return has_finished_; }
+  // It leaves, or has closed the connections of a communicator that failed.
+  bool has_ended_calls() const;
+  // It has begun to make this communicator, "world / communicator", a short time ago.
+  bool has_just_begun(const std::string& where) const;
   // Of an elastic job: this process has the state of training.
   bool holds_state() const { return holds_state_; }
   void begin_with_state() { holds_state_ = true; }
